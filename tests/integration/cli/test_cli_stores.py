@@ -1,4 +1,4 @@
-"""`tidemark stores`: sizes of real stores and of a real changelog, and the growth between samples (row B13)."""
+"""`tidemark stores`: sizes of real stores and of a real changelog, and the growth between samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seven steps against a real broker and a real member, without Spark (rules 4, 6, 10 and 12)."""
+"""The seven steps against a real broker and a real member, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters fit into their topic, and what a topic refuses for its size is known before it is sent (rule 28)."""
+"""Dead letters fit into their topic, and what a topic refuses for its size is known before it is sent."""
 
 from __future__ import annotations
 

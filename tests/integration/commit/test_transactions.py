@@ -1,4 +1,4 @@
-"""The transactional producer on a real broker: fencing, generations, what an error means (rules 6 and 10, row A2)."""
+"""The transactional producer on a real broker: fencing, generations, what an error means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records without a key, without a value, with bytes that are no text; what their timestamps and headers become (rule 10)."""
+"""Records without a key, without a value, with bytes that are no text; what their timestamps and headers become."""
 
 from __future__ import annotations
 

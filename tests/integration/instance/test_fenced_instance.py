@@ -1,4 +1,4 @@
-"""What an instance ends with when the group has given its place to another member: a live copy, or nobody (rule 22)."""
+"""What an instance ends with when the group has given its place to another member: a live copy, or nobody."""
 
 from __future__ import annotations
 

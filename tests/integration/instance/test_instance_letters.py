@@ -1,4 +1,4 @@
-"""An instance on a real broker goes on behind records that cannot be processed, without Spark (rule 28)."""
+"""An instance on a real broker goes on behind records that cannot be processed, without Spark."""
 
 from __future__ import annotations
 

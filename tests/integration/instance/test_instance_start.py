@@ -1,4 +1,4 @@
-"""An instance on a real broker, its batches made by hand instead of by Spark: what a revocation leaves behind (rule 4)."""
+"""An instance on a real broker, its batches made by hand instead of by Spark: what a revocation leaves behind."""
 
 from __future__ import annotations
 

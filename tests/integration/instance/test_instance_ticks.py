@@ -1,4 +1,4 @@
-"""An instance on a real broker whose processors act by the clock, without Spark (rule 25)."""
+"""An instance on a real broker whose processors act by the clock, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that are deleted, or deleted and made again, under an application on a real broker (rule 27)."""
+"""Topics that are deleted, or deleted and made again, under an application on a real broker."""
 
 from __future__ import annotations
 

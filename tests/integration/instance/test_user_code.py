@@ -1,4 +1,4 @@
-"""An instance whose user code fails before there is a record to blame: it ends for good, and says where (rule 28)."""
+"""An instance whose user code fails before there is a record to blame: it ends for good, and says where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that take event time as their records' timestamp, and those that refuse some of it (rules 10 and 28)."""
+"""Topics that take event time as their records' timestamp, and those that refuse some of it."""
 
 from __future__ import annotations
 

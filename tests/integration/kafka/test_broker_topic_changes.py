@@ -1,4 +1,4 @@
-"""Profiles and overrides of a store's changelog, changed later on a running topic (rows B2, B8)."""
+"""Profiles and overrides of a store's changelog, changed later on a running topic."""
 
 from __future__ import annotations
 

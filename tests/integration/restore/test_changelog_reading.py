@@ -1,4 +1,4 @@
-"""Reaching the end of a changelog on a real broker: markers, aborted and open transactions, empty partitions (rule 1)."""
+"""Reaching the end of a changelog on a real broker: markers, aborted and open transactions, empty partitions."""
 
 from __future__ import annotations
 

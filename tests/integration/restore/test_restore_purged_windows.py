@@ -1,4 +1,4 @@
-"""A changelog of windows that somebody cut sooner than its retention does: the commits that wrote to it tell (rule 27)."""
+"""A changelog of windows that somebody cut sooner than its retention does: the commits that wrote to it tell."""
 
 from __future__ import annotations
 

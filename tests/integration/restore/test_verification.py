@@ -1,4 +1,4 @@
-"""What a verification compares of a changelog whose beginning is gone, on a real broker (rules 11 and 30)."""
+"""What a verification compares of a changelog whose beginning is gone, on a real broker."""
 
 from __future__ import annotations
 

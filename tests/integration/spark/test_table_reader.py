@@ -1,4 +1,4 @@
-"""A table whose source topic is its changelog is restored to exactly what its live store held (rule 19)."""
+"""A table whose source topic is its changelog is restored to exactly what its live store held."""
 
 from __future__ import annotations
 

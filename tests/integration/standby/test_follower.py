@@ -1,4 +1,4 @@
-"""A standby's copies against what the changelogs say, on a real broker (rules 1, 2, 11, 19)."""
+"""A standby's copies against what the changelogs say, on a real broker."""
 
 from __future__ import annotations
 

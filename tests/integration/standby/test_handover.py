@@ -1,4 +1,4 @@
-"""A copy that changes hands while it is followed, and copies that are not to be had (rule 21)."""
+"""A copy that changes hands while it is followed, and copies that are not to be had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidemark standby` as a person runs it: processes, signals, locks, what status shows (rules 21 and 22)."""
+"""`tidemark standby` as a person runs it: processes, signals, locks, what status shows."""
 
 from __future__ import annotations
 

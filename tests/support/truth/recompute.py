@@ -1,7 +1,7 @@
 """What a windowed count must have produced, computed again in plain Python from the source topic.
 
 Independent of the product: it parses JSON with `json`, counts in dictionaries, and shares no code with Tidemark. The
-only things it takes from the application are the batch ranges of its commit records (rule 13): which records a batch
+only things it takes from the application are the batch ranges of its commit records: which records a batch
 held decides which late ones were dropped, and that cannot be known from the source alone. `recompute` reads the
 broker; `recompute_rows` is the same on lists, so a case reads as data.
 """

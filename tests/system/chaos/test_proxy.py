@@ -1,4 +1,4 @@
-"""Requests of a transaction that reach the broker in the next one, from a bare client and from ours (rule 8, row A2)."""
+"""Requests of a transaction that reach the broker in the next one, from a bare client and from ours."""
 
 from __future__ import annotations
 

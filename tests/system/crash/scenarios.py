@@ -199,7 +199,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
 
 
 def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
-    """Three share the tasks: what a task joins lies in the same partitions of all its topics (rule 7); one is killed."""
+    """Three share the tasks: what a task joins lies in the same partitions of all its topics; one is killed."""
     disks = {number: f"machine-{number}" for number in range(3)}
     running = {number: bench.launch(number, disk) for number, disk in disks.items()}
 
@@ -222,7 +222,7 @@ def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
 
 
 def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
-    """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm (rule 9)."""
+    """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm."""
     for point in ("4-commit-records", "5-offsets"):
         sleeper = bench.launch(0, "machine-0")
         bench.wait_state(sleeper, "RUNNING")
@@ -246,7 +246,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
 
 
 def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
-    """SIGSTOP of the only instance, until its transaction has timed out: it is nobody's second copy (rule 22)."""
+    """SIGSTOP of the only instance, until its transaction has timed out: it is nobody's second copy."""
     sleeper = bench.launch()
     bench.wait_state(sleeper, "RUNNING")
     bench.arm("4-commit-records", skip=1, how="SIGSTOP")

@@ -1,4 +1,4 @@
-"""Suppress, sessions, a join, a processor with TTL and LRU, and a re-key: exact after kills, too (rules 2, 7, 15).
+"""Suppress, sessions, a join, a processor with TTL and LRU, and a re-key: exact after kills, too.
 
 `make crash` runs the same application through all scenarios.
 """

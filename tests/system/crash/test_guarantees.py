@@ -1,4 +1,4 @@
-"""What a crash leaves behind under each guarantee (row A4, rule 18): the same kill, the same topology but for one word."""
+"""What a crash leaves behind under each guarantee: the same kill, the same topology but for one word."""
 
 from __future__ import annotations
 

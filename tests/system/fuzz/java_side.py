@@ -88,7 +88,7 @@ def _lines(found: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Line]
 
 
 def in_order(case: Case) -> list[Record]:
-    """The records in the order in which Tidemark takes them (rule 20)."""
+    """The records in the order in which Tidemark takes them."""
     if case.commits_each:
         return list(case.records)
     known, order = expressions(case), _topic_order(case)

@@ -1,4 +1,4 @@
-"""Inputs on which Tidemark and Kafka Streams must agree, although they judge time differently (rule 13).
+"""Inputs on which Tidemark and Kafka Streams must agree, although they judge time differently.
 
 In windowed aggregations Kafka Streams compares each record with the stream time that the record before it left, Tidemark
 with the stream time at the start of the batch. So every record of theirs is one of these, per partition:
@@ -9,7 +9,7 @@ with the stream time at the start of the batch. So every record of theirs is one
   240 s), so a late record never falls into a live one;
 - **repeated**: an in-time or late record once more, bit for bit.
 
-Joins and tables take one record after another on both sides, two topics by the same rule (rule 20): all their records are
+Joins and tables take one record after another on both sides, two topics by the same rule: all their records are
 there before a side starts, or come in stages that fill one topic only and are produced when everything before has been
 committed. No timestamp is in both topics, for Kafka Streams leaves open which of two equal ones comes first. So:
 

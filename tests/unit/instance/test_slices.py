@@ -1,4 +1,4 @@
-"""How far a bounded read goes: the beginning of the sequence in which Kafka Streams would take the records (rule 3)."""
+"""How far a bounded read goes: the beginning of the sequence in which Kafka Streams would take the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changelog keeps what its store may still be rebuilt from (rule 11)."""
+"""A changelog keeps what its store may still be rebuilt from."""
 
 from __future__ import annotations
 

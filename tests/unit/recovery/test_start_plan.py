@@ -1,4 +1,4 @@
-"""Every combination of the start table (rule 4), and its boundaries."""
+"""Every combination of the start table, and its boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics an application knows by their ids, and what becomes of one that is another by now (rule 27)."""
+"""Which topics an application knows by their ids, and what becomes of one that is another by now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is the store as it stood, while the store goes on (rule 12)."""
+"""A checkpoint is the store as it stood, while the store goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a copy may go on from its marker: every reason at its boundary (rules 2, 11, 19)."""
+"""Whether a copy may go on from its marker: every reason at its boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders, locks, checkpoint files (rule 21, row B3)."""
+"""Folders, locks, checkpoint files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each node has its own stream time, which only what reaches the node moves (rule 2)."""
+"""Each node has its own stream time, which only what reaches the node moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task's update from partial results: lateness, stream time, segments, outputs (rules 2 and 3)."""
+"""A task's update from partial results: lateness, stream time, segments, outputs."""
 
 from __future__ import annotations
 

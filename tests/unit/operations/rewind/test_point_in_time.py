@@ -229,7 +229,7 @@ def test_should_replay_no_tail_whose_beginning_is_gone(low, is_used):
 
 @pytest.mark.parametrize(("over", "is_known"), [(-1, False), (0, False), (1, True)])
 def test_should_need_every_window_that_was_live_then_where_the_broker_deletes(over, is_known):
-    """Rule 11: the oldest live window is younger than the changelog's retention, by the wall clock."""
+    """The oldest live window is younger than the changelog's retention, by the wall clock."""
     record = replace(THEN, stream_times=StreamTimes(NOW, {"counts": NOW - 30 * HOUR + 6 * HOUR + over}))
     evidence = found(low=10, store_retention_ms=6 * HOUR, changelog_retention_ms=30 * HOUR)
     if is_known:

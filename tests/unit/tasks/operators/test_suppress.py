@@ -1,4 +1,4 @@
-"""Suppress: finals in Kafka Streams' order, whatever the batches are; the bounds of its buffer; restarts (rule 2)."""
+"""Suppress: finals in Kafka Streams' order, whatever the batches are; the bounds of its buffer; restarts."""
 
 from __future__ import annotations
 
