@@ -1,4 +1,4 @@
-"""The operator protocol: processing of a batch by one node of the task loop. `tasks/nodes/` has one module per kind of node."""
+"""The operator protocol: how one node of the task loop processes a batch. Each kind of node has a module in `tasks/operators`."""
 
 from __future__ import annotations
 

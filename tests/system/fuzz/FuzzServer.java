@@ -73,7 +73,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * Runs cases of `tests/fuzz` on Kafka Streams' TopologyTestDriver: one case a line on stdin as JSON, one answer a line on
  * stdout. Every record is processed and committed before the next one; stores are in memory, nothing is cached.
  *
- * <p>A case is `{"nodes": […], "records": [[topic, key, row, timestamp], …]}`, as `tests/fuzz/case.py` writes it. The answer
+ * <p>A case is `{"nodes": […], "records": [[topic, key, row, timestamp], …]}`, as `tests/system/fuzz/case.py` writes it. The answer
  * holds what came to each sink in order, `[key, window start, window end, row, timestamp]`, every store's contents in the same
  * form, and how many records were dropped: `{"sinks": {…}, "stores": {…}, "dropped": n}`, or `{"error": text}`.
  */

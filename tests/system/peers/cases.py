@@ -48,7 +48,7 @@ class Case:
 
     @property
     def topology(self) -> str:
-        """The module in `tests/peers/topologies`."""
+        """The module in `tests/system/peers/topologies`."""
         return f"peers_{self.name.replace('-', '_')}"
 
     @property

@@ -73,7 +73,7 @@ class JavaSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """One real instance of the case's topology in `tests/peers/topologies`."""
+    """One real instance of the case's topology in `tests/system/peers/topologies`."""
 
     settings: Settings
     max_batch_records: int
