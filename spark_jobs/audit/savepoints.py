@@ -54,7 +54,7 @@ class Saved:
                     except (CopyUnusable, TaskCorrupted) as error:
                         log.warning("the savepoint of %s/%s is left out: %s", task, spec.name, error)
                         continue
-                    checkpoints.append(self._marker(task, spec, copy))
+                    checkpoints.append(self._checkpoint(task, spec, copy))
         if not checkpoints:
             return None
         spark, add = self.path.views.spark, self.path.views.add
@@ -89,7 +89,7 @@ class Saved:
                 columns = [[topic] * len(keys), [task.partition] * len(keys), keys, values]
                 file.write_table(pa.table(columns, schema=_SCHEMA))
 
-    def _marker(self, task: TaskId, spec: StoreSpec, copy: StateCopy) -> tuple[str, int, int, int, int]:
+    def _checkpoint(self, task: TaskId, spec: StoreSpec, copy: StateCopy) -> tuple[str, int, int, int, int]:
         segment = first_live_segment(spec, copy.checkpoint.stream_time_ms)
         # Windows that have expired in the store may still be in its changelog.
         live_from_ms = 0 if segment is None or spec.segment_ms is None else segment * spec.segment_ms

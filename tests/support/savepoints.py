@@ -18,7 +18,7 @@ SPEC = StoreSpec("counts", StoreKind.WINDOW, 60_000, 10_000)
 TASKS = (TaskId(0, 0), TaskId(0, 1))
 
 
-def a_marker(batch: int, app: str = APP) -> StoreCheckpoint:
+def a_checkpoint(batch: int, app: str = APP) -> StoreCheckpoint:
     return StoreCheckpoint(app, "1", "counts", "3:n=count<i8", batch, batch * 10, {"t": batch * 100}, 7, batch * 3)
 
 
@@ -32,7 +32,7 @@ def put(store: RocksStore, batch: int, segments: Mapping[int, int], app: str = A
         Writes(segment, [b"%06d" % key for key in range(keys)], [b"%d" % batch * 20] * keys)
         for segment, keys in segments.items()
     ]
-    store.put_many(writes, a_marker(batch, app), None)
+    store.put_many(writes, a_checkpoint(batch, app), None)
 
 
 def contents(store: RocksStore) -> dict[int, list[tuple[bytes, bytes]]]:

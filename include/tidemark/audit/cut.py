@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.audit.ranges import PassedOver, Position, TaskRange, begun_anew, goes_on, next_range, passed_over
+from tidemark.audit.ranges import (
+    PassedOver,
+    Position,
+    TaskRange,
+    continues_from,
+    has_begun_again,
+    next_range,
+    passed_over,
+)
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitRecord
 from tidemark.kafka.offsets import EndOffsets
@@ -108,11 +116,11 @@ class Cutter:
             if at.commits_from <= decided.get(TopicPartition(self._commits, task.partition), 0)
         }
         history = self._read(tasks, known, decided)
-        doubtful = [task for task in tasks if task in known and not goes_on(history[task], known[task])]
+        doubtful = [task for task in tasks if task in known and not continues_from(history[task], known[task])]
         if doubtful:
             whole = self._read(doubtful, {}, decided)
             for task in doubtful:
-                if begun_anew(whole[task], known[task]):
+                if has_begun_again(whole[task], known[task]):
                     history[task] = whole[task]
                     del known[task]
         return history, known

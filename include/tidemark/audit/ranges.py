@@ -123,7 +123,7 @@ def passed_over(
     return PassedOver(task, new[0].batch, new[begin - 1].batch, reason)
 
 
-def begun_anew(history: Sequence[CommitRecord], before: Position) -> bool:
+def has_begun_again(history: Sequence[CommitRecord], before: Position) -> bool:
     """Return whether the task has started again from nothing since an audit ended at `before`.
 
     That happens if its topics were deleted and the database of facts was kept. `history` begins at the start of the commits
@@ -135,7 +135,7 @@ def begun_anew(history: Sequence[CommitRecord], before: Position) -> bool:
     return any(r.batch <= before.batch for r in starts) or (bool(history) and history[-1].batch <= before.batch)
 
 
-def goes_on(history: Sequence[CommitRecord], before: Position) -> bool:
+def continues_from(history: Sequence[CommitRecord], before: Position) -> bool:
     """Return whether records, read from the position, follow it; if not, read from the beginning of the topic."""
     new = _new(history, before)
     return new[0].batch == before.batch + 1 if new else not history or _is_at(history[-1], before)

@@ -42,8 +42,8 @@ def _not_recomputable_node(subtopology: SubTopology, node: Aggregation | TaskNod
     if isinstance(node, Aggregation):
         ordered = [a.call for a in node.aggregates if not (a.fold in _ANY_ORDER or _is_whole_sum(a.fold, a.number))]
         return f"{ordered[0]} depends on the order of partial results" if ordered else None
-    roads = {pipeline.end for pipeline in subtopology.pipelines if pipeline.enters}
-    if isinstance(node, Reduce) and roads.issuperset(node.inputs):
+    paths = {pipeline.end for pipeline in subtopology.pipelines if pipeline.enters}
+    if isinstance(node, Reduce) and paths.issuperset(node.inputs):
         return None
     return f"{node.node} is a {type(node).__name__}, whose state depends on how records were batched"
 

@@ -193,15 +193,15 @@ class Follower:
             if partition.topic in newest_facts.lost:
                 store.stop(newest_facts.lost[partition.topic].reason, bounds)
                 continue
-            is_anew = store.see(bounds)
+            is_rebuilt = store.see(bounds)
             if self._unknown.get(partition, newest_facts.asked_s) < newest_facts.asked_s:
                 del self._unknown[partition]
             if self._overtaken.get(partition, newest_facts.asked_s) < newest_facts.asked_s:
                 del self._overtaken[partition]
-                if not is_anew:
+                if not is_rebuilt:
                     store.empty(f"is older than the beginning of {partition}")
-                is_anew = True
-            if is_anew:
+                is_rebuilt = True
+            if is_rebuilt:
                 self._unassign([partition])
         self._assign()
 

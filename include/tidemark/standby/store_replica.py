@@ -81,7 +81,7 @@ class FollowedStore:
         self._open = open_store
         self._clock = clock
         self._store = open_store(folder)
-        self._marker = self._store.checkpoint
+        self._checkpoint = self._store.checkpoint
         self._written_ms = 0
         self._is_closed = False
         self._bounds: ReplicaBounds | None = None
@@ -96,12 +96,12 @@ class FollowedStore:
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
         """The checkpoint of the copy; None before the first `see`."""
-        return self._marker
+        return self._checkpoint
 
     @property
     def next_offset(self) -> int:
         """The next offset of the changelog to read."""
-        return 0 if self._marker is None else self._marker.changelog_offset
+        return 0 if self._checkpoint is None else self._checkpoint.changelog_offset
 
     @property
     def bounds(self) -> ReplicaBounds:
@@ -136,22 +136,22 @@ class FollowedStore:
 
         Returns True if reading must begin again or end, because the copy was emptied or is no longer followed.
         """
-        if self._marker is None and self._is_cut(bounds):
+        if self._checkpoint is None and self._is_cut(bounds):
             self._stop_at_cut("has nothing yet", bounds)
             return True
         self._bounds = bounds
-        if self._marker is None:
+        if self._checkpoint is None:
             self._begin(bounds)
             return True
         why = rebuild_reason(
-            self._marker, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock()
+            self._checkpoint, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock()
         )
         if why is not None:
             self.empty(why)
             return True
         if self._aim is None:
             self._aim = bounds
-        self._marker = self._levelled(replace(self._marker, stream_time_ms=bounds.stream_time_ms))
+        self._checkpoint = self._with_current_time(replace(self._checkpoint, stream_time_ms=bounds.stream_time_ms))
         has_expired = self._expire(bounds)
         if has_expired or self._clock() - self._written_ms >= _MARK_EVERY_MS:
             self.mark()
@@ -178,15 +178,15 @@ class FollowedStore:
             return False
         if batch.next_offset <= checkpoint.changelog_offset:
             return True
-        moved = self._levelled(replace(checkpoint, changelog_offset=batch.next_offset))
+        moved = self._with_current_time(replace(checkpoint, changelog_offset=batch.next_offset))
         if batch.keys:
             self._store.put_many(changelog_writes(self.job, batch), moved, self.job.first_live_segment)
             self._written_ms = self._clock()
             self.records += len(batch.keys)
-        self._marker = moved
+        self._checkpoint = moved
         return True
 
-    def _levelled(self, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
+    def _with_current_time(self, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
         """Advance the checkpoint's time if the target end is reached: no tombstone from before it was read is missing then."""
         for aim in (self._aim, self._bounds):
             if aim is None or checkpoint.changelog_offset < aim.end_offset:
@@ -202,9 +202,9 @@ class FollowedStore:
         return self.job.first_live_segment != before
 
     def _known(self) -> StoreCheckpoint:
-        if self._marker is None:
+        if self._checkpoint is None:
             raise RuntimeError(f"{self.name} is used before its first `see`")
-        return self._marker
+        return self._checkpoint
 
     def _stop_at_cut(self, why: str, bounds: ReplicaBounds) -> None:
         begins = f"{self.job.changelog} has lost its beginning, up to offset {bounds.changelog.low}"
@@ -224,7 +224,7 @@ class FollowedStore:
     def _begin(self, bounds: ReplicaBounds) -> None:
         """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
-        self._marker = replace(
+        self._checkpoint = replace(
             self.job.target,
             commit_time_ms=self._clock(),
             changelog_offset=bounds.changelog.low,
@@ -235,7 +235,7 @@ class FollowedStore:
     @property
     def holds_something(self) -> bool:
         """Whether anything was read. An empty copy is no state, and must not keep a task from starting as fresh."""
-        return self._marker is not None and self.next_offset > self.bounds.changelog.low
+        return self._checkpoint is not None and self.next_offset > self.bounds.changelog.low
 
     def mark(self) -> None:
         """Write the checkpoint, and drop windows that have expired since."""

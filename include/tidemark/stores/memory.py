@@ -15,11 +15,11 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._segments: dict[int, SortedDict[bytes, bytes]] = {}
-        self._marker: StoreCheckpoint | None = None
+        self._checkpoint: StoreCheckpoint | None = None
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
-        return self._marker
+        return self._checkpoint
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         held = self._segments.get(segment, {})
@@ -35,7 +35,7 @@ class MemoryStore:
                     held.pop(key, None)
                 else:
                     held[key] = value
-        self._marker = checkpoint
+        self._checkpoint = checkpoint
         if first_live_segment is not None:
             for expired in [segment for segment in self._segments if segment < first_live_segment]:
                 del self._segments[expired]

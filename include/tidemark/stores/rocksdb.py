@@ -69,7 +69,7 @@ class RocksStore:
             if any(words in str(error) for words in _NO_ROOM):
                 raise StoreFailed(f"cannot open the store in {folder}: {error}; free its disk") from error
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
-        self._marker = StoreCheckpoint.from_bytes(stored) if stored is not None else None
+        self._checkpoint = StoreCheckpoint.from_bytes(stored) if stored is not None else None
         self._closed = False
 
     def _family(self, name: str) -> tuple[Rdict, ColumnFamily]:
@@ -85,7 +85,7 @@ class RocksStore:
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
-        return self._marker
+        return self._checkpoint
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         held = self._segments.get(segment)
@@ -100,7 +100,7 @@ class RocksStore:
             self._fill(batch, writes, first_live_segment)
             batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
             self._db.write(batch)
-        self._marker = checkpoint
+        self._checkpoint = checkpoint
         if first_live_segment is not None:
             self._drop_before(first_live_segment)
 
@@ -119,7 +119,7 @@ class RocksStore:
             self._flush()
             self._db.write(batch)
             self._flush()
-        self._marker = checkpoint
+        self._checkpoint = checkpoint
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

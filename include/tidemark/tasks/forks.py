@@ -36,14 +36,14 @@ class ForkNumbers:
     """Assigns numbers to the results of one batch."""
 
     def __init__(self, paths: RecordPaths) -> None:
-        self._roads = paths
+        self._paths = paths
         self._next = 1
         self._before: dict[str, tuple[int, Numbers]] = {}
         """By fork, its first number, and the `__seq` of each result before it was numbered."""
 
     def left(self, node: str, rows: Rows) -> Rows:
         """Return the output of a node, numbered if the node is a fork."""
-        if node not in self._roads.forks:
+        if node not in self._paths.forks:
             return rows
         rows = in_sequence(rows)
         before = numbers(rows, SEQUENCE)
@@ -54,7 +54,7 @@ class ForkNumbers:
 
     def compared(self, node: TaskNode, inputs: Sequence[Rows]) -> list[Rows]:
         """Return a node's inputs, numbered only by the forks that it compares."""
-        forks = self._roads.compared_by(node)
+        forks = self._paths.compared_by(node)
         return [self._by(forks, rows) if self._before and rows.num_rows else rows for rows in inputs]
 
     def _by(self, forks: frozenset[str], rows: Rows) -> Rows:

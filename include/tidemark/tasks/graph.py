@@ -84,8 +84,8 @@ class TaskGraph:
         Raises `InvalidTopology` if user code cannot be imported.
         """
         self._subtopology = subtopology
-        self._roads = RecordPaths(subtopology)
-        self._order = RecordOrder(self._roads)
+        self._paths = RecordPaths(subtopology)
+        self._order = RecordOrder(self._paths)
         self._columns: dict[str, Sequence[Column]] = {
             **{pipeline.end: pipeline.columns for pipeline in subtopology.pipelines if pipeline.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
@@ -94,7 +94,7 @@ class TaskGraph:
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns, self._roads, wall_ms, sql_memory_bytes)
+            node.node: _operator(node, self._columns, self._paths, wall_ms, sql_memory_bytes)
             for node in subtopology.nodes
             if not isinstance(node, RowSink)
         }
@@ -114,7 +114,7 @@ class TaskGraph:
         `InvalidTopology` and `UserCodeFailed` for errors of user code that do not depend on the row.
         """
         times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
-        forks = ForkNumbers(self._roads)
+        forks = ForkNumbers(self._paths)
         emitted: dict[str, Rows] = {}
         late_rows = 0
         entered = [

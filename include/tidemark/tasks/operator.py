@@ -1,4 +1,4 @@
-"""The operator protocol: how one node of the task loop processes a batch. Each kind of node has a module in `tasks/operators`."""
+"""The operator protocol: how one node of the task loop processes a batch. `tasks/operators` has a module per kind of node."""
 
 from __future__ import annotations
 

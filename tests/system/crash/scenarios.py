@@ -264,8 +264,8 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.expect(wait_until(timed_out, 90), "the transaction did not time out")
     sleeper.send_signal(signal.SIGCONT)
     # It goes on where the client could abort the batch, and else asks for a relaunch.
-    goes_on = wait_until(lambda: sleeper.poll() is not None or bench.is_drained(), 120)
-    tally.expect(goes_on, "a lone instance that was stopped neither goes on nor ends")
+    continues_from = wait_until(lambda: sleeper.poll() is not None or bench.is_drained(), 120)
+    tally.expect(continues_from, "a lone instance that was stopped neither goes on nor ends")
     code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
     tally.expect(code in (ExitCode.OK, ExitCode.RETRY), f"a lone instance that was stopped ended with {code}")
     bench.kill(recovered(bench, tally, "stopped alone, launched again"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.audit.ranges import Base, Position, begun_anew, commit_rows, goes_on, next_range, passed_over
+from tidemark.audit.ranges import Base, Position, commit_rows, continues_from, has_begun_again, next_range, passed_over
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
 from tidemark.stream_times import StreamTimes
@@ -194,23 +194,23 @@ def test_should_see_that_a_task_began_anew_under_the_same_name():
     later = NOW_MS + 5000
     anew = [replace(START, commit_time_ms=later), *history(1, 9, commit_time_ms=later)]
     for batch in (0, 3, 9, 20):
-        assert begun_anew(anew, position(batch))
+        assert has_begun_again(anew, position(batch))
     # Its own records, read again because an audit ended before the newest of them.
-    assert not begun_anew([START, *history(1, 9)], position(3))
-    assert not begun_anew([START, *history(1, 9)], position(9))
+    assert not has_begun_again([START, *history(1, 9)], position(3))
+    assert not has_begun_again([START, *history(1, 9)], position(9))
     # The clock was set back before batch 3: its record is there, so it is the same life.
     known = [START, *history(1, 2), *history(3, 9, commit_time_ms=NOW_MS - 9_000_000)]
-    assert not begun_anew(known, position(3, commit_time_ms=NOW_MS - 9_000_000))
+    assert not has_begun_again(known, position(3, commit_time_ms=NOW_MS - 9_000_000))
     # Compaction took the position's record.
-    assert not begun_anew(history(8, 9, commit_time_ms=later), position(3))
-    assert not begun_anew([], position(3))
+    assert not has_begun_again(history(8, 9, commit_time_ms=later), position(3))
+    assert not has_begun_again([], position(3))
 
 
 def test_should_doubt_records_that_are_not_those_behind_a_position():
-    assert goes_on([], position(3))
-    assert goes_on(history(1, 3), position(3))
-    assert goes_on(history(1, 5), position(3))
-    assert goes_on(history(4, 5), position(3))
-    assert not goes_on(history(5, 6), position(3))
-    assert not goes_on(history(1, 2), position(3))
-    assert not goes_on(history(1, 3, commit_time_ms=NOW_MS + 1), position(3))
+    assert continues_from([], position(3))
+    assert continues_from(history(1, 3), position(3))
+    assert continues_from(history(1, 5), position(3))
+    assert continues_from(history(4, 5), position(3))
+    assert not continues_from(history(5, 6), position(3))
+    assert not continues_from(history(1, 2), position(3))
+    assert not continues_from(history(1, 3, commit_time_ms=NOW_MS + 1), position(3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.savepoints import a_marker, contents, open_store, put
+from tests.support.savepoints import a_checkpoint, contents, open_store, put
 
 from tidemark.errors import SavepointFailed
 
@@ -22,13 +22,13 @@ def test_should_open_with_the_contents_and_marker_of_its_moment_while_the_store_
     stood = contents(store)
     store.create_checkpoint(tmp_path / "links" / "counts")
     put(store, 3, {1: 4000, 4: 7})
-    store.put_many([], a_marker(4), 3)
+    store.put_many([], a_checkpoint(4), 3)
     copy = open_store(tmp_path / "links" / "counts")
-    assert copy.checkpoint == a_marker(2)
+    assert copy.checkpoint == a_checkpoint(2)
     assert contents(copy) == stood
     put(copy, 9, {3: 5, 8: 1})
     copy.close()
-    assert (store.checkpoint, store.segments()) == (a_marker(4), [3, 4])
+    assert (store.checkpoint, store.segments()) == (a_checkpoint(4), [3, 4])
 
 
 def test_should_hold_the_same_files_as_the_store_and_not_copy_them(store, tmp_path):

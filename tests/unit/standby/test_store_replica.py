@@ -62,8 +62,10 @@ def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(fou
     assert why in reason(**found)
 
 
-@pytest.mark.parametrize(("asleep_ms", "goes_on"), [(24 * HOUR - 1, True), (24 * HOUR, False)])
-def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_it_read(tmp_path, asleep_ms, goes_on):
+@pytest.mark.parametrize(("asleep_ms", "continues_from"), [(24 * HOUR - 1, True), (24 * HOUR, False)])
+def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_it_read(
+    tmp_path, asleep_ms, continues_from
+):
     now = [NOW]
     store = FollowedStore(
         TaskId(0, 3),
@@ -76,8 +78,8 @@ def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_
     store.see(ReplicaBounds(NOW, Watermarks(0, 100), 500))
     assert store.write(ChangelogBatch([b"deleted since"], [b"1"], 50))
     now[0] += asleep_ms
-    assert store.write(ChangelogBatch([b"a"], [b"1"], 60)) is goes_on
-    assert store.next_offset == (60 if goes_on else 0)
+    assert store.write(ChangelogBatch([b"a"], [b"1"], 60)) is continues_from
+    assert store.next_offset == (60 if continues_from else 0)
     held = {key for key, _ in store._store.items(WHOLE)}
-    assert held == ({b"deleted since", b"a"} if goes_on else set())
+    assert held == ({b"deleted since", b"a"} if continues_from else set())
     store.close()

@@ -14,7 +14,7 @@ from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 
-def a_marker(batch: int = 1) -> StoreCheckpoint:
+def a_checkpoint(batch: int = 1) -> StoreCheckpoint:
     return StoreCheckpoint("app", "1", "counts", "3:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
 
 
@@ -39,38 +39,38 @@ def test_should_have_no_marker_and_no_segment_when_new(store):
 
 
 def test_should_give_back_values_in_the_order_asked(store):
-    store.put_many([Writes(3, [b"a", b"b"], [b"1", b"2"])], a_marker(), None)
+    store.put_many([Writes(3, [b"a", b"b"], [b"1", b"2"])], a_checkpoint(), None)
     assert store.get_many(3, [b"b", b"x", b"a"]) == [b"2", None, b"1"]
     assert store.get_many(4, [b"a"]) == [None]
-    assert store.checkpoint == a_marker()
+    assert store.checkpoint == a_checkpoint()
 
 
 def test_should_let_the_last_write_of_a_key_win_and_delete_with_none(store):
-    store.put_many([Writes(0, [b"a", b"a", b"b"], [b"1", b"2", b"3"])], a_marker(), None)
-    store.put_many([Writes(0, [b"b"], [None])], a_marker(2), None)
+    store.put_many([Writes(0, [b"a", b"a", b"b"], [b"1", b"2", b"3"])], a_checkpoint(), None)
+    store.put_many([Writes(0, [b"b"], [None])], a_checkpoint(2), None)
     assert list(store.items(0)) == [(b"a", b"2")]
 
 
 def test_should_list_items_in_the_order_of_keys(store):
-    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"])], a_marker(), None)
+    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"])], a_checkpoint(), None)
     assert [key for key, _ in store.items(0)] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(("first_live", "left"), [(3, [3, 4, 5]), (4, [4, 5]), (5, [5]), (6, [])])
 def test_should_drop_whole_segments_before_the_first_live_one(store, first_live, left):
-    store.put_many([Writes(s, [b"k"], [b"v"]) for s in (3, 4, 5)], a_marker(), None)
-    store.put_many([], a_marker(2), first_live)
+    store.put_many([Writes(s, [b"k"], [b"v"]) for s in (3, 4, 5)], a_checkpoint(), None)
+    store.put_many([], a_checkpoint(2), first_live)
     assert store.segments() == left
 
 
 def test_should_not_write_into_an_expired_segment(store):
-    store.put_many([Writes(2, [b"k"], [b"v"]), Writes(5, [b"k"], [b"v"])], a_marker(), 3)
+    store.put_many([Writes(2, [b"k"], [b"v"]), Writes(5, [b"k"], [b"v"])], a_checkpoint(), 3)
     assert store.segments() == [5]
 
 
 @pytest.mark.parametrize(("start", "end", "found"), [(b"", None, "abc"), (b"b", None, "bc"), (b"a", b"c", "ab")])
 def test_should_give_a_range_of_keys_without_its_end(store, start, end, found):
-    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"]), Writes(1, [b"b"], [b"4"])], a_marker(), None)
+    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"]), Writes(1, [b"b"], [b"4"])], a_checkpoint(), None)
     assert b"".join(key for key, _ in store.range(0, start, end)).decode() == found
 
 
@@ -81,10 +81,10 @@ def test_should_close_twice(store):
 @pytest.mark.parametrize("name", ["rocksdb", "custom"])
 def test_should_find_everything_again_after_closing(tmp_path, name):
     first = MAKE[name](tmp_path)
-    first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_marker(), None)
+    first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_checkpoint(), None)
     first.close()
     again = MAKE[name](tmp_path)
-    assert (again.checkpoint, again.segments(), again.get_many(4, [b"b"])) == (a_marker(), [3, 4], [b"2"])
+    assert (again.checkpoint, again.segments(), again.get_many(4, [b"b"])) == (a_checkpoint(), [3, 4], [b"2"])
     again.close()
 
 
@@ -94,9 +94,9 @@ def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
     first.close()
     again = rocks(tmp_path)
     assert again.checkpoint is None
-    again.finish_load(a_marker())
+    again.finish_load(a_checkpoint())
     again.close()
-    assert rocks(tmp_path).checkpoint == a_marker()
+    assert rocks(tmp_path).checkpoint == a_checkpoint()
 
 
 def test_should_find_what_a_store_for_loading_was_given(tmp_path):
@@ -104,10 +104,10 @@ def test_should_find_what_a_store_for_loading_was_given(tmp_path):
     loading.load_many([Writes(3, [b"a", b"b"], [b"1", b"2"]), Writes(4, [b"a"], [b"3"])])
     # The last word about a key counts, a tombstone too, whatever of it has gone to files by then.
     loading.load_many([Writes(3, [b"c", b"a", b"a"], [b"4", b"5", None])])
-    loading.finish_load(a_marker())
+    loading.finish_load(a_checkpoint())
     loading.close()
     again = rocks(tmp_path)
-    assert again.checkpoint == a_marker()
+    assert again.checkpoint == a_checkpoint()
     assert list(again.items(3)) == [(b"b", b"2"), (b"c", b"4")]
     assert list(again.items(4)) == [(b"a", b"3")]
 

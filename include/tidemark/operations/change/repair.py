@@ -149,16 +149,16 @@ class Repair:
         if not approve(plan):
             return False
         with NewTopics(own.admin, self.settings, self.report) as topics:
-            anew = [store.store for store in plan.stores if store.is_new]
+            new_stores = [store.store for store in plan.stores if store.is_new]
             counts: dict[TaskId, dict[str, int]] = {}
             after, description = own, None
-            if anew:
-                description = self._new_changelogs(before, own, anew, topics)
+            if new_stores:
+                description = self._new_changelogs(before, own, new_stores, topics)
                 after = kit_of(named(self.plan, description), self.settings, self.clock)
                 copier = Copier(after, producer, folder / "new", self.probe)
-                self._copy([part for part in parts if part.spec.name in anew], before, copier, folder, counts)
+                self._copy([part for part in parts if part.spec.name in new_stores], before, copier, folder, counts)
                 self.probe("copied")
-            stay = [part for part in parts if part.values and part.spec.name not in anew]
+            stay = [part for part in parts if part.values and part.spec.name not in new_stores]
             values = {own.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
             for part in stay:
                 changelog = own.witnesses.changelog_of(part.task, part.spec)
@@ -403,11 +403,11 @@ class Repair:
                     )
 
     def _new_changelogs(
-        self, before: ApplicationState, own: RestoreKit, anew: Sequence[str], topics: NewTopics
+        self, before: ApplicationState, own: RestoreKit, new_stores: Sequence[str], topics: NewTopics
     ) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
         existing = partition_counts(own.admin, self.settings)
-        description = with_new_changelogs(self.plan, before.description, anew, existing)
+        description = with_new_changelogs(self.plan, before.description, new_stores, existing)
         # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
         topics.ensure(named(self.plan, description))
