@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from tidemark.atomic_file import keep_files_private
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.stores.directory import locks_around
 from tidemark.supervision.instance_files import LaunchRecord, Place, ProcessId, write_json
@@ -181,6 +182,7 @@ def main(arguments: list[str]) -> int:
     # Blocked first, so that a SIGTERM that arrives now waits until there is a process to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    keep_files_private()
     order, lock_fd, ready_fd = _parse(arguments)
     record_launch(order)
     # The launcher's lock was inherited, so that a second launcher never finds neither a lock nor a record, even if the first
