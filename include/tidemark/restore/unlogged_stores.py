@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemark.errors import SavepointFailed, TaskCorrupted, TidemarkError
+from tidemark.errors import SavepointFailed, TaskCorrupted, UserCodeFailed
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.start_plan import unlogged_fault
@@ -74,10 +74,8 @@ def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) ->
     shutil.copytree(source, target)
     try:
         copy = opener.open(target, spec)
-    except (TidemarkError, OSError):
-        raise
-    except Exception as error:  # Raised by the user's own code.
-        raise TaskCorrupted(f"its folder cannot be opened ({error})") from error
+    except UserCodeFailed as error:
+        raise TaskCorrupted(f"its folder cannot be opened ({error.__cause__})") from error
     try:
         return copy.checkpoint
     finally:
