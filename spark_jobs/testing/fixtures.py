@@ -20,7 +20,7 @@ from tidemark.settings import Settings
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Start one local Spark session for the whole test run."""
-    settings = Settings.load(spark_driver_memory="512m", spark_master="local[2]", spark_shuffle_partitions=1)
+    settings = Settings.load(spark_driver_memory="1g", spark_master="local[2]", spark_shuffle_partitions=1)
     session = spark_session(settings, "tests")
     yield session
     session.stop()
