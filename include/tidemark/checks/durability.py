@@ -39,7 +39,7 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
         "replication": topic.replication,
         "min_in_sync": topic.min_in_sync,
         "acks": found.acks_of(topic).value,
-        "survives": tolerated_failures(topic.replication, topic.min_in_sync),
+        "tolerated_broker_failures": tolerated_failures(topic.replication, topic.min_in_sync),
         "asked_to_survive": found.tolerated_broker_failures,
         "unclean_election": topic.unclean_election,
         "deleted_above_bytes": topic.deleted_above_bytes,

@@ -145,7 +145,9 @@ def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
     delete(app, f"{app.name}-n-changelog")
     context = asked("changelog_repair", app, **REPAIR)
     summary = planned(context)
-    assert f"`0_0/n`, held to {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
+    assert (
+        f"`0_0/n`, compared with {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
+    )
     assert "was deleted" in summary
     approve(context)
     for _ in range(2):  # Tried again, it finds what is done.

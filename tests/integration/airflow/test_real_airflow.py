@@ -28,12 +28,12 @@ PASSWORD = "password-of-the-broker"
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
 import os, pathlib, threading
-from tidemark_airflow import watcher
+from tidemark.supervision import watch_claim
 from tidemark_airflow.dag import stream_dag
 from tidemark_airflow.pausing import pauses_dag
 
 HOLD = pathlib.Path({hold!r})
-_take = watcher.take
+_take = watch_claim.take
 
 def held_take(files, name):
     if HOLD.exists():
@@ -41,7 +41,7 @@ def held_take(files, name):
         threading.Event().wait(120)
     _take(files, name)
 
-watcher.take = held_take
+watch_claim.take = held_take
 
 class Topology:
     application_id = {application_id!r}

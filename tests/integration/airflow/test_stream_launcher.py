@@ -50,11 +50,11 @@ def test_should_end_with_one_instance_when_many_launch_at_once(bench: Bench) -> 
 
 def test_should_leave_no_gap_when_the_launcher_dies_right_after_its_fork(bench: Bench) -> None:
     launch = (
-        "import os, pickle, sys; from tidemark_airflow import launcher;"
+        "import os, pickle, sys; from tidemark.supervision import launch;"
         "files, command = pickle.load(sys.stdin.buffer);"
         # The launcher never gets to read that the supervisor is ready.
-        "launcher.os.fdopen = lambda *_: os.kill(os.getpid(), 9);"
-        "launcher.launch_or_adopt(files, command)"
+        "launch.os.fdopen = lambda *_: os.kill(os.getpid(), 9);"
+        "launch.launch_or_adopt(files, command)"
     )
     order = pickle.dumps((bench.files, bench.command))
     environment = dict(bench.command.environment)
@@ -209,9 +209,12 @@ def test_should_start_none_when_another_machine_runs_it(bench: Bench) -> None:
     launched = launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     assert launched.seen.launch is not None
+    run = read_json(bench.files.run)
     write_json(bench.files.launch, replace(launched.seen.launch, place=Place("other", "boot", "pids")).as_json())
+    write_json(bench.files.run, {**run, "start_time": 0.0})
     with pytest.raises(LivesElsewhere, match="runs on other"):
         launch_or_adopt(bench.files, bench.command)
+    write_json(bench.files.run, run)
     write_json(bench.files.launch, launched.seen.launch.as_json())
     assert bench.starts() == 1
 

@@ -126,7 +126,7 @@ def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkey
         assert drill(name)
     (report,) = drills(app)
     rate = report["rates"]["changelog_offsets_per_s"]
-    whole = [store for store in report["stores"] if store["candidate"] == "whole changelog"]
+    whole = [store for store in report["stores"] if store["way"] == "whole changelog"]
     offsets = sum(store["end_offset"] - store["from_offset"] for store in whole)
     assert rate == pytest.approx(offsets / sum(store["seconds"] for store in whole), rel=0.01)
     made = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)

@@ -495,7 +495,7 @@ def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, m
 
     refused = run("--from", "changelog")
     assert isinstance(refused.exception, PreflightFailed)
-    assert "and 1 are free" in str(refused.exception)
+    assert "but 1 are free" in str(refused.exception)
     assert workspaces(app.settings.state_dir, app.name) == []
     # What is built already needs no more room, and neither does a swap.
     kit, workspace = planned(app, SourceOfState.CHANGELOG)

@@ -174,7 +174,7 @@ def test_should_start_from_a_savepoint_and_the_tail_when_the_state_folder_is_gon
         assert run.counts() == truth(1500)
         run.source.limit = 2000
         assert run.counts() == truth(2000)
-    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert caplog.text.count("RecoveryCandidate(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
     assert sorted(starts_of_restores(caplog)) == sorted(checkpoint.changelog_offset for checkpoint in saved)
     assert min(checkpoint.changelog_offset for checkpoint in saved) > 0
 
@@ -210,7 +210,7 @@ def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, sett
     caplog.clear()
     with running(plan, settings, 1000) as run:
         assert run.counts() == truth(1000)
-    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert caplog.text.count("RecoveryCandidate(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
     assert starts_of_restores(caplog) == [], "the savepoint is up to date with the last commit"
 
 
@@ -229,7 +229,7 @@ def test_should_leave_with_a_last_savepoint_that_stands_where_kafka_stands(plan,
     caplog.clear()
     with running(plan, settings, 1700) as run:
         assert run.counts() == truth(1700)
-    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert caplog.text.count("RecoveryCandidate(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
     assert starts_of_restores(caplog) == []
     assert [one.savepoint_id for one in repository.savepoints()] == [asked.savepoint_id], "nobody asked for another"
 
