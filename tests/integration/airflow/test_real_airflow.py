@@ -164,9 +164,14 @@ def _triggerer_killed(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
 
 def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
     run_id = airflow.newest_run(dag_id)["dag_run_id"]
-    text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
-    for said in ("adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"):
-        assert said in text, said
+    wanted = {"adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"}
+
+    def missing() -> set[str]:
+        text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
+        return {said for said in wanted if said not in text}
+
+    # A watcher says something with its first look, which comes after its task is deferred.
+    assert wait_until(lambda: not missing(), 30, every_s=0.5), missing()
     shown: dict[str, Any] = {}
 
     def shows_the_running_instance() -> bool:
