@@ -20,7 +20,7 @@ _STEPS = ("preflight", "plan", "fence", "restore", "verify", "swap", "relaunch",
 
 def viewer_is_refused(scene: Scene) -> None:
     """Neither triggers nor answers."""
-    before = scene.committed()
+    before = scene.standing()
     with refused("a viewer triggered it"):
         scene.trigger("guest", dry_run=True)
     run_id = scene.trigger(dry_run=False)
@@ -31,24 +31,24 @@ def viewer_is_refused(scene: Scene) -> None:
         scene.answer(run_id, "oncall", "Approve")
     scene.answer(run_id, "admin", "Reject")
     scene.ended(run_id)
-    expect(scene.committed() == before, f"something changed: {before} {scene.committed()}")
+    expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")
 
 
 def dry_run_changes_nothing(scene: Scene) -> None:
     """It is the default, and ends with the plan."""
-    before = scene.committed()
+    before = scene.standing()
     with scene.bench.feeder.feeding():
         found = scene.ended(scene.trigger())
     expect(found["state"] == "success", "the run failed")
     expect(found["outcome"].startswith("dry run"), found["outcome"])
     expect("| 0_0 | pulse-counts |" in found["plan"]["summary"], "the plan names no store")
     expect(found["tasks"]["approval"] == found["tasks"]["fence"] == "skipped", str(found["tasks"]))
-    expect(scene.committed() == before, f"something changed: {before} {scene.committed()}")
+    expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")
 
 
 def rejection_changes_nothing(scene: Scene) -> None:
     """And the approver sees the blast radius."""
-    before = scene.committed()
+    before = scene.standing()
     run_id = scene.trigger(dry_run=False)
     shown = scene.asked(run_id)
     for summary in ("Standstill", "pulse-counts", "the test asks for it", f"{scene.bench.tasks} task folders"):
@@ -57,21 +57,21 @@ def rejection_changes_nothing(scene: Scene) -> None:
     found = scene.ended(run_id)
     expect((found["state"], found["answered_by"]) == ("success", "admin"), str(found["answered_by"]))
     expect(found["outcome"].startswith("rejected"), found["outcome"])
-    expect(scene.committed() == before, f"something changed: {before} {scene.committed()}")
+    expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")
 
 
 def silence_means_no(scene: Scene) -> None:
     """Nobody answers in time."""
-    before = scene.committed()
+    before = scene.standing()
     found = scene.ended(scene.trigger(dry_run=False), RESPONSE_S + 120)
     expect(found["state"] == "success", "the run failed")
     expect(found["outcome"].startswith("nobody answered"), found["outcome"])
-    expect(scene.committed() == before, f"something changed: {before} {scene.committed()}")
+    expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")
 
 
 def approval_restores(scene: Scene) -> None:
     """From the changelogs, while input arrives."""
-    before = scene.committed()
+    before = scene.standing()
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
@@ -88,7 +88,7 @@ def approval_restores(scene: Scene) -> None:
 
 def every_step_is_killed_once(scene: Scene) -> None:
     """The worker dies at the beginning of each step, and in the middle of building and of swapping: the same end."""
-    before, known = scene.committed(), len(noted(scene.notes))
+    before, known = scene.standing(), len(noted(scene.notes))
     points = [f"oncall-{step}" for step in _STEPS]
     arm(scene.arm_file, dict.fromkeys([*points, "restore-built", "swap-between"], "kill"))
     with scene.bench.feeder.feeding():
@@ -109,7 +109,7 @@ def every_step_is_killed_once(scene: Scene) -> None:
 
 def failure_rolls_back(scene: Scene) -> None:
     """In the middle of the swap: the old folders are put back, though the worker dies at it, and the instance comes back."""
-    before, known = scene.committed(), len(noted(scene.notes))
+    before, known = scene.standing(), len(noted(scene.notes))
     arm(scene.arm_file, {"swap-one": "refuse", "oncall-roll_back": "kill"})
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
@@ -124,14 +124,14 @@ def failure_rolls_back(scene: Scene) -> None:
     newest = workspaces(scene.settings.state_dir, scene.bench.application_id)[0]
     expect(newest.progress().state is RestoreState.ROLLED_BACK, f"the restore is {newest.progress().state}")
     scene.require_exact()
-    after = scene.committed()
+    after = scene.standing()
     expect(after["stores"] == before["stores"], "other folders are in place than before")
     expect(after["hold"] is None, "the application is still held")
 
 
 def a_restored_state_is_kept(scene: Scene) -> None:
     """The relaunch fails: nothing is rolled back, and when every task is cleared, nothing is done a second time."""
-    before = scene.committed()
+    before = scene.standing()
     arm(scene.arm_file, {"oncall-relaunch": "refuse"})
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
@@ -146,18 +146,18 @@ def a_restored_state_is_kept(scene: Scene) -> None:
     scene.clear(run_id, "oncall", RESTORE, ["relaunch", "drain", "report"])
     found = scene.ended(run_id)
     _require_restored(scene, found, before)
-    after = scene.committed()
+    after = scene.standing()
     scene.clear(run_id, "oncall", RESTORE)
     again = scene.ended(run_id)
     expect((again["state"], again["outcome"]) == ("success", "restored"), f"{again['state']}: {again['failures']}")
     expect(again["time_line"] == found["time_line"], "something was done a second time")
-    expect(scene.committed() == after, f"something changed: {after} {scene.committed()}")
+    expect(scene.standing() == after, f"something changed: {after} {scene.standing()}")
     scene.require_exact()
 
 
 def airflow_is_killed_meanwhile(scene: Scene) -> None:
     """The scheduler with the worker that restores, then every other part: the same end, and never two instances."""
-    before = scene.committed()
+    before = scene.standing()
     with scene.bench.feeder.feeding(), scene.never_two():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
@@ -176,7 +176,7 @@ def airflow_is_killed_meanwhile(scene: Scene) -> None:
 
 def _require_restored(scene: Scene, found: dict[str, Any], before: dict[str, Any]) -> None:
     expect((found["state"], found["outcome"]) == ("success", "restored"), f"{found['state']}: {found['failures']}")
-    after = scene.committed()
+    after = scene.standing()
     expect(after["process"] != before["process"], "the instance was not stopped")
     expect(before["stores"].keys() == after["stores"].keys(), "there are other stores")
     same = [name for name, inode in before["stores"].items() if after["stores"][name] == inode]

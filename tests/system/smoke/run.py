@@ -74,7 +74,7 @@ def own_stack(folder: Path) -> Iterator[tuple[Settings, AirflowApi]]:
     }
     settings = Settings.load()
     stack_id = f"smoke-{uuid.uuid4()}"
-    record.save(record.Record(stack_id=stack_id, started_at=time.time()), settings.var_dir)
+    record.save(record.StackRecord(stack_id=stack_id, started_at=time.time()), settings.var_dir)
     with processes.guarded(stack_id):
         try:
             access = stack.up(settings).record.airflow
