@@ -31,24 +31,23 @@ def is_possible(schema: Sequence[Column]) -> bool:
     return all(column.type in _VALUES for column in schema)
 
 
-def pattern(schema: Sequence[Column], groups: Iterable[int] | None = None, quoted: bool = False) -> str:
-    """Return the regular expression, with a group for each column of `groups` (default: all).
+def pattern(schema: Sequence[Column], columns: Sequence[int]) -> str:
+    """Return the regular expression, with a group for each of the needed columns. All types must have a plain form.
 
-    All types must have a plain form. With `quoted`, the group of a string includes its quotes.
+    If only one column is needed and it is a string, its group includes the quotes, so that no match is empty.
     """
-    wanted = set(range(len(schema)) if groups is None else groups)
     fields = [
-        f'"{re.escape(column.name)}":{_SPACE}{_value(column.type, is_group=i in wanted, quoted=quoted)}'
+        f'"{re.escape(column.name)}":{_SPACE}{_value(column.type, is_group=i in columns, is_quoted=len(columns) == 1)}'
         for i, column in enumerate(schema)
     ]
     return r"\A\{" + f",{_SPACE}".join(fields) + r"\}\z"
 
 
-def _value(kind: str, *, is_group: bool, quoted: bool) -> str:
+def _value(kind: str, *, is_group: bool, is_quoted: bool) -> str:
     text = _VALUES[kind]
     if not is_group:
         return text.replace("(", "(?:")
-    return f"({text.replace('(', '(?:')})" if quoted and kind == "STRING" else text
+    return f"({text.replace('(', '(?:')})" if is_quoted and kind == "STRING" else text
 
 
 def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, ...]:
@@ -57,38 +56,31 @@ def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, .
     return tuple(i for i, column in enumerate(schema) if any(column.name.casefold() in text for text in texts))
 
 
-def replacement(columns: Sequence[int]) -> str:
-    """Return the replacement of a match: each needed group after a separator, which no plain value contains."""
-    return "".join(f"{SEPARATOR}${i + 1}" for i in columns) or SEPARATOR
+def extracted_sql(schema: Sequence[Column], columns: Sequence[int], value: str) -> str:
+    """Return the SQL of the needed columns of a record as one text.
 
-
-def field_sql(position: int, count: int, text: str) -> str:
-    """Return the SQL of the value at `position` (from 0) of `count` values in a replaced record."""
-    until = text if position == count - 1 else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
-    return f"substring_index({until}, '{SEPARATOR}', -1)"
-
-
-def taken_sql(schema: Sequence[Column], columns: Sequence[int], value: str) -> str:
-    """Return the SQL of the needed columns of a record as one text, which is empty if the record is not in the usual form.
-
-    A single column is extracted by itself, which is cheapest. Several are put behind separators.
+    If the record is not in the usual form, the text is one that `is_extracted_sql` recognises. A single column is extracted
+    by itself, which is cheapest. Several are put behind separators, which no plain value contains.
     """
     if len(columns) > 1:
-        replaced = f"regexp_replace({value}, {literal(pattern(schema, columns))}, '{replacement(range(len(columns)))}')"
+        groups = "".join(f"{SEPARATOR}${number + 1}" for number in range(len(columns)))
+        replaced = f"regexp_replace({value}, {literal(pattern(schema, columns))}, '{groups}')"
         return f"CASE WHEN startswith({value}, '{{') THEN {replaced} ELSE '' END"
-    return f"regexp_extract({value}, {literal(pattern(schema, columns, quoted=True))}, {len(columns)})"
+    return f"regexp_extract({value}, {literal(pattern(schema, columns))}, {len(columns)})"
 
 
-def is_taken_sql(columns: Sequence[int], text: str) -> str:
-    """Return the SQL of whether `taken_sql` has found the usual form."""
+def is_extracted_sql(columns: Sequence[int], text: str) -> str:
+    """Return the SQL of whether `extracted_sql` has found the usual form."""
     return f"startswith({text}, '{SEPARATOR}')" if len(columns) > 1 else f"{text} <> ''"
 
 
-def taken_field_sql(schema: Sequence[Column], columns: Sequence[int], column: int, text: str) -> str:
-    """Return the SQL of one of the needed columns, by its number, in the text of `taken_sql`."""
-    if len(columns) > 1:
-        return field_sql(columns.index(column), len(columns), text)
-    return f"substring({text}, 2, length({text}) - 2)" if schema[column].type == "STRING" else text
+def field_sql(schema: Sequence[Column], columns: Sequence[int], column: int, text: str) -> str:
+    """Return the SQL of one of the needed columns, by its number, in the text of `extracted_sql`."""
+    if len(columns) == 1:
+        return f"substring({text}, 2, length({text}) - 2)" if schema[column].type == "STRING" else text
+    position = columns.index(column)
+    until = text if position == len(columns) - 1 else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
+    return f"substring_index({until}, '{SEPARATOR}', -1)"
 
 
 def first_field_is_sql(schema: Sequence[Column], text: str, value: str) -> str:

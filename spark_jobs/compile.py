@@ -19,7 +19,7 @@ is the time of the records, because the task must judge for each time separately
 and for lists in sessions, each record has its own row, because both depend on the order of arrival.
 
 A record without a value counts as a record in which all columns are null: a filter is evaluated on nulls, and a select leaves
-the columns null. Its key and its timestamp are those of Kafka. The module `keyless` decides which branches need a key.
+the columns null. Its key and its timestamp are those of Kafka. The module `keyless` decides which pipelines need a key.
 
 A statement for canonical records alone reads the good records that are in the usual form, in one stage of generated code, and
 counts all others as unread (`docs/decisions/0020-one-stage-for-canonical-records.md`). `unread_sql` selects those for the
@@ -119,26 +119,17 @@ SELECT {kept}, {refused} AS __unparsable, {fields} FROM (
 SELECT {kept}, __value, {from_json} AS __r FROM ({raw}))"""
     needed = canonical.needed(source.schema, reads)
     fields = ", ".join(
-        f"CASE WHEN __plain THEN CAST({canonical.field_sql(needed.index(i), len(needed), '__text')} AS {c.type}) "
+        f"CASE WHEN __plain THEN CAST({canonical.field_sql(source.schema, needed, i, '__text')} AS {c.type}) "
         f"ELSE __r.{quoted(c.name)} END AS {quoted(c.name)}"
         if i in needed
         else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
         for i, c in enumerate(source.schema)
     )
-    replaced = (
-        f"regexp_replace(__value, {literal(canonical.pattern(source.schema))}, '{canonical.replacement(needed)}')"
-    )
     return f"""
 SELECT {kept}, NOT __plain AND ({refused}) AS __unparsable, {fields} FROM (
 SELECT {kept}, __plain, __text, __value, CASE WHEN NOT __plain THEN {from_json} END AS __r FROM (
-SELECT *, coalesce(__is_object AND startswith(__text, '{canonical.SEPARATOR}'), false) AS __plain FROM (
-SELECT *, CASE WHEN __is_object THEN {replaced} ELSE __value END AS __text FROM (
-SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
-
-
-def has_canonical_statement(source: Source) -> bool:
-    """Return whether the records of a source can be read by statements for canonical records alone."""
-    return canonical.is_possible(source.schema)
+SELECT *, coalesce({canonical.is_extracted_sql(needed, "__text")}, false) AS __plain FROM (
+SELECT *, {canonical.extracted_sql(source.schema, needed, "__value")} AS __text FROM ({raw}))))"""
 
 
 def unread_sql(source: Source, view: str, max_timestamp_ahead_ms: int, *, has_headers: bool) -> str:
@@ -175,14 +166,14 @@ def _canonical_sql(
         is_good.append("__k = _key")
     else:
         is_good.append("is_valid_utf8(_key)")
-    is_taken = canonical.is_taken_sql(needed, "__text")
+    is_extracted = canonical.is_extracted_sql(needed, "__text")
     good = f"coalesce({' AND '.join(['__is_canonical', *is_good])}, false)"
     status = f"CASE WHEN {good} THEN {Status.GOOD} ELSE {Status.UNREAD} END"
     return f"""
 SELECT *, {status} AS __status FROM (
 SELECT *, {key} AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
-SELECT {kept}, __value, false AS __deleted, {is_taken} AS __is_canonical, {", ".join(fields)} FROM (
-SELECT *, {canonical.taken_sql(schema, needed, "__value")} AS __text FROM (
+SELECT {kept}, __value, false AS __deleted, {is_extracted} AS __is_canonical, {", ".join(fields)} FROM (
+SELECT *, {canonical.extracted_sql(schema, needed, "__value")} AS __text FROM (
 SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic,
     partition AS _partition, offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}))))"""
@@ -191,7 +182,7 @@ FROM {view}))))"""
 def _canonical_field(source: Source, number: int, needed: tuple[int, ...], key_is_compared: bool) -> str:
     column = source.schema[number]
     if number in needed:
-        text = canonical.taken_field_sql(source.schema, needed, number, "__text")
+        text = canonical.field_sql(source.schema, needed, number, "__text")
     else:
         text = "_key" if number == 0 and key_is_compared else "NULL"
     return f"CAST({text} AS {column.type}) AS {quoted(column.name)}"
@@ -205,9 +196,9 @@ def pipeline_sql(
     *,
     canonical_only: bool = False,
 ) -> str:
-    """Return the SQL of the partial results of one branch, or of its records if it has no aggregation.
+    """Return the SQL of the partial results of one pipeline, or of its records if it has no aggregation.
 
-    With `canonical_only`, it reads canonical records alone (see `has_canonical_statement`).
+    With `canonical_only`, it reads canonical records alone, for a source with `canonical.is_possible`.
     """
     sql = _reaching_sql(subtopology, pipeline, view, max_timestamp_ahead_ms, canonical_only)
     if pipeline.aggregation is None:
@@ -218,7 +209,7 @@ def pipeline_sql(
 def _reaching_sql(
     subtopology: SubTopology, pipeline: Pipeline, view: str, max_timestamp_ahead_ms: int, canonical_only: bool = False
 ) -> str:
-    """Return the SQL of every record after the branch's steps, with its status."""
+    """Return the SQL of every record after the pipeline's steps, with its status."""
     source = subtopology.sources[pipeline.source]
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
@@ -280,7 +271,7 @@ def passes_over_null_values(aggregation: Aggregation) -> bool:
 
 
 def _expressions(source: Source, pipeline: Pipeline) -> list[str]:
-    """Return every expression of a branch. A path that ends in a sink uses all of its columns."""
+    """Return every expression of a pipeline. One that ends in a sink uses all of its columns."""
     found = [e for step in pipeline.steps for e in (_texts(step))]
     if pipeline.aggregation is None:
         return [*found, *(column.name for column in source.schema)]

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from spark_jobs.compile import has_canonical_statement, has_row_per_record, pipeline_sql, unread_sql
+from spark_jobs import canonical
+from spark_jobs.compile import has_row_per_record, pipeline_sql, unread_sql
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.task import Status
@@ -40,7 +41,7 @@ class Statements:
         self._view = view
         self._ahead_ms = max_timestamp_ahead_ms
         self._waits = {
-            number: 0 for number, source in enumerate(subtopology.sources) if has_canonical_statement(source)
+            number: 0 for number, source in enumerate(subtopology.sources) if canonical.is_possible(source.schema)
         }
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
 
