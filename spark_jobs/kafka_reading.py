@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.kafka.clients import spark_kafka_options
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
+
+KAFKA_RECORDS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of Spark's Kafka source that statements use, for records that do not come from a broker."""
 
 _READ_OPTIONS = {
     "failOnDataLoss": "true",

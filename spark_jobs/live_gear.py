@@ -136,8 +136,7 @@ class _Handler:
 
     def _hand_over(self, frame: DataFrame, ends: Offsets, spanned: int) -> None:
         started = time.monotonic()
-        found = self._reader.statements.tables(frame, range(self._pipelines))
-        tables = [found[number] for number in range(self._pipelines)]
+        tables = list(self._reader.statements.tables(frame, range(self._pipelines)).values())
         # Dead letters are read again with their headers, which the stream does not read.
         for batch in self._reader.batches(self.next_offsets, ends, tables):
             log.info(

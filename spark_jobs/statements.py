@@ -46,7 +46,7 @@ class Statements:
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
 
     def tables(self, frame: DataFrame, pipelines: Sequence[int]) -> dict[int, pa.Table]:
-        """Return the tables of some branches, by their numbers. `frame` has the columns of Spark's Kafka source."""
+        """Return the tables of pipelines by their numbers, in the order given. `frame` is as Spark's Kafka source gives it."""
         frame.createOrReplaceTempView(self._view)
         several = len(pipelines) > 1
         if several:
@@ -56,7 +56,7 @@ class Statements:
             for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
                 own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
                 found |= self._of_source(frame, source, own)
-            return found
+            return {number: found[number] for number in pipelines}
         finally:
             if several:
                 frame.unpersist()

@@ -24,6 +24,7 @@ from pyspark.sql import Row, SparkSession
 
 from spark_jobs.bounded_read import bad_records
 from spark_jobs.compile import dead_letters_sql
+from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
 from tidemark.kafka.partitioner import partitions_of
@@ -44,17 +45,6 @@ from tidemark.topology.builder import Topology
 from tidemark.topology.durations import Duration, duration_ms
 from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology, WindowedKey
 
-_KAFKA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 _HEADER = ("key", "value")
 
 
@@ -221,11 +211,11 @@ class TopologyTestDriver:
             for topic, piped in records.items()
             for r in piped
         ]
-        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_KAFKA))
+        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
         view = f"test_driver_{subtopology.index}"
         frame.createOrReplaceTempView(view)
-        found = self._statements[subtopology.index].tables(frame, range(len(subtopology.pipelines)))
-        tables = [found[number] for number in range(len(subtopology.pipelines))]
+        statements = self._statements[subtopology.index]
+        tables = list(statements.tables(frame, range(len(subtopology.pipelines))).values())
         letters: list[DeadLetter] = []
         if bad_records(tables):
             letters = self._dead_letters(subtopology, view)

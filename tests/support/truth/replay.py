@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from spark_jobs.compile import pipeline_sql
+from spark_jobs.kafka_reading import KAFKA_RECORDS
 from tests.support.truth.compare import Claim
 from tests.support.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
 
@@ -35,17 +36,6 @@ from tidemark.topology.plan import SubTopology, TopologyPlan
 Contents = dict[bytes, bytes]
 _AHEAD_MS = 3_600_000
 _MOVED = (CommitKind.RESET, CommitKind.REPAIR)
-_KAFKA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 
 
 @dataclass
@@ -118,7 +108,7 @@ def _replay_sub_topology(
                         | {"timestamp": row.timestamp_ms * 1000, "headers": [_header(*h) for h in row.headers] or None}
                     )
     view = f"replay_{subtopology.index}"
-    spark.createDataFrame(pa.Table.from_pylist(listed, schema=_KAFKA)).createOrReplaceTempView(view)
+    spark.createDataFrame(pa.Table.from_pylist(listed, schema=KAFKA_RECORDS)).createOrReplaceTempView(view)
     tables = [spark.sql(pipeline_sql(subtopology, b, view, _AHEAD_MS)).toArrow() for b in subtopology.pipelines]
     number = 0
     for task_id, records in sorted(history.items()):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from spark_jobs.compile import pipeline_sql
+from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.statements import Statements
 from tests.system.fuzz import case as case_module
 from tests.system.fuzz import expressions as expressions_module
@@ -42,17 +43,6 @@ CASES = 200
 SEED = 1
 BATCHES_ON_SPARK = 25
 AHEAD_MS = 3_600_000
-KAFKA = pa.schema(
-    {
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
-    }
-)
 
 COUNT = (StreamNode("t0", ("u0", "v0")), AggregateNode(0, None, (("n", "count", None),)), ToNode(1))
 WINDOWED = (
@@ -230,7 +220,7 @@ def test_should_interpret_statements_as_spark_does(spark):
         for subtopology in plan.subtopologies:
             records = [r for topic in subtopology.sources for r in _kafka_records(case, topic)]
             rows = [_kafka_row(r) for r in records]
-            frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA))
+            frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
             frame.createOrReplaceTempView("fuzz_batch")
             completed = Statements(subtopology, "fuzz_records", AHEAD_MS).tables(
                 frame, range(len(subtopology.pipelines))
