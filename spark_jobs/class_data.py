@@ -24,6 +24,7 @@ from spark_jobs.session import spark_session
 from tidemark.atomic_file import keep_files_private
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka import class_data
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
@@ -41,8 +42,8 @@ def main(arguments: list[str]) -> int:
     keep_files_private()
     end_with_caller()
     (archive,) = arguments
-    option = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
-    settings = Settings.load(spark_extra_conf={"spark.driver.extraJavaOptions": option})
+    options = " ".join(class_data.archiving_options(Path(archive)))
+    settings = Settings.load(spark_extra_conf={"spark.driver.extraJavaOptions": options})
     plan = load(TOPOLOGY).plan()
     admin = AdminClient(librdkafka_config(settings))
     ensure_user_topics(plan, settings, admin)

@@ -42,9 +42,8 @@ def ensure_archives(settings: Settings) -> None:
 def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:
     with tempfile.TemporaryDirectory(dir=class_data.FOLDER) as name:
         made = {archive: Path(name) / archive.name for archive in (kafka, spark)}
-        option = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={made[kafka]} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        folder = Path(name) / "broker"
-        with EmbeddedBroker(folder, kafka_jars, environment={"JDK_JAVA_OPTIONS": option}) as broker:
+        options = {"JDK_JAVA_OPTIONS": " ".join(class_data.archiving_options(made[kafka]))}
+        with EmbeddedBroker(Path(name) / "broker", kafka_jars, environment=options) as broker:
             own = settings.model_copy(
                 update={
                     "bootstrap_servers": broker.bootstrap,

@@ -41,8 +41,16 @@ def _named(name: str, class_path: Iterable[Path]) -> Path:
     return FOLDER / f"{name}-{key.hexdigest()[:16]}.jsa"
 
 
+_QUIET = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def archiving_options(archive: Path) -> list[str]:
+    """Return the options that make Java archive the classes that it has loaded when it ends."""
+    return ["-XX:TieredStopAtLevel=1", f"-XX:ArchiveClassesAtExit={archive}", *_QUIET]
+
+
 def java_options(archive: Path) -> list[str]:
     """Return the options that make Java use an archive; none if it does not exist. Java ignores one that it cannot use."""
     if not archive.exists():
         return []
-    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", *_QUIET]

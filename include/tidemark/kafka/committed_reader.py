@@ -58,6 +58,15 @@ def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Cons
     )
 
 
+def fetched(consumer: Consumer) -> list[Message]:
+    """Return the next messages, among them events and errors; none if nothing arrives for 0.2 s. Blocks."""
+    # In two steps, because the client waits for the whole time-out unless it gets all the records that it was asked for.
+    messages = consumer.consume(1, timeout=_FIRST_S)
+    if messages:
+        messages += consumer.consume(_FETCH_RECORDS - 1, timeout=_MORE_S)
+    return messages
+
+
 def is_passing(error: KafkaError) -> bool:
     """Whether a reader without a group can continue after this error.
 
@@ -113,13 +122,8 @@ def messages_until(
         while next_offset < end_offset:
             if not should_continue():
                 return
-            # In two steps, because the client waits for the whole time-out unless it gets all the records that it was
-            # asked for.
-            messages: Any = consumer.consume(1, timeout=_FIRST_S)
-            if messages:
-                messages += consumer.consume(_FETCH_RECORDS - 1, timeout=_MORE_S)
             before = next_offset
-            records, next_offset = _taken(messages, next_offset, end_offset)
+            records, next_offset = _taken(fetched(consumer), next_offset, end_offset)
             if next_offset != before:
                 moved_at = time.monotonic()
             elif time.monotonic() - moved_at > stalled_after_s:

@@ -14,11 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.committed_reader import is_passing, read_committed_consumer
+from tidemark.kafka.committed_reader import fetched, is_passing, read_committed_consumer
 from tidemark.names import TopicPartition
 
-_FETCH_RECORDS = 2_000
-_FIRST_S, _MORE_S = 0.2, 0.01
 _SEEK_RECORDS = 20_000
 """Gaps of more offsets are skipped by a seek. Smaller ones are read, because the client has fetched them already."""
 
@@ -49,12 +47,8 @@ def _of_partition(
     consumer.assign([ClientPartition(place.topic, place.partition, wanted[0])])
     number, moved_at = 0, time.monotonic()
     while True:
-        # In two steps, because the client waits for the whole timeout unless it has as many records as were requested.
-        messages = consumer.consume(1, timeout=_FIRST_S)
-        if messages:
-            messages += consumer.consume(_FETCH_RECORDS - 1, timeout=_MORE_S)
         at = wanted[number]
-        for message in messages:
+        for message in fetched(consumer):
             if (error := message.error()) is not None:
                 if error.code() != KafkaError._PARTITION_EOF and not is_passing(error):
                     raise KafkaException(error)
