@@ -1,4 +1,4 @@
-"""The audit's tests share one Spark session and one matrix."""
+"""The audit's tests share one matrix."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs.testing.fixtures import spark
 from tests.support.audit.matrix import Matrix, fast
 
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
-
-__all__ = ["spark"]
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from spark_jobs.audit import recomputation
 from spark_jobs.compile import pipeline_sql
-from tests.integration.spark.conftest import spark
 
 from tidemark.audit.derivable import derivable
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, tumbling
-
-__all__ = ["spark"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
 

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_jobs.testing.fixtures import spark
 from tests.support.secured import Secured, secured
-
-__all__ = ["guarded_broker", "spark"]
 
 
 @pytest.fixture(scope="module")

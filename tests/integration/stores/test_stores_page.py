@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from spark_jobs.testing.fixtures import spark, topology_driver
 from tests.support.stores_page import SOURCE, SOURCES
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
-
-__all__ = ["spark", "topology_driver"]
 
 CUSTOM = "tests.support.stores_page:SqliteStore"
 T0 = 1_700_000_040_000

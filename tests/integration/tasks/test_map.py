@@ -6,7 +6,6 @@ import math
 
 import pyarrow as pa
 import pytest
-from spark_jobs.testing.fixtures import spark
 
 from tidemark.errors import InvalidTopology
 from tidemark.settings import SQL_MEMORY_BYTES
@@ -15,8 +14,6 @@ from tidemark.tasks.operators.map import MapOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Map
 from tidemark.topology.sql.expressions import expression_type
-
-__all__ = ["spark"]
 
 COLUMNS = tuple(
     Column(name, kind)

@@ -1,4 +1,4 @@
-"""The fixtures that users of the test driver have, too."""
+"""The fixtures that users of the test driver have, too: one Spark session for all tests; it needs no broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,0 @@
-"""The Spark session of the test driver; it needs no broker."""
-
-from __future__ import annotations
-
-from spark_jobs.testing.fixtures import spark, topology_driver
-
-__all__ = ["spark", "topology_driver"]
