@@ -55,7 +55,7 @@ class BoundedReader:
         self._empty: dict[int, pa.Table] = {}
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
-        """Return one table of partial results per branch, as `spark_jobs.compile` describes them."""
+        """Return one table of partial results per pipeline, as `spark_jobs.compile` describes them."""
         found: dict[int, pa.Table] = {}
         for number, source in enumerate(self._subtopology.sources):
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
@@ -146,7 +146,7 @@ class BoundedReader:
 
 
 def bad_records(tables: list[pa.Table]) -> int:
-    """Return the number of dead letters in partial results. A record that reaches several branches counts once for each."""
+    """Return the number of dead letters in partial results. A record that reaches several pipelines counts once for each."""
     bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
     found = (table.filter(pc.is_in(table.column("status"), bad)).column("rows") for table in tables)
     return sum(pc.sum(rows).as_py() or 0 for rows in found)

@@ -1,4 +1,4 @@
-"""A fast path for JSON in its usual form. `docs/decisions/0005-fast-road-for-canonical-json.md` says why it is exact.
+"""A fast path for JSON in its usual form. `docs/decisions/0005-fast-path-for-canonical-json.md` says why it is exact.
 
 A regular expression matches an object that has exactly the schema's fields, in the schema's order, with plain values: strings
 of printable ASCII without escapes, integers that certainly fit, no nulls. Every JSON parser reads such an object in the same

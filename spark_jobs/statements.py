@@ -30,7 +30,7 @@ _TRY_AGAIN_BATCHES = 100
 """After this many batches, the statements for canonical records are tried again."""
 
 _MERGED = {Fold.COUNT: "sum", Fold.SUM: "sum", Fold.MIN: "min", Fold.MAX: "max", Fold.MEAN: "sum"}
-"""How two partial results of one key are merged. Sketches and lists cannot be merged here."""
+"""The function that merges two partial results of one key. Sketches and lists cannot be merged here."""
 
 
 class Statements:

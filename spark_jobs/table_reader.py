@@ -43,7 +43,7 @@ def read_table(
 
 
 def _pipeline_of(plan: TopologyPlan, spec: StoreSpec) -> tuple[SubTopology, Pipeline]:
-    """Return the branch that feeds the table's node."""
+    """Return the pipeline that feeds the table's node."""
     for subtopology in plan.subtopologies:
         for node in subtopology.nodes:
             if isinstance(node, TableSource) and spec.name in {store.name for store in node.stores}:

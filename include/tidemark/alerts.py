@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 class AlertKind(StrEnum):
-    """What happened."""
+    """The kind of an alert."""
 
     STREAM_FAILED = "stream failed"
     RESTARTS_SPENT = "restarts spent"

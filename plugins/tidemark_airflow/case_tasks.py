@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import task
 
 RETRIES = 3
-"""How often a task is retried whose worker died, if it may be."""
+"""The number of retries of a task that may be retried when its worker has died."""
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=False)

@@ -102,7 +102,7 @@ class Accounts:
         seen: set[int] = set()
         for number, pipeline in enumerate(subtopology.pipelines):
             account = recomputation.account_sql(pipeline, self.path.reaching(subtopology, number))
-            # Every branch of a source gets all of its bad records, which must count once.
+            # Every pipeline of a source gets all of its bad records, which must count once.
             once = "0 * " if pipeline.source in seen else ""
             seen.add(pipeline.source)
             paths.append(

@@ -63,7 +63,7 @@ _READ_OPTIONS = {
 
 @dataclass(frozen=True)
 class AuditRange:
-    """What an audit reads: the offset `spans` by partition, and the batches in them."""
+    """The range that an audit reads: the offset `spans` by partition, and the batches in them."""
 
     roles: Mapping[str, AuditedTopicRole]
     spans: Mapping[TopicPartition, Span]

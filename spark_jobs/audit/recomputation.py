@@ -81,7 +81,7 @@ def placed_sql(source: Source, judged: str) -> str:
 
 
 def pipeline_records_sql(subtopology: SubTopology, pipeline: Pipeline, judged: str) -> str:
-    """Return the SQL of the records of a branch, with `__in` for those that reach its end.
+    """Return the SQL of the records of a pipeline, with `__in` for those that reach its end.
 
     Bad and filtered records stay as rows, so that they can be counted. `__keyless` marks a dead letter that has no key
     although a node downstream needs one.

@@ -168,7 +168,7 @@ class PipelineView:
         self.views.release(self._judged)
 
     def reaching(self, subtopology: SubTopology, number: int) -> str:
-        """Return a view of the records that reach the end of a branch."""
+        """Return a view of the records that reach the end of a pipeline."""
         pipeline = subtopology.pipelines[number]
         judged = self.judged(subtopology, subtopology.sources[pipeline.source].topic)
         sql = recomputation.pipeline_records_sql(subtopology, pipeline, judged)

@@ -13,17 +13,17 @@ from demo.heartbeats.patients import Events, Patients
 from tidemark.errors import InvalidSettings
 
 OUT_OF_ORDER_MS = (100, 4_000)
-"""How much later than in order an out-of-order beat arrives, least and most: within a grace of 5 s."""
+"""The smallest and largest delay of a beat that arrives out of order. It stays within a grace of 5 s."""
 
 LATE_MS = (70_000, 130_000)
-"""How much later a late beat arrives, least and most: its window of 60 s and a grace of 5 s are over in any case."""
+"""The smallest and largest delay of a late beat. Its window of 60 s and a grace of 5 s are always over."""
 
 _LATENESS, _DELAY, _BADNESS, _KIND = 2, 3, 4, 5
 """Numbers of the independent draws for an event."""
 
 
 class Bad(IntEnum):
-    """How a record is bad. Each kind is one that no reading of the schema can accept."""
+    """The kind of fault of a bad record. The schema accepts none of them."""
 
     UNPARSABLE = 0
     WRONG_TYPE = 1

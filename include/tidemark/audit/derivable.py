@@ -1,4 +1,4 @@
-"""Which results the audit can compute again by itself from the topology's declaration, and why it cannot compute others."""
+"""Finds the results that the audit can compute again from the topology alone, and the reason for all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RISING, _FALLING = frozenset([Fold.COUNT, Fold.MAX]), frozenset([Fold.MIN])
 
 @dataclass(frozen=True)
 class Derived:
-    """An aggregation whose results can be computed again. `number` is that of its branch.
+    """An aggregation whose results can be computed again. `number` is that of its pipeline.
 
     `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final result per
     window, which closes by the stream time of `final_store`, that of the suppress node.

@@ -1,4 +1,4 @@
-"""Which batches an audit covers: per task a range of commit records, after those that were audited before.
+"""Finds the batches that an audit covers: per task a range of commit records, after those that were audited before.
 
 A record of a sink or changelog belongs to the batch with the last `ends_before` that is not above its offset, and to the
 task of its key, or for a changelog of its partition. So a range ends where the next record of the same task begins, or,
@@ -37,7 +37,7 @@ class Base(StrEnum):
 
 @dataclass(frozen=True)
 class Position:
-    """Where an audit of a task ended. `outputs` are the next offsets of sinks and changelogs.
+    """The end of an audit of a task. `outputs` are the next offsets of sinks and changelogs.
 
     The task's later commit records are not below `commits_from` in their partition.
     """

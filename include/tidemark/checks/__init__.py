@@ -1,1 +1,1 @@
-"""What an operator asks of a running application: pure decisions over samples, and how the samples are taken."""
+"""Checks of a running application: pure decisions over samples, and the code that takes the samples."""

@@ -46,7 +46,7 @@ _NEVER_MS = 2**63 - 1
 
 @dataclass(frozen=True)
 class CompactionLook:
-    """How far to read. `log_dir` is a broker's log folder on this machine, for the cleaner's exact position."""
+    """Limits of one run. `log_dir` is a broker's log folder on this machine, which gives the cleaner's exact position."""
 
     scanned_offsets: int = SCANNED_OFFSETS
     log_dir: Path | None = None

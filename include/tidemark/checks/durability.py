@@ -1,4 +1,4 @@
-"""What an application loses, or cannot do, when brokers fail: one verdict per topic, and one per kind of failure.
+"""Computes what an application loses, or cannot do, when brokers fail: a verdict per topic, and one per kind of failure.
 
 A pure function of what the cluster reports. If a cluster has never had more than one broker, that is taken as intended:
 a fault that follows only from it is a warning.

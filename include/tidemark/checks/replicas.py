@@ -11,7 +11,7 @@ from tidemark.topology.plan import Acks
 
 
 class TopicRole(StrEnum):
-    """What a topic is to the application. State and exactly-once depend on the last two."""
+    """The use that an application makes of a topic. State and exactly-once depend on the last two."""
 
     SOURCE = "source"
     SINK = "sink"

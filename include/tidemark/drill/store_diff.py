@@ -21,7 +21,7 @@ EXAMPLES = 5
 
 
 class DifferenceKind(StrEnum):
-    """How a key differs. MISSING and EXTRA refer to the rebuilt store."""
+    """The kind of difference of a key. MISSING and EXTRA refer to the rebuilt store."""
 
     ALTERED = "altered"
     MISSING = "missing"

@@ -1,1 +1,1 @@
-"""What an instance reports about itself: listeners, events, the events topic."""
+"""Reports of instances: listeners, events, the events topic."""

@@ -15,7 +15,7 @@ from tidemark.supervision.state import InstanceState
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
     STATE = "state"
     FAILURE = "failure"

@@ -21,7 +21,7 @@ WAITING_REMEDY = (
     "Nothing is committed meanwhile, and nothing is lost: start the broker of the partition again, or move the partition to "
     "other brokers with `tidemark kafka reassign-partitions`"
 )
-"""What a person does about a partition that no broker leads, or that has too few replicas in sync."""
+"""The advice for a partition that no broker leads, or that has too few replicas in sync."""
 
 
 class StateListener(Protocol):

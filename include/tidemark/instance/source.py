@@ -17,7 +17,7 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """One batch of one sub-topology. `ends` are next offsets by source partition; `pipelines` has a table per branch."""
+    """One batch of one sub-topology. `ends` are next offsets by source partition; `pipelines` has a table for each of them."""
 
     subtopology: int
     starts: Mapping[TopicPartition, int]

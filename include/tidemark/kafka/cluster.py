@@ -106,7 +106,7 @@ def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> d
 
 
 _KNOWN_EVERYWHERE_S = 2.0
-"""How long a broker may take to learn of a topic that was created through another broker."""
+"""The time that a broker may take to learn of a topic that was created through another broker."""
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str], settings: Settings) -> dict[str, str]:

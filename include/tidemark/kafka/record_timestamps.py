@@ -25,7 +25,7 @@ EVENT_TIME_CONFIG: Mapping[str, str] = {_TYPE: _CREATE_TIME, _BEFORE: str(NO_BOU
 
 @dataclass(frozen=True)
 class TimestampBounds:
-    """How far before and after the broker's clock a record's timestamp may lie."""
+    """The range around the broker's clock in which a record's timestamp must be."""
 
     before_ms: int
     after_ms: int

@@ -32,7 +32,7 @@ _SESSIONS = 3
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a coordinator reported at a monotonic time. `member_id` is that of the member with the instance's id, or None."""
+    """The report of a coordinator at a monotonic time. `member_id` is that of the member with the instance's id, or None."""
 
     at_s: float
     coordinator: int
@@ -41,7 +41,7 @@ class Sighting:
 
 
 class Holder(Enum):
-    """What is known of the member that has replaced a fenced instance. The values are clauses of messages."""
+    """The verdict on the member that has replaced a fenced instance. The values are clauses of messages."""
 
     NOBODY = "no process is behind that member"
     COPY = "a process is behind that member"

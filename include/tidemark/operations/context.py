@@ -49,7 +49,7 @@ from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 @dataclass(frozen=True)
 class Found:
-    """What Kafka knows about one task, and the copies of its stores."""
+    """Kafka's evidence about one task, and the copies of its stores."""
 
     facts: TaskFacts
     copies: Mapping[str, Sequence[StateCopy]]
@@ -57,7 +57,7 @@ class Found:
 
 @dataclass(frozen=True)
 class RestoreKit:
-    """What planning and running a restore of one application need. `copies` are tried in the order of their cost."""
+    """Everything that is needed to plan and run a restore of one application. `copies` are tried in the order of their cost."""
 
     plan: TopologyPlan
     settings: Settings

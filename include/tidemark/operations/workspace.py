@@ -33,7 +33,7 @@ _ID = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 class RestoreState(StrEnum):
-    """How far a restore is."""
+    """The state of a restore."""
 
     PLANNED = "planned"
     BUILDING = "building"

@@ -27,7 +27,7 @@ _CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine reads or copies per second, for one store."""
+    """The rates at which a machine reads and copies one store, per second."""
 
     changelog_offsets_per_s: float
     copied_bytes_per_s: float

@@ -58,7 +58,7 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class StoreEvidence:
-    """What was found about one store and its changelog.
+    """The evidence about one store and its changelog.
 
     `changelog_retention_ms` is None if the topic is only compacted. `is_source` is true if the changelog is a source
     topic, which may hold records from before the application's first run. `not_recomputable_reason` gives the reason why the
@@ -83,7 +83,7 @@ class StoreEvidence:
 
 @dataclass(frozen=True)
 class SourceEvidence:
-    """What was found about one source partition. `fresh_offset` is where a new application would begin.
+    """The evidence about one source partition. `fresh_offset` is where a new application would begin.
 
     `is_compacted` is only looked up where the source's beginning matters. `lost` is set if the topic was deleted, or
     deleted and created again.

@@ -32,7 +32,7 @@ _CLOCKS_MS = 60_000
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What Kafka knows about one task; `changelogs` by store, `lost` topics of the application by name.
+    """Kafka's evidence about one task; `changelogs` by store, `lost` topics of the application by name.
 
     `young` holds, by store, the first offset that is too young to be deleted by age, for changelogs that lost their
     beginning.

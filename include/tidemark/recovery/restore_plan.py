@@ -20,7 +20,7 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True)
 class StoreRestore:
-    """How one store of one task is restored.
+    """The plan for restoring one store of one task.
 
     The changelog is read from `from_offset` to `end_offset`; `bytes_to_copy` are fetched before. `passed_over` gives,
     one line each, the reason why a source that seemed better was not taken.
@@ -78,7 +78,7 @@ class RestorePlan:
 
     @property
     def blast_radius(self) -> str:
-        """What is replaced and what is not, as text."""
+        """The stores that are replaced and those that are not, as text."""
         if not self.selection.stores:
             others = "; no other task is touched" if self.selection.tasks else ""
             return f"{len(self.tasks)} task folders ({', '.join(self.tasks)}){others}"
@@ -131,7 +131,7 @@ class RestorePlan:
 
 @dataclass(frozen=True)
 class TaskCandidates:
-    """What was found for one task: its committed progress, and the best source of each store that is to be built."""
+    """The findings for one task: its committed progress, and the best source of each store that is to be built."""
 
     task: TaskId
     committed: CommittedProgress

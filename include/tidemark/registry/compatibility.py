@@ -19,7 +19,7 @@ from tidemark.topology.plan import Fold
 
 
 class StoreChangeKind(StrEnum):
-    """What happens to a store."""
+    """The kind of change of a store."""
 
     KEPT = "kept"
     COPIED = "copied"
@@ -30,7 +30,7 @@ class StoreChangeKind(StrEnum):
 
 @dataclass(frozen=True)
 class StoreChange:
-    """What happens to one store. `was` is its old name, empty for a new store; `store` its new name, empty if it is removed.
+    """The change of one store. `was` is its old name, empty for a new store; `store` its new name, empty if it is removed.
 
     KEPT: nothing is written. COPIED: every key is written in the new form to a changelog of its own; old values get
     `added_fields` and lose `dropped_fields`. DROPPED with a new name: the store begins again, empty. `why` says what is

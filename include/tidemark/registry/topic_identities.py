@@ -16,7 +16,7 @@ from tidemark.topology.plan import TopologyPlan
 
 
 class TopicUse(Enum):
-    """What the application uses a topic for. The value is the wording used in messages."""
+    """The use that an application makes of a topic. The value is the wording used in messages."""
 
     OUTPUT = "output topic"
     SOURCE = "source topic"

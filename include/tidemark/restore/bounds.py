@@ -19,7 +19,7 @@ _ALL_SEGMENTS = 1 << 62
 
 
 class Absence(StrEnum):
-    """What it means if a changelog has no record of a key that a store holds."""
+    """The meaning of a key that a store holds and of which the changelog has no record."""
 
     DIFFERENCE = "difference"
     AGED = "aged"
@@ -28,7 +28,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True)
 class Keeping:
-    """What a changelog topic is configured to keep. `retention_ms` is None if it deletes nothing by age."""
+    """The records that a changelog topic is configured to keep. `retention_ms` is None if it deletes nothing by age."""
 
     topic: str
     min_compaction_lag_ms: int
@@ -45,7 +45,7 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a changelog partition begins.
+    """The beginning of a changelog partition.
 
     `first_record_ms` is the timestamp of its first record; None if it holds none, or if nothing before it was deleted.
     """

@@ -17,7 +17,7 @@ _FILES_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Expired:
-    """What was removed. `files_kept` says why unused files were not removed this time; None if they were."""
+    """The removed savepoints and files. `files_kept` says why unused files were not removed this time; None if they were."""
 
     savepoints: tuple[str, ...]
     files: int

@@ -11,7 +11,7 @@ from tidemark.savepoints.repository import SavepointRepository
 
 @dataclass(frozen=True)
 class Verified:
-    """What was read. Each fault is one line.
+    """The result of reading a savepoint back. Each fault is one line.
 
     A file that several stores share is read once, and its fault is listed for each.
     """

@@ -51,7 +51,7 @@ _UNKNOWN = {
 
 @dataclass
 class _Read:
-    """What one read returned of one partition."""
+    """The records and the next offset that one read returned for one partition."""
 
     next_offset: int
     keys: list[bytes] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Follower:
 
     @property
     def asked_ms(self) -> int:
-        """When Kafka was last asked about the application, in epoch milliseconds."""
+        """The time of the last request to Kafka about the application, in epoch milliseconds."""
         return self._lookout.newest_facts.asked_ms
 
     def store(self, task: TaskId, name: str) -> FollowedStore | None:

@@ -102,7 +102,7 @@ def _again(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Descri
 
 @dataclass(frozen=True)
 class _Process:
-    """What is kept when the copies are followed again."""
+    """The state of the process that stays when its copies are followed again."""
 
     settings: Settings
     admin: AdminClient

@@ -1,4 +1,4 @@
-"""How fast the copies advance, and whether an instance would take them: for people, the log and the run file."""
+"""Computes how fast the copies of a standby advance, and whether an instance would use them."""
 
 from __future__ import annotations
 

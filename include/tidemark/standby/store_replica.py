@@ -27,7 +27,7 @@ _MARK_EVERY_MS = 10_000
 
 @dataclass(frozen=True)
 class ReplicaBounds:
-    """What was last read from Kafka about one store."""
+    """The offsets and times that were last read from Kafka for one store."""
 
     asked_ms: int
     changelog: Watermarks

@@ -69,7 +69,7 @@ class InstanceFiles:
 
     @property
     def outage(self) -> Path:
-        """Why the instance ended, if brokers were unavailable (`tidemark.supervision.outage_file`); a launch removes it."""
+        """The record of an end for which unavailable brokers are the reason (`outage_file`). A launch removes it."""
         return outage_path(self.var_dir, self.key.application_id, self.key.instance)
 
     @property

@@ -23,7 +23,7 @@ _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 class Saving(StrEnum):
-    """How far an instance is with its part of a savepoint."""
+    """The progress of one instance with its part of a savepoint."""
 
     COPYING = "copying"
     DONE = "done"

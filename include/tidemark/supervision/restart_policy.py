@@ -12,7 +12,7 @@ from tidemark.supervision.outage_file import RecordedOutage
 
 @dataclass(frozen=True)
 class RestartBudget:
-    """How often an instance may be relaunched, and how long to wait before each time.
+    """The limit of relaunches of an instance, and the wait before each of them.
 
     The first relaunch in a window is immediate; the n-th after that waits `backoff_first_s * 2**(n-1)` seconds.
     """

@@ -108,7 +108,7 @@ class TaskGraph:
         before: StreamTimes,
         least_ms: int = NO_STREAM_TIME,
     ) -> GraphResult:
-        """Run the batch through every node. `tables` are the good rows of each branch, `before` the times at its start.
+        """Run the batch through every node. `tables` are the good rows of each pipeline, `before` the times at its start.
 
         `task_time` is the time of the task; every node's time becomes at least `least_ms`. Changes `stores`. Raises
         `InvalidTopology` and `UserCodeFailed` for errors of user code that do not depend on the row.

@@ -51,14 +51,14 @@ class Status:
     BAD = 1
     FILTERED = 2
     NO_KEY = 3
-    """Good, but without the key that some node of the branch needs; nodes that need no key process it."""
+    """Good, but without the key that some node of the pipeline needs; nodes that need no key process it."""
     UNREAD = 4
     """Not in the usual form, so another statement reads it; a task never gets such a row."""
 
 
 @dataclass(frozen=True)
 class TaskInput:
-    """One batch of one task: next offsets by source topic, and one table per branch (see `spark_jobs/compile.py`).
+    """One batch of one task: next offsets by source topic, and one table per pipeline (see `spark_jobs/compile.py`).
 
     Without any tables it is a tick: only time has passed.
     """
@@ -155,7 +155,7 @@ class Task:
         self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
-        # Several branches may need the key that a record does not have; it is one dead letter.
+        # Several pipelines may need the key that a record does not have; it is one dead letter.
         bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
         tables: list[tuple[Pipeline, pa.Table]] = []
         outputs: list[Output] = []
@@ -166,7 +166,7 @@ class Task:
             status = table.column("status").to_numpy()
             row_counts = table.column("rows").to_numpy()
             if pipeline.source not in seen:
-                # Every branch of a source sees all of its bad records.
+                # Every pipeline of a source sees all of its bad records.
                 seen.add(pipeline.source)
                 bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())

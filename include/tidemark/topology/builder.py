@@ -332,5 +332,5 @@ def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:
         for sink in subtopology.sinks:
             if sink.topic in readers:
                 after[sink.node].add(readers[sink.topic])
-    # A step may be the end of its branch.
+    # A step may be the end of its pipeline.
     return defaultdict(set, {node: following - {node} for node, following in after.items()})

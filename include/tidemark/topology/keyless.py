@@ -1,4 +1,7 @@
-"""Records without a key (KIP-962) or under another key than `key=` gives: which nodes need the key, and where branches lead."""
+"""Finds the nodes that need a record's key, and the nodes to which a pipeline leads.
+
+A record may have no key (KIP-962), or another key than `key=` gives.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tidemark.topology.schema import KEY
 
 
 def needs_key(subtopology: SubTopology, pipeline: Pipeline) -> bool:
-    """Return whether a node of the branch cannot use a record without a key; such a record is then a dead letter."""
+    """Return whether a node of the pipeline cannot use a record without a key; such a record is then a dead letter."""
     return pipeline.aggregation is not None or any(needs_key_of(*taker) for taker in _takers(subtopology, pipeline))
 
 
@@ -46,7 +49,7 @@ def needs_key_of(node: TaskNode, side: int) -> bool:
 
 
 def relies_on_key(subtopology: SubTopology, pipeline: Pipeline) -> bool:
-    """Return whether a node downstream of the branch keeps or looks up state by the keys of the records.
+    """Return whether a node downstream of the pipeline keeps or looks up state by the keys of the records.
 
     The state of a key is in the task of that Kafka key: under a key of another text, each task would keep a part of it.
     """
@@ -125,7 +128,7 @@ def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:
 
 
 def _takers(subtopology: SubTopology, pipeline: Pipeline) -> Iterator[tuple[TaskNode, int]]:
-    """Yield the nodes that take the branch's rows, after filters and selects, and the input at which they do."""
+    """Yield the nodes that take the pipeline's rows, after filters and selects, and the input at which they do."""
     names = {pipeline.end} if pipeline.enters else set()
     for node in subtopology.nodes:
         for side, name in enumerate(node.inputs):

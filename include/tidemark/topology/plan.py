@@ -445,7 +445,7 @@ class SubTopology:
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """The nodes that merge partial results, in the order of the branches."""
+        """The nodes that merge partial results, in the order of the pipelines."""
         return tuple(pipeline.aggregation for pipeline in self.pipelines if pipeline.aggregation)
 
     @property

@@ -1,7 +1,7 @@
 """Streams: the methods with which a topology is written after `Topology.stream()`.
 
 Every method returns a new handle, so a stream can be continued more than once: two aggregations of one stream are two
-branches of one sub-topology. Steps before the first stateful node run in Spark, later steps in the task loop.
+pipelines of one sub-topology. Steps before the first stateful node run in Spark, later steps in the task loop.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "ke
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked for. `kind` is the id of the DAG that does it; `asked` are the parameters that only this kind has."""
+    """The request of a case. `kind` is the id of the DAG that does it; `asked` are the parameters that only this kind has."""
 
     case_id: str
     kind: str

@@ -18,7 +18,7 @@ RESTORE = "restore_oncall"
 
 
 class CaseOutcome(StrEnum):
-    """How a case ended."""
+    """The result of a case."""
 
     DRY_RUN = "dry run, nothing was changed"
     REFUSED = "refused before anything was changed"

@@ -55,7 +55,7 @@ class StoreRepair:
 
     @property
     def summary(self) -> str:
-        """What happens to its changelog, as text."""
+        """The change of its changelog, as text."""
         if self.is_new is None:
             return f"compared with all instances stopped: up to {MOST_IN_PLACE} keys are written into it, or all to a new one"
         if self.is_new:
@@ -78,7 +78,7 @@ class RepairPlan:
 
     @property
     def warnings(self) -> list[str]:
-        """What the operator should know before approving."""
+        """The notes that the operator should read before approving."""
         summary = [f"{s.changelog}: {s.damaged}; nothing can be compared with it" for s in self.stores if s.damaged]
         summary += [
             f"task {task.task}: no copy of {store.store} here is up to date with the last commit; its part of "

@@ -13,7 +13,7 @@ from tidemark.recovery.evidence import Watermarks
 
 
 class ResetTo(StrEnum):
-    """Where the offsets are moved. TIME: to the first record whose Kafka timestamp is not older; OFFSETS: to the given ones."""
+    """The target of a reset. TIME: to the first record whose Kafka timestamp is not older; OFFSETS: to the given ones."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -22,7 +22,7 @@ class ResetTo(StrEnum):
 
 
 class StateAfter(StrEnum):
-    """What happens to the stores: they stay as they are, or begin again, empty."""
+    """The effect on the stores: they stay as they are, or begin again, empty."""
 
     KEEP = "keep"
     EMPTY = "empty"

@@ -52,7 +52,7 @@ NOWHERE = "its headers do not name a destination"
 
 @dataclass
 class Replayed:
-    """How many dead letters were sent back, and how many were not, by the reason."""
+    """The number of dead letters that were sent back, and of those that were not, by the reason."""
 
     sent: int = 0
     left: Counter[str] = field(default_factory=Counter)

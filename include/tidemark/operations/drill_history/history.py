@@ -1,4 +1,4 @@
-"""What a restore plan takes from the application's drills: which copies are suspected, and how fast state is rebuilt."""
+"""Reads from an application's drills what a restore plan needs: the suspected copies, and the rates of rebuilding."""
 
 from __future__ import annotations
 

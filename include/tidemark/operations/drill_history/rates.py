@@ -1,4 +1,4 @@
-"""How fast state is rebuilt on this machine: rates that drills measured, for the estimates of restore plans."""
+"""Rates of rebuilding state on this machine, as drills have measured them, for the estimates of restore plans."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def nothing_to_drill(application_id: str, left_out: Sequence[str]) -> Finding:
 
 
 class RebuildMethod(StrEnum):
-    """How the state was rebuilt up to the savepoint that it was compared with."""
+    """The method by which the state was rebuilt up to the savepoint that it was compared with."""
 
     CHANGELOG = "whole changelog"
     SAVEPOINT = "savepoint and tail"
@@ -180,7 +180,7 @@ class DrillReport:
 
     @property
     def claim(self) -> str:
-        """What passing means under the application's guarantee (see invariant: order of at_least_once)."""
+        """The meaning of a passed drill under the application's guarantee (see invariant: order of at_least_once)."""
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             return "stores equal their changelogs, whose records count every input once"
         return "stores equal their changelogs; under at_least_once inputs may be counted twice in both"

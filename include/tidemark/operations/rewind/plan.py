@@ -56,7 +56,7 @@ class RewindPlan:
 
     @property
     def warning(self) -> str:
-        """What the rewind means for readers of the outputs, as text."""
+        """The effect of the rewind on readers of the outputs, as text."""
         offsets = sum(task.offsets_again for task in self.tasks)
         summary = f"up to {offsets} source records after {format_time(self.at_ms)} are processed again"
         if not self.sinks:

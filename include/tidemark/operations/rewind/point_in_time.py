@@ -35,7 +35,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class StorePointInTime:
-    """How one store is built as of a time. `candidate.end_offset` is the next offset that the changelog had at that time.
+    """Plan for building one store as of a time. `candidate.end_offset` is the next offset that the changelog had at that time.
 
     `is_provable` is true if the changelog still holds every value of that time, so that the store can be compared with
     it.

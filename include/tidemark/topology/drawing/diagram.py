@@ -121,7 +121,7 @@ def broken(name: str) -> tuple[str, ...]:
 
 
 def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
-    """Collect boxes and edges. Steps that several branches share appear once."""
+    """Collect boxes and edges. Steps that several pipelines share appear once."""
     nodes: dict[str, Box] = {}
     edges: dict[tuple[str, str], None] = {}
     # If a path ends under a name that is not a node, its last node represents it.
