@@ -111,7 +111,7 @@ def read_application_state(kit: RestoreKit, *, may_be_gone: bool = False) -> App
         counts = _with_lost_topics(named(kit.plan, description), counts)
     tasks = task_ids(own.plan, counts)
     copies = find_copies(own.copies, tasks)
-    found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks).items()}
+    found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks, lost).items()}
     committed: dict[TaskId, CommittedProgress] = {}
     for task, each in found.items():
         at = (witnessed if may_be_gone else committed_progress_of)(own.witnesses.evidence(each.facts, {}))
