@@ -9,6 +9,8 @@ KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
 RATE ?= 10000
 SEED ?= 1
+# Tests wait for brokers as long as they compute: more workers than two cores.
+WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
 
 .PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench fmt lint browser
@@ -76,7 +78,7 @@ fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' 
 	@$(BIN)/python tests/system/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
 test: jars browser lint ## lint, then every test, on real brokers
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 nightly: jars ## every harness that `make test` leaves out, one after the other, and one table
 	@$(BIN)/python -m tests.system.nightly.run

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 CreateTopic = Callable[..., str]
+
+_UNIT = Path(__file__).parent / "unit"
 
 # How long an example takes says more about what else runs than about the code.
 hypothesis_settings.register_profile("untimed", deadline=None)
@@ -126,3 +129,20 @@ def settings(broker: EmbeddedBroker, tmp_path: Path) -> Settings:
         state_dir=tmp_path / "state",
         spark_master="local[2]",
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files so that those that may take longest begin first: unit tests then fill the workers up to the end.
+
+    What a file may take is the sum of its tests' time-outs, as they are marked. Other tests count as a second each, unit
+    tests as nothing.
+    """
+    longest: Counter[Path] = Counter()
+    for item in items:
+        marked = item.get_closest_marker("timeout")
+        if marked is not None:
+            longest[item.path] += marked.args[0]
+        elif _UNIT not in item.path.parents:
+            longest[item.path] += 1
+    items.sort(key=lambda item: -longest[item.path])
