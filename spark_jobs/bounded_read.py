@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.compile import dead_letter_places_sql, read_options, times_sql
+from spark_jobs.compile import TIME_COLUMNS, dead_letter_places_sql, read_options, times_sql
 from spark_jobs.kafka_reading import following, read_between
 from spark_jobs.statements import Statements
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
@@ -24,7 +24,7 @@ from tidemark.kafka.records_at import records_at
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters.reader import headers_of
 from tidemark.settings import Settings
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import SubTopology
 
@@ -129,8 +129,9 @@ class BoundedReader:
                 self._read(own, following(f"{self._group}-times")).createOrReplaceTempView(view)
                 statements.append(times_sql(source, number, view, self._ahead_ms))
         table = self._spark.sql(" UNION ALL ".join(statements)).toArrow()
-        sources, partitions, offsets = (table.column(name).to_numpy() for name in ("source", "p", "record_offset"))
-        times = pc.fill_null(table.column("ts"), NO_TIME).to_numpy()
+        *columns, event_times = (table.column(name) for name in TIME_COLUMNS)
+        sources, partitions, offsets = (column.to_numpy() for column in columns)
+        times = pc.fill_null(event_times, NO_TIME).to_numpy()
         numbers = {source.topic: number for number, source in enumerate(self._subtopology.sources)}
         found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
         for place in spans:
@@ -148,7 +149,7 @@ class BoundedReader:
 def bad_records(tables: list[pa.Table]) -> int:
     """Return the number of dead letters in partial results. A record that reaches several pipelines counts once for each."""
     bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
-    found = (table.filter(pc.is_in(table.column("status"), bad)).column("rows") for table in tables)
+    found = (table.filter(pc.is_in(table.column(Partial.STATUS), bad)).column(Partial.ROWS) for table in tables)
     return sum(pc.sum(rows).as_py() or 0 for rows in found)
 
 

@@ -1,22 +1,8 @@
 """The Spark part of a sub-topology as SQL text over a view: parse, check, filter, select, window, pre-aggregate.
 
-Every statement is the same for every batch, so Spark compiles its code only once. Internal columns begin with `__`. A partial
-result has the columns
-
-    p       INT      source partition
-    status  INT      `Status`: good, bad, filtered, no key, unread; only good rows of an aggregation have key and window
-    rows    BIGINT   number of records in this row
-    max_ts  BIGINT   newest timestamp among them, epoch milliseconds
-    k       STRING   key; null for a record without one
-    w       BIGINT   window start, epoch milliseconds (windowed aggregations)
-    last_offset BIGINT   offset of the last record (aggregations)
-    <slot>           partial value of each stored field (`slots_of`): BIGINT, DOUBLE, BINARY sketches, or an array
-
-A path without aggregation has, per record, `record_offset BIGINT`. For its sinks it has `value STRING` (JSON; null if the
-record has no value) and `headers ARRAY<STRUCT<key: STRING, value: BINARY>>` (null if there are none). For the task loop it
-has `deleted BOOLEAN` (whether the record has no value) and a column `v.<name>` per value. For session and sliding windows, w
-is the time of the records, because the task must judge for each time separately whether they are late. For sliding windows,
-and for lists in sessions, each record has its own row, because both depend on the order of arrival.
+Every statement is the same for every batch, so Spark compiles its code only once. Internal columns begin with `__`. The columns
+of the results are in `tidemark.tasks.partials`. For sliding windows, and for lists in sessions, each record has its own row,
+because both depend on the order of arrival.
 
 A record without a value counts as a record in which all columns are null: a filter is evaluated on nulls, and a select leaves
 the columns null. Its key and its timestamp are those of Kafka. The module `keyless` decides which pipelines need a key.
@@ -33,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from spark_jobs import canonical
 from spark_jobs.sql_text import literal, quoted
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status, value_column
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
 from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
@@ -56,6 +42,9 @@ _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
 _HEADERS = {"__headers": "headers"}
 _RAW = {"__raw_key": "key", "__raw_value": "value", **_HEADERS}
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_PLACE = f"__p AS {Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
+TIME_COLUMNS = ("source", Partial.PARTITION, Partial.RECORD_OFFSET, "ts")
+"""The columns of `times_sql`: the number of the source INT, partition, offset, and event time BIGINT."""
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -286,35 +275,44 @@ def _texts(step: Step) -> list[str]:
 
 def _records_sql(sql: str, pipeline: Pipeline) -> str:
     json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in pipeline.columns)
-    selected = ["__p AS p", "__status AS status", "CAST(1 AS BIGINT) AS rows", "__ts AS max_ts", "__k AS k"]
-    selected.append("__offset AS record_offset")
+    selected = [
+        f"__p AS {Partial.PARTITION}",
+        f"__status AS {Partial.STATUS}",
+        f"CAST(1 AS BIGINT) AS {Partial.ROWS}",
+        f"__ts AS {Partial.MAX_TS}",
+        f"__k AS {Partial.KEY}",
+        f"__offset AS {Partial.RECORD_OFFSET}",
+    ]
     if pipeline.sinks:
         struct = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
-        selected += [f"CASE WHEN NOT __deleted THEN {struct} END AS value", "__headers AS headers"]
+        selected.append(f"CASE WHEN NOT __deleted THEN {struct} END AS {Partial.VALUE}")
+        selected.append(f"__headers AS {Partial.HEADERS}")
     if pipeline.enters:
-        selected.append("__deleted AS deleted")
+        selected.append(f"__deleted AS {Partial.DELETED}")
         # Cast to the type in the topology, because for Spark 0.1 is a DECIMAL.
-        selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted('v.' + c.name)}" for c in pipeline.columns]
+        selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted(value_column(c.name))}" for c in pipeline.columns]
     return f"SELECT {', '.join(selected)} FROM ({sql})"
 
 
 def _partials_sql(sql: str, aggregation: Aggregation) -> str:
     good = f"__status = {Status.GOOD}"
     partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in _partials(aggregation.aggregates))
-    key = f"CASE WHEN {good} THEN __k END AS k"
-    group = "p, status, k"
+    key = f"CASE WHEN {good} THEN __k END AS {Partial.KEY}"
+    group = f"{Partial.PARTITION}, {Partial.STATUS}, {Partial.KEY}"
     start = selected = ""
     if aggregation.window is not None:
         window = aggregation.window
         at = _window_start(window, good) if isinstance(window, Window) else f"CASE WHEN {good} THEN __ts END"
-        start, selected = f", {at} AS w", ", w"
-        group += ", w"
+        start, selected = f", {at} AS {Partial.WINDOW}", f", {Partial.WINDOW}"
+        group += selected
         if has_row_per_record(aggregation):
             start += f", CASE WHEN {good} THEN __offset END AS __one"
             group += ", __one"
     return (
-        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, max(__offset) AS last_offset, k{selected}{partials} "
-        f"FROM (SELECT *, __p AS p, __status AS status, {key}{start} FROM ({sql})) GROUP BY {group}"
+        f"SELECT {Partial.PARTITION}, {Partial.STATUS}, count(1) AS {Partial.ROWS}, max(__ts) AS {Partial.MAX_TS}, "
+        f"max(__offset) AS {Partial.LAST_OFFSET}, {Partial.KEY}{selected}{partials} "
+        f"FROM (SELECT *, __p AS {Partial.PARTITION}, __status AS {Partial.STATUS}, {key}{start} FROM ({sql})) "
+        f"GROUP BY {group}"
     )
 
 
@@ -363,9 +361,7 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
     """
     of_topic = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     judged = judged_sql(source, of_topic, max_timestamp_ahead_ms, (), _RAW)
-    columns = "_topic AS topic, __p AS p, __offset AS record_offset, _timestamp AS at_ms, " + ", ".join(
-        f"{n} AS {c}" for n, c in _RAW.items()
-    )
+    columns = f"_topic AS topic, {_PLACE}, _timestamp AS at_ms, " + ", ".join(f"{n} AS {c}" for n, c in _RAW.items())
     letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"
     keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
     if not keyless:
@@ -392,24 +388,24 @@ def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timest
 def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
     """Return the SQL of the places and reasons of the dead letters of `dead_letters_sql`. `view` has only this source.
 
-    Columns: `reason STRING`, `p INT`, `record_offset BIGINT`.
+    Columns: `reason STRING`, `Partial.PARTITION`, `Partial.RECORD_OFFSET`.
     """
     judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
-    places = "__p AS p, __offset AS record_offset"
-    letters = f"SELECT __reason AS reason, {places} FROM ({judged}) WHERE __reason IS NOT NULL"
+    letters = f"SELECT __reason AS reason, {_PLACE} FROM ({judged}) WHERE __reason IS NOT NULL"
     keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
     return (
-        f"{letters} UNION ALL SELECT DISTINCT '{NO_KEY}' AS reason, {places} FROM ({keyless})" if keyless else letters
+        f"{letters} UNION ALL SELECT DISTINCT '{NO_KEY}' AS reason, {_PLACE} FROM ({keyless})" if keyless else letters
     )
 
 
 def times_sql(source: Source, number: int, view: str, max_timestamp_ahead_ms: int) -> str:
     """Return the SQL of the event time of each record of a source, which is null for dead letters.
 
-    `number` is the number of the source. Columns: `source INT`, `p INT`, `record_offset BIGINT`, `ts BIGINT`.
+    `number` is the number of the source. Columns: `TIME_COLUMNS`.
     """
+    source_column, *_, time_column = TIME_COLUMNS
     judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
     return (
-        f"SELECT {number} AS source, __p AS p, __offset AS record_offset, "
-        f"CASE WHEN __status = {Status.GOOD} THEN __ts END AS ts FROM ({judged})"
+        f"SELECT {number} AS {source_column}, {_PLACE}, "
+        f"CASE WHEN __status = {Status.GOOD} THEN __ts END AS {time_column} FROM ({judged})"
     )

@@ -12,7 +12,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from rocksdict import Cache
 
@@ -31,6 +30,7 @@ from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, folder_of
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.partials import rows_of_partition
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import SubTopology
@@ -69,7 +69,7 @@ def _recompute(spark: SparkSession, settings: Settings, asked: Recomputation, su
             tables = reader.tables(taken.starts, taken.ends)
             for task in tasks:
                 own = {p.topic: end for p, end in taken.ends.items() if p.partition == task.id.partition}
-                given = [table.filter(pc.equal(table.column("p"), task.id.partition)) for table in tables]
+                given = [rows_of_partition(table, task.id.partition) for table in tables]
                 update = task.prepare(TaskInput(own, given, ()), wall_clock_ms())
                 task.apply(update, {p.topic: 0 for p in task.changelogs}, 0)
             for place, end in taken.ends.items():

@@ -18,7 +18,7 @@ from spark_jobs import canonical
 from spark_jobs.compile import has_row_per_record, pipeline_sql, unread_sql
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.topology.plan import Aggregation, Fold, SubTopology
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Statements:
         view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
         others = f"({unread_sql(source, view, self._ahead_ms, has_headers='headers' in frame.columns)})"
         rest = _run(frame, pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms))
-        read = table.filter(pc.not_equal(table.column("status"), Status.UNREAD))
+        read = table.filter(pc.not_equal(table.column(Partial.STATUS), Status.UNREAD))
         both = pa.concat_tables([read, rest.select(read.column_names).cast(read.schema)])
         return both if aggregation is None or has_row_per_record(aggregation) else _merged(both, aggregation)
 
@@ -106,8 +106,8 @@ def _run(frame: DataFrame, sql: str) -> pa.Table:
 
 def _unread(table: pa.Table) -> tuple[int, int]:
     """Return the number of records in a table, and how many of them are unread."""
-    rows = table.column("rows")
-    unread = rows.filter(pc.equal(table.column("status"), Status.UNREAD))
+    rows = table.column(Partial.ROWS)
+    unread = rows.filter(pc.equal(table.column(Partial.STATUS), Status.UNREAD))
     return pc.sum(rows).as_py() or 0, pc.sum(unread).as_py() or 0
 
 
@@ -117,8 +117,9 @@ def _is_mergeable(aggregation: Aggregation) -> bool:
 
 def _merged(table: pa.Table, aggregation: Aggregation) -> pa.Table:
     """Merge the rows that have the same partition, status, key and window."""
-    keys = [name for name in ("p", "status", "k", "w") if name in table.column_names]
-    how = {"rows": "sum", "max_ts": "max", "last_offset": "max"}
+    groups = (Partial.PARTITION, Partial.STATUS, Partial.KEY, Partial.WINDOW)
+    keys = [name for name in groups if name in table.column_names]
+    how = {Partial.ROWS: "sum", Partial.MAX_TS: "max", Partial.LAST_OFFSET: "max"}
     how |= {slot.column: _MERGED[each.fold] for each in aggregation.aggregates for slot in slots_of((each,))}
     found = table.group_by(keys).aggregate(list(how.items()))
     names = {**{name: name for name in keys}, **{name: f"{name}_{function}" for name, function in how.items()}}

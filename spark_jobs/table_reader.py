@@ -15,8 +15,8 @@ from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.stores.layout import bytes_list
 from tidemark.tasks.operators.sink import entering_rows
+from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.rows import KEY, STORED_TIME, encode_rows, rows_schema
-from tidemark.tasks.task import Status
 from tidemark.topology.plan import Pipeline, StoreSpec, SubTopology, TableSource, TopologyPlan
 
 
@@ -52,7 +52,7 @@ def _pipeline_of(plan: TopologyPlan, spec: StoreSpec) -> tuple[SubTopology, Pipe
 
 
 def _stored(table: pa.Table, pipeline: Pipeline, next_offset: int) -> ChangelogBatch:
-    good = table.filter(pc.equal(table.column("status"), Status.GOOD)).sort_by("record_offset")
+    good = table.filter(pc.equal(table.column(Partial.STATUS), Status.GOOD)).sort_by(Partial.RECORD_OFFSET)
     rows = entering_rows(good, [column.name for column in pipeline.columns], rows_schema(pipeline.columns))
     return ChangelogBatch(
         bytes_list(rows.column(KEY)), encode_rows(rows, (*pipeline.columns, STORED_TIME)), next_offset

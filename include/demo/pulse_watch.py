@@ -11,7 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tidemark.errors import PreflightFailed
-from tidemark.processes import Identity, wait_until
+from tidemark.processes import wait_until
+from tidemark.supervision.run_file import recorded_process
 
 Window = tuple[str, int]
 """Patient and window start."""
@@ -178,7 +179,5 @@ class PulseWatch:
 
 
 def _is_alive(said: Mapping[str, Any]) -> bool:
-    try:
-        return Identity(int(said["pid"]), float(said["start_time"])).is_alive()
-    except (KeyError, TypeError, ValueError):
-        return False
+    process = recorded_process(said)
+    return process is not None and process.is_alive()

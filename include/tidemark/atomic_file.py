@@ -26,19 +26,27 @@ def keep_files_private() -> None:
     os.umask(0o077)
 
 
-def replace_file(path: Path, text: str, *, synced: bool) -> None:
+def replace_file(path: Path, text: str, *, synced: bool, private: bool = False) -> None:
     """Replace a file in one step: a reader finds the old text or the new one. The folder must exist. Raises `OSError`.
 
-    With `synced` this also holds after the machine has crashed, which costs a disk write.
+    With `synced` this also holds after the machine has crashed, which costs a disk write. With `private` only the owner can
+    read the file, whatever the umask of this process is.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w") as file:
+        if private:
+            # A file that a killed process with this id left may have another mode.
+            temporary.unlink(missing_ok=True)
+        with open(temporary, "w", opener=_private_file if private else None) as file:
             file.write(text)
             if synced:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _private_file(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +19,8 @@ from pathlib import Path
 import psutil
 
 MARK = "TIDEMARK_STACK_ID"
-_START_TIME_TOLERANCE_S = 1.0
+START_TIME_TOLERANCE_S = 2.0
+"""The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Identity:
 
     pid: int
     start_time: float
+
+    @classmethod
+    def own(cls) -> Identity:
+        """Return the identity of this process."""
+        return cls(os.getpid(), psutil.Process().create_time())
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
@@ -40,7 +47,7 @@ class Identity:
         """Return the process while it runs, else None; a zombie has ended."""
         try:
             process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.start_time) > _START_TIME_TOLERANCE_S:
+            if abs(process.create_time() - self.start_time) > START_TIME_TOLERANCE_S:
                 return None
             return None if process.status() == psutil.STATUS_ZOMBIE else process
         except psutil.Error:
@@ -49,6 +56,38 @@ class Identity:
     def is_alive(self) -> bool:
         """Return whether it still runs."""
         return self.process() is not None
+
+
+@dataclass(frozen=True)
+class Place:
+    """The scope in which a process id is valid: one boot of one machine, and one process namespace."""
+
+    host: str
+    boot_id: str
+    pid_namespace: str
+
+    @classmethod
+    def here(cls) -> Place:
+        """Return the place of this process. Parts that the system does not provide are empty."""
+        return cls(socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _read_link("/proc/self/ns/pid"))
+
+    def shares_processes_with(self, other: Place) -> bool:
+        """Return whether a process id recorded in the other place can be looked up in this one."""
+        return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _read_link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
 
 
 def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:

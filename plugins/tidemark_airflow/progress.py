@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.supervision.instance_files import RunView
+from tidemark.supervision.run_file import RunView
 
 # The fields of a run file that a reader of the log wants to see.
 _SHOWN = (

@@ -18,11 +18,13 @@ from tidemark.alerts import Alert, AlertKind, raise_alert
 from tidemark.checks.liveness import CHECK, Input, Look, Standstill, ended, follow, judged
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TopicPartition
+from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import describe_hold, read_hold
-from tidemark.supervision.instance_files import InstanceFiles, ProcessId, RunView, read_json, write_json
+from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
 from tidemark.supervision.liveness import observe
 from tidemark.supervision.outage_file import read_outage
+from tidemark.supervision.run_file import RunView
 from tidemark.supervision.state import InstanceState
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.threads import own_thread
@@ -143,7 +145,7 @@ class WaitingInput:
     """Finds the input that waits in the sources of an instance's tasks. Caches the plan for the last process."""
 
     def __init__(self) -> None:
-        self._process: ProcessId | None = None
+        self._process: Identity | None = None
         self._plan: TopologyPlan | None = None
 
     def of(self, run: RunView, settings: Settings) -> Input:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Row, SparkSession
 
 from spark_jobs.bounded_read import bad_records
@@ -37,6 +36,7 @@ from tidemark.stores.protocol import Store
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
+from tidemark.tasks.partials import Partial, rows_of_partition
 from tidemark.tasks.rows import TIMESTAMP
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import DeadLetter, Headers, TaskUpdate
@@ -222,7 +222,7 @@ class TopologyTestDriver:
         for partition in range(self._partitions):
             task = self._tasks[TaskId(subtopology.index, partition)]
             ends = {t: self._offsets.get(TopicPartition(t, partition), 0) for t in subtopology.source_topics}
-            given = [table.filter(pc.equal(table.column("p"), partition)) for table in tables]
+            given = [rows_of_partition(table, partition) for table in tables]
             own = tuple(letter for letter in letters if letter.partition == partition)
             self._take(task, task.prepare(TaskInput(ends, given, own), self._now_ms))
 
@@ -233,10 +233,8 @@ class TopologyTestDriver:
             for row in self._spark.sql(dead_letters_sql(subtopology, source, view, self._ahead_ms)).collect()
         ]
         return [
-            DeadLetter(
-                r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), _headers(r.headers), r.at_ms
-            )
-            for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
+            DeadLetter(r.reason, *_place(r), _bytes(r.key), _bytes(r.value), _headers(r.headers), r.at_ms)
+            for r in sorted(rows, key=_place)
         ]
 
     def _take(self, task: Task, update: TaskUpdate) -> None:
@@ -310,6 +308,10 @@ def _text(key: bytes | None) -> str | bytes | None:
 
 def _headers(given: Iterable[Row] | None) -> Headers:
     return tuple((header.key, _bytes(header.value)) for header in given or ())
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row["topic"], row[Partial.PARTITION], row[Partial.RECORD_OFFSET]
 
 
 def _bytes(value: Any) -> bytes | None:

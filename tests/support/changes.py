@@ -7,6 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 from tests.support.counting import AT_MS, PARTITIONS, CountingApp, CountingSource
+from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.topics import read_all
 
 from tidemark.commit.history import last_commit_records
@@ -15,7 +16,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Status
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 
@@ -28,7 +29,7 @@ class CountingAndSumming(CountingSource):
         rows = [
             (p, Status.GOOD, n, AT_MS, i, key, n, n, 2 * n) for i, ((p, key), n) in enumerate(sorted(counted.items()))
         ]
-        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "n", "total", "twos")
+        names = (*PARTIAL_HEAD, "n", "total", "twos")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 

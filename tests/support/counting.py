@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
+from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.topics import end_offsets, read_all
 
 import topologies
@@ -25,7 +26,7 @@ from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import TopologyPlan
 
@@ -77,7 +78,7 @@ class CountingSource:
             (p, Status.GOOD, len(times), max(times), i, key, len(times))
             for i, ((p, key), times) in enumerate(sorted(counted.items()))
         ]
-        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "n")
+        names = (*PARTIAL_HEAD, "n")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
     def stop(self):

@@ -9,11 +9,12 @@ from collections import Counter
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.support.counting import AT_MS
+from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.topics import end_offsets
 
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition as Place
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.topology.plan import TopologyPlan
 
 
@@ -88,7 +89,7 @@ def counted(messages) -> pa.Table:
     """The partial results of one batch."""
     found = Counter((message.partition(), message.key().decode()) for message in messages)
     return _table(
-        ("p", "status", "rows", "max_ts", "last_offset", "k", "n"),
+        (*PARTIAL_HEAD, "n"),
         [(p, Status.GOOD, n, AT_MS, i, key, n) for i, ((p, key), n) in enumerate(sorted(found.items()))],
     )
 
@@ -97,7 +98,16 @@ def sent_on(messages) -> pa.Table:
     """The records of one batch, as a router's."""
     value = json.dumps({"id": None, "v": None})
     return _table(
-        ("p", "status", "rows", "max_ts", "k", "record_offset", "value", "headers"),
+        (
+            Partial.PARTITION,
+            Partial.STATUS,
+            Partial.ROWS,
+            Partial.MAX_TS,
+            Partial.KEY,
+            Partial.RECORD_OFFSET,
+            Partial.VALUE,
+            Partial.HEADERS,
+        ),
         [(m.partition(), Status.GOOD, 1, AT_MS, m.key().decode(), m.offset(), value, None) for m in messages],
     )
 

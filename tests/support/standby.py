@@ -12,7 +12,7 @@ from tests.support.truth.topics import read_all
 
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.metadata import OffsetMetadata
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, commit_record
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.offsets import EndOffsets
@@ -101,11 +101,10 @@ class Application:
             self._producer.produce(topology_topic(self.id), key=DESCRIPTION_KEY, value=found.to_bytes(), partition=0)
         for partition in touched:
             self.batches[partition] += 1
-            record = CommitRecord(
-                kind=CommitKind.BATCH, application_id=self.id, topology_version=self.plan.version,
-                task=TaskId(0, partition), instance=0, batch=self.batches[partition], commit_time_ms=wall_clock_ms(),
-                sources={self.source: {partition: (0, self.offsets[partition])}}, stream_times=self._times(stream_time_ms),
-                rows=0, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
+            record = commit_record(
+                CommitKind.BATCH, self.id, self.plan.version, TaskId(0, partition), self.batches[partition], wall_clock_ms(),
+                spans={self.source: (0, self.offsets[partition])}, stream_times=self._times(stream_time_ms),
+                changelogs={}, ends_before={},
             )  # fmt: skip
             key = str(record.task).encode()
             self._producer.produce(commits_topic(self.id), key=key, value=record.to_bytes(), partition=partition)

@@ -15,14 +15,10 @@ from rich.table import Table
 from tidemark.devstack import record
 from tidemark.devstack.stack import instance_files
 from tidemark.operations.times import format_time
-from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
 from tidemark.supervision.outage_file import recorded_outages
-from tidemark.supervision.state import InstanceState
-
-# An instance that ended by itself records that; one that could not is lost.
-_ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
+from tidemark.supervision.run_file import RunView
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False) -> None:
@@ -72,8 +68,10 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
     rows = []
     for file in instance_files(settings):
         try:
-            said = json.loads(file.read_text())
-            alive = Identity(int(said["pid"]), float(said["start_time"])).is_alive()
+            run = RunView.read(file)
+            if run is None:
+                continue
+            said, alive = run.values, run.process.is_alive()
             commit_ms = said.get("last_commit_ms")
             rows.append(
                 {
@@ -81,7 +79,7 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                     "instance": said["instance"],
                     "pid": said["pid"],
                     "alive": alive,
-                    "state": said["state"] if alive or said["state"] in _ENDED else "LOST",
+                    "state": run.state if alive or run.has_ended() else "LOST",
                     "batch": said.get("batch"),
                     "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
                     "records_per_second": said.get("records_per_second"),

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.producer import BatchProducer
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.failpoint import Probe
 from tidemark.kafka.member import Member
@@ -120,23 +120,23 @@ class Committer:
     def _send_commit_record(
         self, kind: CommitKind, update: TaskUpdate, commit_time_ms: int, ends_before: Mapping[str, Mapping[int, int]]
     ) -> None:
-        record = CommitRecord(
-            kind=kind,
-            application_id=self.application_id,
-            topology_version=self.topology_version,
-            task=update.task,
-            instance=self.instance,
-            batch=update.batch,
-            commit_time_ms=commit_time_ms,
-            sources={topic: {update.task.partition: span} for topic, span in update.sources.items()},
+        record = commit_record(
+            kind,
+            self.application_id,
+            self.topology_version,
+            update.task,
+            update.batch,
+            commit_time_ms,
+            spans=update.sources,
             stream_times=update.stream_times,
+            changelogs={store.changelog: store.records for store in update.stores if store.changelog is not None},
+            ends_before=ends_before,
+            instance=self.instance,
             rows=update.rows,
             late_rows=update.late_rows,
             bad_rows=update.bad_rows,
             filtered_rows=update.filtered_rows,
             sinks=update.sink_counts(dlq_topic(self.application_id)),
-            changelogs={store.changelog: store.records for store in update.stores if store.changelog is not None},
-            ends_before=ends_before,
         )
         message = {"key": str(update.task).encode(), "value": record.to_bytes()}
         self.producer.send_many(commits_topic(self.application_id), [message], partition=update.task.partition)

@@ -97,3 +97,48 @@ class CommitRecord:
             for topic, ends in body["ends_before"].items()
         }
         return cls(**body)
+
+
+def commit_record(
+    kind: CommitKind,
+    application_id: str,
+    topology_version: str,
+    task: TaskId,
+    batch: int,
+    commit_time_ms: int,
+    *,
+    spans: Mapping[str, tuple[int, int]],
+    stream_times: StreamTimes,
+    changelogs: Mapping[str, int],
+    ends_before: Mapping[str, Mapping[int, int]],
+    instance: int = 0,
+    rows: int = 0,
+    late_rows: int = 0,
+    bad_rows: int = 0,
+    filtered_rows: int = 0,
+    sinks: Mapping[str, int] | None = None,
+    rewound_to: int | None = None,
+) -> CommitRecord:
+    """Build the record of one transaction on one task. `spans` holds [start, end) of the task's partition of each source topic.
+
+    The defaults are those of a command, which moves offsets without processing records, as instance 0.
+    """
+    return CommitRecord(
+        kind=kind,
+        application_id=application_id,
+        topology_version=topology_version,
+        task=task,
+        instance=instance,
+        batch=batch,
+        commit_time_ms=commit_time_ms,
+        sources={topic: {task.partition: span} for topic, span in spans.items()},
+        stream_times=stream_times,
+        rows=rows,
+        late_rows=late_rows,
+        bad_rows=bad_rows,
+        filtered_rows=filtered_rows,
+        sinks=sinks or {},
+        changelogs=changelogs,
+        ends_before=ends_before,
+        rewound_to=rewound_to,
+    )

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from tidemark import processes
+from tidemark.atomic_file import replace_file
 from tidemark.devstack.ports import LOOPBACK
-from tidemark.devstack.record import write_atomically
 from tidemark.errors import PreflightFailed
 from tidemark.kafka import java
 from tidemark.names import MAINTENANCE_POOL
@@ -124,7 +124,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not password_file(settings).exists():
         passwords = {user: secrets.token_urlsafe(12) for user in USERS}
-        write_atomically(password_file(settings), json.dumps(passwords))
+        replace_file(password_file(settings), json.dumps(passwords), synced=False, private=True)
     stamp = folder / "migrated"
     wanted = f"{importlib.metadata.version('apache-airflow')} {MAINTENANCE_POOL}={MAINTENANCE_SLOTS}"
     if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -132,7 +132,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
     _airflow(folder, environment, "migrate.log", "Airflow's database could not be migrated", "db", "migrate")
     pool = ("pools", "set", MAINTENANCE_POOL, str(MAINTENANCE_SLOTS), "checks, audits, drills and savepoints")
     _airflow(folder, environment, "pool.log", f"Airflow's pool {MAINTENANCE_POOL} could not be created", *pool)
-    write_atomically(stamp, wanted)
+    replace_file(stamp, wanted, synced=False, private=True)
 
 
 def _airflow(folder: Path, environment: dict[str, str], log_name: str, failure: str, *arguments: str) -> None:
@@ -161,5 +161,6 @@ def _secrets(settings: Settings) -> dict[str, str]:
     }
     if not made.keys() <= read.keys():
         read = made | read
-        write_atomically(file, json.dumps(read))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, json.dumps(read), synced=False, private=True)
     return read

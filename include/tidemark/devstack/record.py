@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tidemark.atomic_file import replace_file
 from tidemark.errors import PreflightFailed
 from tidemark.processes import Identity
 from tidemark.settings import stack_file
@@ -73,21 +72,10 @@ def load(var_dir: Path) -> StackRecord | None:
 
 
 def save(record: StackRecord, var_dir: Path) -> None:
-    """Write the record atomically."""
-    write_atomically(stack_file(var_dir), json.dumps(asdict(record), indent=2) + "\n")
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, finds the old text or the new one; only its owner can read it."""
+    """Write the record atomically; only its owner can read it."""
+    file = stack_file(var_dir)
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w") as opened:
-            opened.write(text)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(file, json.dumps(asdict(record), indent=2) + "\n", synced=False, private=True)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ recorded parts, then every process that carries the stack's mark: nothing that a
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from tidemark.errors import PreflightFailed
 from tidemark.kafka import jars, java
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings, project_root, stack_file
+from tidemark.supervision.run_file import read_run_file, recorded_process
 
 BROKER = "broker"
 BROKER_PORT = 9092
@@ -90,11 +90,10 @@ def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]
     found = []
     for file in instance_files(settings):
         try:
-            said = json.loads(file.read_text())
-            identity = processes.Identity(int(said["pid"]), float(said["start_time"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            identity = recorded_process(read_run_file(file) or {})
+        except (OSError, ValueError):
             continue
-        if identity.pid in marked:
+        if identity is not None and identity.pid in marked:
             found.append(identity)
     return found
 

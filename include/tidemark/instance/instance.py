@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
@@ -67,6 +65,7 @@ from tidemark.supervision.hold import require_not_held
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import InstanceState, StateMachine
+from tidemark.tasks.partials import rows_of_partition
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import TaskUpdate
 from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan
@@ -553,13 +552,9 @@ def _input_of(task: Task, batch: SourceBatch) -> TaskInput:
     partition = task.id.partition
     return TaskInput(
         ends={topic: batch.ends[TopicPartition(topic, partition)] for topic in task.next_offsets},
-        pipelines=[_rows_of(table, partition) for table in batch.pipelines],
+        pipelines=[rows_of_partition(table, partition) for table in batch.pipelines],
         dead_letters=tuple(letter for letter in batch.dead_letters if letter.partition == partition),
     )
-
-
-def _rows_of(table: pa.Table, partition: int) -> pa.Table:
-    return table.filter(pc.equal(table.column("p"), partition))
 
 
 def _start_update(task: Task) -> TaskUpdate:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from tidemark.atomic_file import replace_file
 from tidemark.errors import CopyUnusable, TidemarkError
 from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
@@ -41,9 +42,7 @@ def take_over(root: Path, task: TaskId, store: str, folder: Path, timeout_s: flo
     wanted, ready = box / f"{asked}{_WANTED}", box / f"{asked}{_READY}"
     try:
         box.mkdir(exist_ok=True)
-        writing = box / f"{asked}.tmp"
-        writing.write_text(f"{task} {store}")
-        writing.rename(wanted)
+        replace_file(wanted, f"{task} {store}", synced=False)
         wait_until(lambda: ready.exists() or not is_locked(root), timeout_s, every_s=_ASK_AGAIN_S)
         folder.parent.mkdir(parents=True, exist_ok=True)
         ready.rename(folder)

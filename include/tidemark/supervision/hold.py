@@ -11,9 +11,7 @@ import fcntl
 import getpass
 import json
 import logging
-import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +25,7 @@ from typing import NoReturn
 from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.processes import Identity
+from tidemark.processes import Identity, Place
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +48,9 @@ class HoldingProcess:
     @classmethod
     def own(cls) -> HoldingProcess:
         """Return the current process."""
-        identity = Identity.of(os.getpid())
+        here, own = Place.here(), Identity.own()
         return cls(
-            getpass.getuser(), *_place(), os.getpid(), identity.start_time if identity else 0.0, _command(sys.argv)
+            getpass.getuser(), here.host, here.boot_id, here.pid_namespace, own.pid, own.start_time, _command(sys.argv)
         )
 
     @property
@@ -62,10 +60,10 @@ class HoldingProcess:
 
     def has_ended(self) -> bool:
         """Return whether the process has certainly ended. False if it cannot be looked up from here, as it may still run."""
-        host, boot_id, pid_namespace = _place()
-        if host == self.host and boot_id != self.boot_id:
+        here, there = Place.here(), Place(self.host, self.boot_id, self.pid_namespace)
+        if here.host == there.host and here.boot_id != there.boot_id:
             return True
-        if (boot_id, pid_namespace) != (self.boot_id, self.pid_namespace):
+        if not there.shares_processes_with(here):
             return False
         return not Identity(self.pid, self.start_time).is_alive()
 
@@ -247,16 +245,3 @@ def _command(arguments: list[str]) -> str:
     """Return the command line as the user typed it. A command that runs as a module is called by its name."""
     name = Path(arguments[0]).name if arguments else ""
     return " ".join(["tidemark" if name == "main.py" else name or "python", *arguments[1:]])
-
-
-def _place() -> tuple[str, str, str]:
-    """Return host, boot id and process namespace of this process. Parts that the system does not expose are empty."""
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot_id = ""
-    try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        namespace = ""
-    return socket.gethostname(), boot_id, namespace

@@ -1,4 +1,4 @@
-"""The identity of an instance, of its processes and launches, and the paths of its files.
+"""The identity of an instance, of its launches, and the paths of its files.
 
 An instance is called `<application_id>-<number>`. The name has no random part, so every process can find the instance.
 """
@@ -6,19 +6,14 @@ An instance is called `<application_id>-<number>`. The name has no random part, 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tidemark.atomic_file import replace_file
+from tidemark.processes import Identity, Place
 from tidemark.supervision.outage_file import outage_path
-
-# The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted.
-_CREATE_TIME_TOLERANCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -94,46 +89,6 @@ class InstanceFiles:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The scope in which a process id is valid: one boot of one machine, and one process namespace."""
-
-    host: str
-    boot_id: str
-    pid_namespace: str
-
-    @classmethod
-    def here(cls) -> Place:
-        """Return the place of this process. Parts that the system does not provide are empty."""
-        return cls(socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _read_link("/proc/self/ns/pid"))
-
-    def shares_processes_with(self, other: Place) -> bool:
-        """Return whether a process id recorded in the other place can be looked up in this one."""
-        return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
-
-
-@dataclass(frozen=True)
-class ProcessId:
-    """A process id with the start time of the process, so that a later process with the same id is not mistaken for it."""
-
-    pid: int
-    create_time: float
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId:
-        """Return the identity of a running process. Raises `psutil.NoSuchProcess`."""
-        return cls(pid, psutil.Process(pid).create_time())
-
-    def is_alive(self) -> bool:
-        """Return whether this same process still runs. A process that ended but was not reaped does not."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.create_time) < _CREATE_TIME_TOLERANCE_S
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-
-@dataclass(frozen=True)
 class LaunchRecord:
     """One launch of an instance. `pid` is that of its supervisor, which leads a session of its own."""
 
@@ -147,9 +102,9 @@ class LaunchRecord:
     place: Place
 
     @property
-    def process(self) -> ProcessId:
+    def process(self) -> Identity:
         """The supervisor's process."""
-        return ProcessId(self.pid, self.create_time)
+        return Identity(self.pid, self.create_time)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, for a file or for Airflow's task state."""
@@ -166,28 +121,6 @@ class LaunchRecord:
             return None
 
 
-@dataclass(frozen=True)
-class RunView:
-    """The contents of an instance's run file, in which it reports its state."""
-
-    process: ProcessId
-    state: str
-    written_at: float
-    values: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, path: Path) -> RunView | None:
-        """Read a run file. Returns None if it is missing or malformed."""
-        values = read_json(path)
-        if not isinstance(values, Mapping):
-            return None
-        try:
-            process = ProcessId(int(values["pid"]), float(values["start_time"]))
-            return cls(process, str(values["state"]), path.stat().st_mtime, values)
-        except (KeyError, TypeError, ValueError, FileNotFoundError):
-            return None
-
-
 def read_json(path: Path) -> object:
     """Read the JSON value in a file. Returns None if the file is missing or incomplete."""
     try:
@@ -199,17 +132,3 @@ def read_json(path: Path) -> object:
 def write_json(path: Path, value: object) -> None:
     """Replace a file atomically: a reader sees the old value or the new one. Raises `OSError`."""
     replace_file(path, json.dumps(value, indent=1) + "\n", synced=False)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
-
-
-def _read_link(path: str) -> str:
-    try:
-        return str(Path(path).readlink())
-    except OSError:
-        return ""

@@ -15,11 +15,9 @@ from typing import Any
 
 from tidemark.atomic_file import replace_file
 from tidemark.processes import Identity
-from tidemark.supervision.run_file import read_run_file
-from tidemark.supervision.state import InstanceState
+from tidemark.supervision.run_file import RunView
 
 ANSWER = "savepoint"
-_ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 class Saving(StrEnum):
@@ -108,24 +106,17 @@ class LiveInstance:
 
     def said(self) -> Mapping[str, Any] | None:
         """Return the content of its run file; None if this very process is no longer running."""
-        said = read_run_file(self.run_file)
-        if said is None or _identity(said) != self.identity or said.get("state") in _ENDED:
-            return None
-        return said if self.identity.is_alive() else None
+        run = RunView.read(self.run_file)
+        return run.values if run and run.process == self.identity and run.is_running() else None
 
 
 def live_instances(var_dir: Path, application_id: str) -> list[LiveInstance]:
     """Return all running instances, in the order of their numbers."""
     found: list[LiveInstance] = []
     for path in (var_dir / "instances").glob(f"{application_id}-*.json"):
-        said = read_run_file(path)
-        if said is None or said.get("application_id") != application_id or "instance" not in said:
+        run = RunView.read(path)
+        if run is None or run.values.get("application_id") != application_id or "instance" not in run.values:
             continue
-        live = LiveInstance(int(said["instance"]), _identity(said), path)
-        if live.said() is not None:
-            found.append(live)
+        if run.is_running():
+            found.append(LiveInstance(int(run.values["instance"]), run.process, path))
     return sorted(found, key=lambda live: live.instance)
-
-
-def _identity(said: Mapping[str, Any]) -> Identity:
-    return Identity(int(said["pid"]), float(said["start_time"]))

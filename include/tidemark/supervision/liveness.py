@@ -9,7 +9,9 @@ from enum import Enum
 
 import psutil
 
-from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, Place, RunView, read_json
+from tidemark.processes import START_TIME_TOLERANCE_S, Place
+from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, read_json
+from tidemark.supervision.run_file import RunView
 
 # A run file is rewritten every second, so one of this age belongs to a process that has ended, on whatever machine.
 _RUN_FILE_FRESH_S = 60.0
@@ -89,7 +91,8 @@ def session_members(launch: LaunchRecord) -> list[psutil.Process]:
             continue
         try:
             # A process that started before the launch belongs to an older session with the same id.
-            if os.getsid(process.pid) != launch.pid or process.create_time() < launch.create_time - 2:
+            oldest = launch.create_time - START_TIME_TOLERANCE_S
+            if os.getsid(process.pid) != launch.pid or process.create_time() < oldest:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
                 members.append(process)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tidemark.atomic_file import replace_file
+from tidemark.processes import Identity
+from tidemark.supervision.state import ENDED_STATES
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,44 @@ def read_run_file(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def recorded_process(content: Mapping[str, Any]) -> Identity | None:
+    """Return the process that wrote a run file with this content; None if the content does not name one."""
+    try:
+        return Identity(int(content["pid"]), float(content["start_time"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The contents of an instance's run file, in which it reports its state."""
+
+    process: Identity
+    state: str
+    written_at: float
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> RunView | None:
+        """Read a run file. Returns None if it is missing or malformed."""
+        try:
+            values = read_run_file(path)
+            process = None if values is None else recorded_process(values)
+            if values is None or process is None:
+                return None
+            return cls(process, str(values["state"]), path.stat().st_mtime, values)
+        except (KeyError, UnicodeDecodeError, FileNotFoundError):
+            return None
+
+    def has_ended(self) -> bool:
+        """Return whether the instance recorded its own end. An instance that was killed could not."""
+        return self.state in ENDED_STATES
+
+    def is_running(self) -> bool:
+        """Return whether the process that wrote the file still runs and has not recorded its end."""
+        return not self.has_ended() and self.process.is_alive()
+
+
 class RunFile:
     """A run file that is replaced atomically, at most once a second unless a change matters. Safe to use from several threads.
 
@@ -48,9 +86,10 @@ class RunFile:
 
     def __init__(self, path: Path, fixed: Mapping[str, Any]) -> None:
         self._path = path
+        own = Identity.own()
         self._content: dict[str, Any] = {
-            "pid": os.getpid(),
-            "start_time": psutil.Process().create_time(),
+            "pid": own.pid,
+            "start_time": own.start_time,
             **fixed,
         }
         self._written_at = 0.0

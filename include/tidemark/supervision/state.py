@@ -34,6 +34,10 @@ _ALLOWED: dict[InstanceState, set[InstanceState]] = {
 }
 
 
+ENDED_STATES = frozenset(state for state, following in _ALLOWED.items() if not following)
+"""The states of an instance that recorded its own end."""
+
+
 class StateMachine:
     """Holds the state of one instance and checks its transitions."""
 

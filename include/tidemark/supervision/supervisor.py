@@ -23,8 +23,9 @@ import psutil
 
 from tidemark.atomic_file import keep_files_private
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.processes import Identity, Place
 from tidemark.stores.directory import locks_around
-from tidemark.supervision.instance_files import LaunchRecord, Place, ProcessId, write_json
+from tidemark.supervision.instance_files import LaunchRecord, write_json
 from tidemark.temporary_folder import use_temporary_folder
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,11 +53,11 @@ class Order:
 
 def record_launch(order: Order) -> None:
     """Write the launch record. From now on, every process that looks for the instance finds this one."""
-    me = ProcessId.of(os.getpid())
+    me = Identity.own()
     record = LaunchRecord(
         launch_id=order.launch_id,
         pid=me.pid,
-        create_time=me.create_time,
+        create_time=me.start_time,
         pgid=os.getpgrp(),
         log=order.log,
         log_start_bytes=order.log_start_bytes,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.stores.layout import Records, ValueLayout
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.sketches import merge_pairs, partial_values, results
 from tidemark.topology.plan import Aggregate, Fold, Number
 
@@ -23,7 +24,7 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
     """Return `old` merged with `partials`, row by row. Both have the same number of rows; `old` is not changed."""
     new: Records = old.copy()
     new["schema"] = layout.schema_version
-    new["ts"] = np.maximum(old["ts"], partials.column("max_ts").to_numpy())
+    new["ts"] = np.maximum(old["ts"], partials.column(Partial.MAX_TS).to_numpy())
     mask_type = new["valid"].dtype.type
     for i, slot in enumerate(layout.slots):
         name, bit = f"f{i}", mask_type(1 << i)

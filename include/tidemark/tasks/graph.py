@@ -27,6 +27,7 @@ from tidemark.tasks.operators.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.operators.suppress import SuppressOperator
 from tidemark.tasks.operators.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.order import Origins, RecordOrder, placed
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.topology.keyless import needs_key_of
@@ -128,7 +129,7 @@ class TaskGraph:
         for (pipeline, table), places in zip(partials, newest, strict=True):
             aggregation = pipeline.aggregation
             if aggregation is not None:
-                at = times.advance(aggregation, [table.column("max_ts")])
+                at = times.advance(aggregation, [table.column(Partial.MAX_TS)])
                 done = self._aggregations[aggregation.node].run([table], stores, at)
                 emitted[aggregation.node] = forks.left(aggregation.node, placed(done.rows, places))
                 late_rows += done.late_rows

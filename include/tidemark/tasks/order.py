@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tidemark.tasks.forks import record_of
 from tidemark.tasks.operators.columns import Numbers, in_sequence, numbers, with_sequence
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
 from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import Pipeline
@@ -39,7 +40,9 @@ class RecordOrder:
         to its position, in the columns `offset` and `place`. The last result maps positions back to records.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
-        taken += [(b.source, numbers(table, "last_offset"), numbers(table, "max_ts")) for b, table in partials]
+        taken += [
+            (b.source, numbers(table, Partial.LAST_OFFSET), numbers(table, Partial.MAX_TS)) for b, table in partials
+        ]
         walked = {source: _walk([(o, t) for s, o, t in taken if s == source]) for source in {s for s, _, _ in taken}}
         places = _dense([walked[source].keys(offsets, self._ranks[source]) for source, offsets, _ in taken])
         numbered = [

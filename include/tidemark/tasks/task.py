@@ -25,6 +25,7 @@ from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.sink import plain_keys
+from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
@@ -44,21 +45,9 @@ _FAILS = (
 )
 
 
-class Status:
-    """Spark's classification of a record; the `status` column of a partial result."""
-
-    GOOD = 0
-    BAD = 1
-    FILTERED = 2
-    NO_KEY = 3
-    """Good, but without the key that some node of the pipeline needs; nodes that need no key process it."""
-    UNREAD = 4
-    """Not in the usual form, so another statement reads it; a task never gets such a row."""
-
-
 @dataclass(frozen=True)
 class TaskInput:
-    """One batch of one task: next offsets by source topic, and one table per pipeline (see `spark_jobs/compile.py`).
+    """One batch of one task: next offsets by source topic, and one table per pipeline (see `tasks.partials`).
 
     Without any tables it is a tick: only time has passed.
     """
@@ -163,15 +152,15 @@ class Task:
         seen: set[int] = set()
         pipelines = zip(self.subtopology.pipelines, self._takes_keyless, given.pipelines, strict=bool(given.pipelines))
         for pipeline, has_keyless, table in pipelines:
-            status = table.column("status").to_numpy()
-            row_counts = table.column("rows").to_numpy()
+            status = table.column(Partial.STATUS).to_numpy()
+            row_counts = table.column(Partial.ROWS).to_numpy()
             if pipeline.source not in seen:
                 # Every pipeline of a source sees all of its bad records.
                 seen.add(pipeline.source)
                 bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())
             # A filtered record was processed: it advances the task's stream time, but that of no node.
-            processed = table.column("max_ts").filter(pa.array(status != Status.BAD))
+            processed = table.column(Partial.MAX_TS).filter(pa.array(status != Status.BAD))
             newest_ms = pc.max(processed).as_py()
             task_ms = task_ms if newest_ms is None else max(task_ms, newest_ms)
             is_good = (status == Status.GOOD) | (has_keyless & (status == Status.NO_KEY))
@@ -234,21 +223,21 @@ class Task:
         """Return the records of a stateless path, in the source's order, with the source's headers."""
         if not pipeline.sinks:
             return []
-        ordered = good.sort_by("record_offset")
+        ordered = good.sort_by(Partial.RECORD_OFFSET)
         columns = (
-            bytes_list(ordered.column("k")),
-            bytes_list(ordered.column("value")),
-            ordered.column("max_ts").to_pylist(),
+            bytes_list(ordered.column(Partial.KEY)),
+            bytes_list(ordered.column(Partial.VALUE)),
+            ordered.column(Partial.MAX_TS).to_pylist(),
         )
         messages: list[Message] = [
             {"key": key, "value": value, "timestamp": at} for key, value, at in zip(*columns, strict=True)
         ]
-        headers = ordered.column("headers")
+        headers = ordered.column(Partial.HEADERS)
         if headers.null_count < len(headers):
             for message, found in zip(messages, headers.to_pylist(), strict=True):
                 if found:
                     message["headers"] = [(header["key"], header["value"]) for header in found]
-        topic, offsets = self.subtopology.sources[pipeline.source].topic, ordered.column("record_offset")
+        topic, offsets = self.subtopology.sources[pipeline.source].topic, ordered.column(Partial.RECORD_OFFSET)
         return [
             output
             for sink in pipeline.sinks

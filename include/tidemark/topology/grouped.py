@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import overload
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_aggregate
@@ -136,19 +138,59 @@ class GroupedStream:
         """
         return self._one(Fold.COLLECT, expression, name, store, retention, limit)
 
+    @overload
+    def aggregate(
+        self,
+        *,
+        initializer: str,
+        aggregator: str,
+        emits: str,
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+        on_error: str = "dead_letter",
+    ) -> Table: ...
+
+    @overload
     def aggregate(
         self, *, store: str | Materialized | None = None, retention: Duration | None = None, **aggregates: str
+    ) -> Table: ...
+
+    def aggregate(
+        self,
+        *,
+        initializer: str | None = None,
+        aggregator: str | None = None,
+        emits: str | None = None,
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+        on_error: str | None = None,
+        **aggregates: str,
     ) -> Table:
-        """Keep several results in one store: `aggregate(pulses="count(*)", p99="quantile(ibi_ms, 0.99)")`.
+        """Aggregate a key's records by SQL, with several results in one store, or by your own Python functions.
+
+        By SQL: `aggregate(pulses="count(*)", p99="quantile(ibi_ms, 0.99)")`.
+
+        By Python: `aggregator(key, row, aggregate) -> aggregate` is called for each record, starting with `initializer()`. Both
+        are import paths; aggregates are dictionaries with the columns of `emits`. This is slower than SQL. `on_error` is as in
+        `reduce`.
 
         Raises `InvalidTopology`.
         """
-        node, name = self._names(store, "KSTREAM-AGGREGATE")
-        built = tuple(
-            parse_aggregate(aggregate_name(field, node), text, self.stream.available, f"{node}: {field}")
-            for field, text in aggregates.items()
+        if initializer is None and aggregator is None and emits is None and on_error is None:
+            return self._aggregate_by_sql(store, retention, aggregates)
+        if initializer is None or aggregator is None or emits is None:
+            raise InvalidTopology(
+                f"{self.stream.node}: aggregate() by Python functions needs initializer=, aggregator= and emits=; give all "
+                "three, or, if one of them or on_error= is meant as the name of an SQL aggregate, choose another name"
+            )
+        if aggregates:
+            raise InvalidTopology(
+                f"{self.stream.node}: aggregate() has Python functions and the SQL aggregates {', '.join(aggregates)}; "
+                "use one aggregate() for each of the two, with stores of their own"
+            )
+        return self._fold(
+            aggregator, initializer, emits, store, retention, "dead_letter" if on_error is None else on_error
         )
-        return self._add(node, name, materialized(store), retention, built)
 
     def reduce(
         self,
@@ -166,22 +208,15 @@ class GroupedStream:
         """
         return self._fold(function, None, None, store, retention, on_error)
 
-    def fold(
-        self,
-        function: str,
-        *,
-        initializer: str,
-        emits: str,
-        store: str | Materialized | None = None,
-        retention: Duration | None = None,
-        on_error: str = "dead_letter",
+    def _aggregate_by_sql(
+        self, store: str | Materialized | None, retention: Duration | None, aggregates: Mapping[str, str]
     ) -> Table:
-        """Fold a key's records by Python `function(key, row, aggregate) -> aggregate`, starting with `initializer()`.
-
-        Both are import paths; aggregates are dictionaries with the columns of `emits`. `on_error` is as in `reduce`. Raises
-        `InvalidTopology`.
-        """
-        return self._fold(function, initializer, emits, store, retention, on_error)
+        node, name = self._names(store, "KSTREAM-AGGREGATE")
+        built = tuple(
+            parse_aggregate(aggregate_name(field, node), text, self.stream.available, f"{node}: {field}")
+            for field, text in aggregates.items()
+        )
+        return self._add(node, name, materialized(store), retention, built)
 
     def _fold(
         self,
@@ -194,7 +229,7 @@ class GroupedStream:
     ) -> Table:
         stream, kept = self.stream, materialized(store)
         node, name = self._names(store, "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE")
-        path = import_path(function, f"{node}: function")
+        path = import_path(function, f"{node}: {'function' if initializer is None else 'aggregator'}")
         start = None if initializer is None else import_path(initializer, f"{node}: initializer")
         columns = stream.columns if initializer is None else parse_schema(emits or "", f"{node}: emits")
         check_row_columns(columns, node, are_declared=initializer is not None)
@@ -251,13 +286,15 @@ class GroupedStream:
         if stream.source is None:
             raise InvalidTopology(
                 f"{node}: {stream.node} comes after a stateful node, but SQL aggregates run before those, in Spark; "
-                f"go through a topic with repartition('{stream.key_name}'), or use fold() with a Python function"
+                f"go through a topic with repartition('{stream.key_name}'), or use aggregate() with initializer= and "
+                "aggregator="
             )
         if not aggregates:
             raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
         if self.windows is None and (kept.ttl is not None or kept.max_entries is not None):
             raise InvalidTopology(
-                f"{node}: ttl and max_entries need a store of rows; use to_table(), fold() or a processor's store"
+                f"{node}: ttl and max_entries need a store of rows; use to_table(), aggregate() with initializer= and "
+                "aggregator=, or a processor's store"
             )
         emitted = {stream.key_name.casefold(): "the key"}
         emitted |= {"window_start": "the window", "window_end": "the window"} if self.windows else {}

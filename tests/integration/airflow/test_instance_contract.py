@@ -20,9 +20,10 @@ from tidemark.errors import ExitCode
 from tidemark.kafka.topics import user_topics
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, RunView, read_json
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, read_json
 from tidemark.supervision.launch import Command, launch_or_adopt
 from tidemark.supervision.liveness import observe
+from tidemark.supervision.run_file import RunView
 from tidemark.supervision.state import InstanceState
 from tidemark.supervision.stop import ask_to_stop, kill_rest
 from tidemark.topology_loader import load

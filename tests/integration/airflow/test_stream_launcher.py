@@ -16,8 +16,8 @@ import pytest
 from tests.support.airflow.stream_bench import Bench
 
 from tidemark.folder_lock import is_locked
-from tidemark.processes import wait_until
-from tidemark.supervision.instance_files import LaunchRecord, Place, read_json, write_json
+from tidemark.processes import Place, wait_until
+from tidemark.supervision.instance_files import LaunchRecord, read_json, write_json
 from tidemark.supervision.launch import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
 from tidemark.supervision.liveness import Liveness, observe
 from tidemark.supervision.stop import ask_to_stop, kill_rest

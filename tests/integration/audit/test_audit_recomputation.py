@@ -13,7 +13,7 @@ from spark_jobs.compile import pipeline_sql
 
 from tidemark.audit.derivable import derivable
 from tidemark.stores.layout import ValueLayout, slots_of
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, tumbling
 

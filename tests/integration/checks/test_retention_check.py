@@ -7,6 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from tests.support.counting import CountingApp, CountingSource
+from tests.support.partials import PARTIAL_HEAD
 
 from tidemark.checks.compaction_sampling import check_compaction
 from tidemark.checks.durability_sampling import check_durability
@@ -19,7 +20,7 @@ from tidemark.kafka.preflight import preflight
 from tidemark.names import TopicPartition
 from tidemark.operations.topic_changes import apply_changes, plan_changes
 from tidemark.processes import wait_until
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 from tidemark.verdict import Verdict
@@ -45,7 +46,7 @@ class MinuteSource(CountingSource):
             (m.partition(), Status.GOOD, 1, self.minute_ms, m.offset(), m.key().decode(), self.minute_ms, 1)
             for m in messages
         ]
-        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "w", "n")
+        names = (*PARTIAL_HEAD, Partial.WINDOW, "n")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 

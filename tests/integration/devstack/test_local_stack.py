@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tidemark import processes
+from tidemark.atomic_file import replace_file
 from tidemark.devstack import ports, record, stack
 from tidemark.devstack.airflow import AirflowApi
 from tidemark.devstack.broker import answers
@@ -66,6 +67,12 @@ def start(mark: str, folder: Path, *command: str) -> Service:
     return Service(identity.pid, identity.start_time, 0, str(folder / "log"))
 
 
+def write_run_file(settings: Settings, name: str, content: dict[str, object]) -> None:
+    file = settings.var_dir / "instances" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(content), synced=False)
+
+
 def test_down_without_a_stack_should_do_nothing(tmp_path: Path) -> None:
     assert stack.down(Settings.load(var_dir=tmp_path / "var")) == 0
 
@@ -80,8 +87,7 @@ def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Sta
     recorded.services |= {"scheduler": part, "triggerer": Service(2**22 + 1, 1.0, 0, "gone")}
     record.save(recorded, settings.var_dir)
     for name, said in {"app-0": stream, "other-0": foreign}.items():
-        file = settings.var_dir / "instances" / f"{name}.json"
-        record.write_atomically(file, json.dumps({"pid": said.pid, "start_time": said.start_time}))
+        write_run_file(settings, name, {"pid": said.pid, "start_time": said.start_time})
     assert processes.wait_until(summary.exists, 20)
     assert processes.wait_until(lambda: summary.read_text() == "running", 20)
     try:
@@ -107,7 +113,7 @@ def test_a_broker_of_ones_own_that_is_away_should_be_named(
 
 def test_status_should_show_a_stream_that_was_lost(recorded: StackRecord) -> None:
     said = {"pid": 2**22 + 1, "start_time": 1.0, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
-    record.write_atomically(Settings.load().var_dir / "instances" / "app-0.json", json.dumps(said))
+    write_run_file(Settings.load(), "app-0", said)
     shown = json.loads(tidemark("status", "--json", code=1))
     assert [(row["application"], row["state"], row["batch"]) for row in shown["instances"]] == [("app", "LOST", 7)]
 

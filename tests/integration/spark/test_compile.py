@@ -9,16 +9,20 @@ from dataclasses import replace
 
 import pytest
 from spark_jobs.compile import dead_letter_places_sql, dead_letters_sql, pipeline_sql, read_options
+from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.recompute import Counting, event
 from tests.support.truth.topics import Row
 
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status, value_column
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling
 
 pytestmark = pytest.mark.spark
 
 NOW = 1_700_000_000_000
+RECORD_HEAD = (
+    Partial.PARTITION, Partial.STATUS, Partial.ROWS, Partial.MAX_TS, Partial.KEY, Partial.RECORD_OFFSET,
+)  # fmt: skip
 AHEAD = 3_600_000
 SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING"
 KAFKA = (
@@ -47,6 +51,29 @@ def run(spark, subtopology, records, pipeline=0, sql=None):
     spark.createDataFrame(rows, KAFKA).createOrReplaceTempView("batch")
     text = sql or pipeline_sql(subtopology, subtopology.pipelines[pipeline], "batch", AHEAD)
     return spark.sql(text).toArrow().to_pylist()
+
+
+@pytest.mark.parametrize("canonical_only", [False, True])
+@pytest.mark.parametrize(
+    ("build", "columns"),
+    [
+        (lambda s: counting(s).to("out"), [*PARTIAL_HEAD, Partial.WINDOW, "n"]),
+        (lambda s: s.group_by_key().count(name="n", store="s").to("out"), [*PARTIAL_HEAD, "n"]),
+        (lambda s: s.to("out"), [*RECORD_HEAD, Partial.VALUE, Partial.HEADERS]),
+        (
+            lambda s: s.to_table("t"),
+            [*RECORD_HEAD, Partial.DELETED, *map(value_column, ("patient_id", "beat_ms", "ibi_ms", "recording"))],
+        ),
+    ],
+)
+def test_should_return_the_columns_and_types_that_the_tasks_expect(spark, build, columns, canonical_only):
+    subtopology = plan_of(build)
+    run(spark, subtopology, [(b"p1", beat())])
+    sql = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD, canonical_only=canonical_only)
+    found = spark.sql(sql).toArrow().schema
+    assert found.names == columns
+    types = {name: kind for name, kind in zip(found.names, found.types, strict=True) if name in PARTIAL_TYPES}
+    assert types == {name: PARTIAL_TYPES[name] for name in types}
 
 
 def counting(stream):

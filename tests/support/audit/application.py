@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 from tests.support.counting import PARTITIONS, CountingApp, CountingSource
+from tests.support.partials import PARTIAL_HEAD
 
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TaskId
 from tidemark.operations.savepoint import SavepointCommand
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
@@ -104,16 +105,11 @@ class PaymentsSource(CountingSource):
             (p, Status.GOOD, len(rows), max(at for at, _ in rows), i, k, *_total([cents for _, cents in rows]))
             for i, ((p, k), rows) in enumerate(sorted(totals.items()))
         ]
-        head = [
-            ("p", pa.int32()),
-            ("status", pa.int32()),
-            ("rows", pa.int64()),
-            ("max_ts", pa.int64()),
-            ("last_offset", pa.int64()),
-            ("k", pa.string()),
-        ]
+        head = [(name, PARTIAL_TYPES[name]) for name in PARTIAL_HEAD]
         self._tables = [
-            _table([*windowed, *((*row, None, None, None) for row in rest)], [*head, *_longs("w", "n", "cents")]),
+            _table(
+                [*windowed, *((*row, None, None, None) for row in rest)], [*head, *_longs(Partial.WINDOW, "n", "cents")]
+            ),
             _table(
                 [*whole, *((*row, None, None, None, None) for row in rest)],
                 [*head, *_longs("n", "top"), ("mean.sum", pa.float64()), *_longs("mean.count")],

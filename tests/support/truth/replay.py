@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from spark_jobs.compile import pipeline_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
@@ -30,6 +29,7 @@ from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.partials import rows_of_partition
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
@@ -140,7 +140,7 @@ def _replay_sub_topology(
                     record.end_offsets, record.stream_times, record.batch,
                 )  # fmt: skip
                 continue
-            given = [table.filter(pc.equal(table.column("p"), number)) for table in tables]
+            given = [rows_of_partition(table, number) for table in tables]
             number += 1
             update = task.prepare(TaskInput(record.end_offsets, given, ()), record.commit_time_ms)
             starts = {topic: spans[task_id.partition][0] for topic, spans in record.sources.items()}

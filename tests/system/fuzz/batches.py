@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from tests.support.partials import PARTIAL_HEAD
 from tests.system.fuzz.expressions import KEY_COLUMN, Expression, parsed
 
 from tidemark.stores.layout import Slot, slots_of
+from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status, value_column
 from tidemark.tasks.rows import ROW_TYPES
-from tidemark.tasks.task import Status
 from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
     Aggregation,
@@ -33,15 +34,6 @@ from tidemark.topology.plan import (
 )
 
 _TYPES = {Number.LONG: pa.int64(), Number.DOUBLE: pa.float64()}
-_HEAD = {
-    "p": pa.int32(),
-    "status": pa.int32(),
-    "rows": pa.int64(),
-    "max_ts": pa.int64(),
-    "last_offset": pa.int64(),
-    "k": pa.string(),
-}
-_HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
 Known = Mapping[str, Expression]
 """Expressions by their SQL text."""
@@ -122,26 +114,28 @@ def _take(step: Step, record: _Judged, known: Known) -> None:
 
 
 def _records(pipeline: Pipeline, judged: Sequence[_Judged]) -> pa.Table:
-    columns: dict[tuple[str, pa.DataType], list[Any]] = {
-        ("p", pa.int32()): [0] * len(judged),
-        ("status", pa.int32()): [r.status for r in judged],
-        ("rows", pa.int64()): [1] * len(judged),
-        ("max_ts", pa.int64()): [r.timestamp for r in judged],
-        ("k", pa.string()): [r.key for r in judged],
-        ("record_offset", pa.int64()): [r.offset for r in judged],
+    columns: dict[str, list[Any]] = {
+        Partial.PARTITION: [0] * len(judged),
+        Partial.STATUS: [r.status for r in judged],
+        Partial.ROWS: [1] * len(judged),
+        Partial.MAX_TS: [r.timestamp for r in judged],
+        Partial.KEY: [r.key for r in judged],
+        Partial.RECORD_OFFSET: [r.offset for r in judged],
     }
+    types = dict(PARTIAL_TYPES)
     names = [column.name for column in pipeline.columns]
     if pipeline.sinks:
-        columns["value", pa.string()] = [
+        columns[Partial.VALUE] = [
             None if r.deleted else json.dumps({name: r.row[name] for name in names}, separators=(",", ":"))
             for r in judged
         ]
-        columns["headers", _HEADERS] = [None] * len(judged)
+        columns[Partial.HEADERS] = [None] * len(judged)
     if pipeline.enters:
-        columns["deleted", pa.bool_()] = [r.deleted for r in judged]
+        columns[Partial.DELETED] = [r.deleted for r in judged]
         for column in pipeline.columns:
-            columns[f"v.{column.name}", ROW_TYPES[column.type]] = [r.row[column.name] for r in judged]
-    return pa.table([pa.array(values, kind) for (_, kind), values in columns.items()], pa.schema(list(columns)))
+            columns[value_column(column.name)] = [r.row[column.name] for r in judged]
+            types[value_column(column.name)] = ROW_TYPES[column.type]
+    return pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
 
 
 def _partials(aggregation: Aggregation, judged: Sequence[_Judged], known: Known) -> pa.Table:
@@ -150,17 +144,18 @@ def _partials(aggregation: Aggregation, judged: Sequence[_Judged], known: Known)
         for group in _groups(aggregation.window, record):
             groups.setdefault((record.status, *group), []).append(record)
     slots = slots_of(aggregation.aggregates)
-    schema = pa.schema(_HEAD)
+    schema = pa.schema([(name, PARTIAL_TYPES[name]) for name in PARTIAL_HEAD])
     if aggregation.window is not None:
-        schema = schema.append(pa.field("w", pa.int64()))
+        schema = schema.append(pa.field(Partial.WINDOW, PARTIAL_TYPES[Partial.WINDOW]))
     for slot in slots:
         schema = schema.append(pa.field(slot.column, _TYPES[slot.number]))
     values = {slot.column: _value(aggregation, slot, known) for slot in slots}
     rows = []
     for (status, key, start, _), records in groups.items():
-        row = {"p": 0, "status": status, "rows": len(records), "k": key, "w": start}
-        row["max_ts"] = max((r.timestamp for r in records if r.timestamp is not None), default=None)
-        row["last_offset"] = max(r.offset for r in records)
+        row = {Partial.PARTITION: 0, Partial.STATUS: status, Partial.ROWS: len(records)}
+        row |= {Partial.KEY: key, Partial.WINDOW: start}
+        row[Partial.MAX_TS] = max((r.timestamp for r in records if r.timestamp is not None), default=None)
+        row[Partial.LAST_OFFSET] = max(r.offset for r in records)
         rows.append(row | {column: of(records) for column, of in values.items()})
     return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
 

@@ -451,9 +451,9 @@ def _built(topology: Topology, place: int, node: Node, handles: Sequence[Any]) -
             retention = node.window and node.window.retention
             if node.is_reduce:
                 return grouped.reduce(f"{FUNCTIONS}:{node.function}", store=kept, retention=retention)
-            return grouped.fold(
-                f"{FUNCTIONS}:{node.function}",
+            return grouped.aggregate(
                 initializer=f"{FUNCTIONS}:start",
+                aggregator=f"{FUNCTIONS}:{node.function}",
                 emits="folded BIGINT, last BIGINT",
                 store=kept,
                 retention=retention,

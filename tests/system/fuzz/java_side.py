@@ -16,7 +16,7 @@ from tests.system.fuzz.results import Line, Results, SideFailed
 from tests.system.peers import java
 
 from tidemark.settings import Settings
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Status
 from tidemark.topology.plan import SubTopology
 
 

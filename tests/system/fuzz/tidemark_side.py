@@ -20,7 +20,7 @@ from tests.system.fuzz.case import APPLICATION_ID, After, Case, Record, Shape, T
 from tests.system.fuzz.results import Line, Results
 
 from tidemark.commit.metadata import OffsetMetadata
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord, commit_record
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId
 from tidemark.restore.restorer import changelog_writes
@@ -191,23 +191,21 @@ class _Application:
                 log = self._changelogs.setdefault(store.changelog, [])
                 for writes in store.writes:
                     log += zip(writes.keys, writes.values, strict=True)
-        record = CommitRecord(
-            kind=CommitKind.BATCH,
-            application_id=self._plan.application_id,
-            topology_version=self._plan.version,
-            task=update.task,
-            instance=0,
-            batch=update.batch,
-            commit_time_ms=WALL_MS,
-            sources={topic: {0: span} for topic, span in update.sources.items()},
+        record = commit_record(
+            CommitKind.BATCH,
+            self._plan.application_id,
+            self._plan.version,
+            update.task,
+            update.batch,
+            WALL_MS,
+            spans=update.sources,
             stream_times=update.stream_times,
+            changelogs={},
+            ends_before={},
             rows=update.rows,
             late_rows=update.late_rows,
             bad_rows=update.bad_rows,
             filtered_rows=update.filtered_rows,
-            sinks={},
-            changelogs={},
-            ends_before={},
         )
         metadata = OffsetMetadata(update.batch, update.stream_times, self._plan.version)
         self._committed[update.task] = (record.to_bytes(), metadata.encode())

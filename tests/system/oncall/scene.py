@@ -31,7 +31,7 @@ from tidemark.operations.workspace import workspaces
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold
-from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.supervision.run_file import read_run_file, recorded_process, run_file_path
 
 if TYPE_CHECKING:
     from tests.system.oncall.deployed import Clicks
@@ -202,10 +202,8 @@ class Scene:
 
         def runs() -> bool:
             said = read_run_file(run_file_path(self.bench.var_dir, self.bench.application_id, 0)) or {}
-            return (
-                said.get("state") == "RUNNING"
-                and processes.Identity(int(said["pid"]), float(said["start_time"])).is_alive()
-            )
+            process = recorded_process(said)
+            return said.get("state") == "RUNNING" and process is not None and process.is_alive()
 
         expect(wait_until(runs, timeout_s, every_s=0.5), "the instance does not run")
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tidemark.processes import Identity, Place
 from tidemark.supervision.instance_files import (
     InstanceFiles,
     InstanceKey,
     LaunchRecord,
-    Place,
-    ProcessId,
-    RunView,
     write_json,
 )
 from tidemark.supervision.launch import find_live
 from tidemark.supervision.liveness import Liveness, observe
-from tidemark.supervision.run_file import run_file_path
+from tidemark.supervision.run_file import RunView, run_file_path
 
 
 def record(**changes: object) -> LaunchRecord:
-    me = ProcessId.of(os.getpid())
-    made = LaunchRecord("l1", me.pid, me.create_time, me.pid, "log", 0, me.create_time, Place.here())
+    me = Identity.own()
+    made = LaunchRecord("l1", me.pid, me.start_time, me.pid, "log", 0, me.start_time, Place.here())
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -39,21 +34,6 @@ def files_in(folder: Path) -> InstanceFiles:
 
 def test_should_look_for_the_run_file_where_an_instance_writes_it(tmp_path: Path) -> None:
     assert files_in(tmp_path).run == run_file_path(tmp_path, "app", 0)
-
-
-def test_should_not_mistake_a_later_process_with_the_same_number() -> None:
-    me = ProcessId.of(os.getpid())
-    assert me.is_alive()
-    assert not ProcessId(me.pid, me.create_time - 3600).is_alive()
-
-
-def test_should_take_a_process_that_ended_and_was_not_reaped_for_dead() -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    identity = ProcessId.of(child.pid)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
-    assert not identity.is_alive()
-    child.wait()
 
 
 def test_should_read_back_the_record_it_wrote_and_refuse_what_is_none(tmp_path: Path) -> None:
@@ -85,9 +65,9 @@ def test_should_see_an_instance_that_was_started_by_hand_beside_the_record_of_an
     tmp_path: Path, place: Place
 ) -> None:
     """After the restart of the machine, or in a container that took the place of another one."""
-    files, me = files_in(tmp_path), ProcessId.of(os.getpid())
+    files, me = files_in(tmp_path), Identity.own()
     write_json(files.launch, record(place=place).as_json())
-    write_json(files.run, {"pid": me.pid, "start_time": me.create_time, "state": "RUNNING"})
+    write_json(files.run, {"pid": me.pid, "start_time": me.start_time, "state": "RUNNING"})
     seen = find_live(files)
     assert seen is not None
     assert (seen.liveness, seen.host, seen.launch_id) == (Liveness.UNSUPERVISED, Place.here().host, None)
@@ -100,8 +80,8 @@ def test_should_know_an_instance_of_another_machine_by_its_fresh_run_file(tmp_pa
     write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
     assert observe(files).liveness is Liveness.GONE
     # A process of this machine has the same number, as may be.
-    me = ProcessId.of(os.getpid())
-    write_json(files.run, {"pid": me.pid, "start_time": me.create_time - 3600, "state": "RUNNING"})
+    me = Identity.own()
+    write_json(files.run, {"pid": me.pid, "start_time": me.start_time - 3600, "state": "RUNNING"})
     seen = observe(files)
     assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, "other")
     os.utime(files.run, (1, 1))

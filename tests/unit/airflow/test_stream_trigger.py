@@ -14,11 +14,12 @@ import psutil
 import pytest
 from tests.support.airflow.stream_bench import Bench
 
-from tidemark.processes import wait_until
+from tidemark.processes import Identity, wait_until
 from tidemark.supervision import watch_claim
-from tidemark.supervision.instance_files import ProcessId, RunView, write_json
+from tidemark.supervision.instance_files import write_json
 from tidemark.supervision.launch import launch_or_adopt
 from tidemark.supervision.liveness import observe
+from tidemark.supervision.run_file import RunView
 from tidemark_airflow import stream_trigger
 from tidemark_airflow.progress import Progress, Said
 from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
@@ -219,7 +220,7 @@ def test_should_wait_until_the_backoff_is_over(bench: Bench) -> None:
 
 
 def view(state: str, written_at: float, **values: object) -> RunView:
-    return RunView(ProcessId(7, 1.0), state, written_at, values)
+    return RunView(Identity(7, 1.0), state, written_at, values)
 
 
 def test_should_log_each_state_once_and_progress_now_and_then() -> None:

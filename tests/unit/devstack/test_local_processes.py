@@ -9,7 +9,6 @@ import sys
 import uuid
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tidemark import processes
@@ -45,7 +44,9 @@ def test_a_pid_that_was_used_again_should_not_count_as_alive() -> None:
     me = Identity.of(os.getpid())
     assert me is not None
     assert me.is_alive()
-    assert not Identity(me.pid, me.start_time - 5).is_alive()
+    assert me == Identity.own()
+    assert Identity(me.pid, me.start_time - processes.START_TIME_TOLERANCE_S + 0.1).is_alive()
+    assert not Identity(me.pid, me.start_time - processes.START_TIME_TOLERANCE_S - 0.1).is_alive()
 
 
 def test_a_process_that_was_never_there_should_have_no_identity() -> None:
@@ -113,6 +114,7 @@ def test_waiting_should_end_with_the_condition_or_the_time() -> None:
 
 def test_a_zombie_should_count_as_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    identity = Identity(child.pid, psutil.Process(child.pid).create_time())
+    identity = Identity.of(child.pid)
+    assert identity is not None
     assert processes.wait_until(lambda: not identity.is_alive(), 10)
     child.wait()

@@ -43,10 +43,9 @@ def test_a_damaged_record_should_name_the_file_and_the_remedy(tmp_path: Path, te
         record.load(tmp_path)
 
 
-def test_a_secret_should_be_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    record.write_atomically(tmp_path / "secret", "s")
-    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
-    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
+def test_a_record_should_be_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    record.save(StackRecord("one", 0.0), tmp_path)
+    assert stack_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_only_one_up_or_down_should_work_at_a_time(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from tidemark.names import TaskId
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.task import Status, Task, TaskInput
+from tidemark.tasks.partials import Status
+from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 

@@ -71,7 +71,7 @@ def forwarded(topology: Topology) -> Stream:
 
 
 def folded(topology: Topology, emits: str) -> Table:
-    return windowed(topology).fold("a.b:add", initializer="a.b:zero", emits=emits)
+    return windowed(topology).aggregate(initializer="a.b:zero", aggregator="a.b:add", emits=emits)
 
 
 def two_joins_of_a_name(topology: Topology) -> None:
@@ -377,8 +377,34 @@ WINDOWS: list[Case] = [
     ("reduce by a lambda", lambda t: beats(t).group_by_key().reduce(min), ["KSTREAM-REDUCE-", "package.module:name"]),
     (
         "fold from nothing",
-        lambda t: beats(t).group_by_key().fold("a.b:c", initializer="0", emits="n INT"),
+        lambda t: beats(t).group_by_key().aggregate(initializer="0", aggregator="a.b:c", emits="n INT"),
         ["initializer"],
+    ),
+    (
+        "an aggregator without an initializer",
+        lambda t: beats(t).group_by_key().aggregate(aggregator="a.b:c", emits="n INT"),
+        ["KSTREAM-SOURCE-", "initializer=", "all three"],
+    ),
+    (
+        "SQL aggregate of a taken name",
+        lambda t: beats(t).group_by_key().aggregate(n="count(*)", on_error="count(*)"),
+        ["KSTREAM-SOURCE-", "on_error=", "choose another name"],
+    ),
+    (
+        "an aggregator and an SQL aggregate",
+        lambda t: (
+            beats(t)
+            .group_by_key()
+            .aggregate(initializer="a.b:zero", aggregator="a.b:c", emits="n INT", pulses="count(*)")
+        ),
+        ["KSTREAM-SOURCE-", "pulses", "one aggregate() for each"],
+    ),
+    (
+        "an aggregator's on_error",
+        lambda t: (
+            beats(t).group_by_key().aggregate(initializer="a.b:zero", aggregator="a.b:c", emits="n INT", on_error="")
+        ),
+        ["KSTREAM-AGGREGATE-", "on_error"],
     ),
     ("fold's schema", lambda t: folded(t, "n"), ["KSTREAM-AGGREGATE-" + SECOND, "emits", "'n'", "n STRING"]),
     ("fold's schema empty", lambda t: folded(t, ""), ["KSTREAM-AGGREGATE-" + SECOND, "no columns", "id STRING"]),
@@ -388,7 +414,7 @@ WINDOWS: list[Case] = [
     (
         "SQL behind a stateful node",
         lambda t: windowed(t).count().to_stream().group_by_key().sum("count"),
-        ["KSTREAM-AGGREGATE-0000000004", "repartition('patient_id')", "fold()"],
+        ["KSTREAM-AGGREGATE-0000000004", "repartition('patient_id')", "aggregator="],
     ),
 ]
 

@@ -459,7 +459,9 @@ def test_suppress_should_wait_for_the_grace_and_a_sessions_gap(
 def test_a_fold_should_emit_key_window_and_the_rest() -> None:
     topology = Topology("app")
     windowed = beats(topology).select("patient_id", "ibi_ms").group_by_key().windowed_by(tumbling("1m"))
-    windowed.fold("a.b:add", initializer="a.b:zero", emits="n INT, patient_id STRING", store="s").to("out")
+    windowed.aggregate(initializer="a.b:zero", aggregator="a.b:add", emits="n INT, patient_id STRING", store="s").to(
+        "out"
+    )
     (sub,) = topology.plan().subtopologies
     fold = sub.nodes[0]
     assert isinstance(fold, Reduce)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from confluent_kafka import Message as ClientMessage
 
 from tidemark.commit.producer import BatchProducer
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord, commit_record
 from tidemark.kafka.messages import Message
 from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.operations.context import RestoreKit
@@ -62,24 +62,18 @@ def moved_records(
     """
     ends_before = by_topic(ends)
     return [
-        CommitRecord(
-            kind=kind,
-            application_id=plan.application_id,
-            topology_version=plan.version,
-            task=task,
-            instance=0,
-            batch=at.batch + 1,
-            commit_time_ms=commit_time_ms,
-            sources={
-                topic: {task.partition: ((before or committed)[task].next_offsets[topic], offset)}
+        commit_record(
+            kind,
+            plan.application_id,
+            plan.version,
+            task,
+            at.batch + 1,
+            commit_time_ms,
+            spans={
+                topic: ((before or committed)[task].next_offsets[topic], offset)
                 for topic, offset in at.next_offsets.items()
             },
             stream_times=at.stream_times,
-            rows=0,
-            late_rows=0,
-            bad_rows=0,
-            filtered_rows=0,
-            sinks={},
             changelogs=dict(changelogs.get(task, {})),
             ends_before=ends_before,
         )

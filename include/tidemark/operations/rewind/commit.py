@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.commit.producer import BatchProducer
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord, commit_record
 from tidemark.errors import PreflightFailed
 from tidemark.failpoint import Probe
 from tidemark.kafka.topics import format_partitions, partition_counts
@@ -135,26 +135,17 @@ class RewindCommitter:
         sent: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> CommitRecord:
-        kit, number = self.kit, one.task.partition
+        kit = self.kit
         topics = [kit.witnesses.changelog_of(one.task, spec) for spec in one.stores]
-        return CommitRecord(
-            kind=CommitKind.REWIND,
-            application_id=kit.plan.application_id,
-            topology_version=kit.plan.version,
-            task=one.task,
-            instance=0,
-            batch=one.batch,
-            commit_time_ms=commit_time_ms,
-            sources={
-                topic: {number: (offset, one.then.next_offsets[topic])}
-                for topic, offset in one.present.next_offsets.items()
-            },
+        return commit_record(
+            CommitKind.REWIND,
+            kit.plan.application_id,
+            kit.plan.version,
+            one.task,
+            one.batch,
+            commit_time_ms,
+            spans={topic: (offset, one.then.next_offsets[topic]) for topic, offset in one.present.next_offsets.items()},
             stream_times=one.then.stream_times,
-            rows=0,
-            late_rows=0,
-            bad_rows=0,
-            filtered_rows=0,
-            sinks={},
             changelogs={partition.topic: sent[partition] for partition in topics},
             ends_before=by_topic(ends),
             rewound_to=one.then.batch,

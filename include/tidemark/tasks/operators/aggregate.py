@@ -15,6 +15,7 @@ from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.results import Results, result_rows
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, StoreSpec, Window
 from tidemark.topology.stores import window_span_ms
@@ -49,16 +50,16 @@ class WindowedAggregateOperator:
         if partials.num_rows == 0:
             return Emitted(no_rows(aggregation.columns), late)
         layout = ValueLayout(slots_of(aggregation.aggregates))
-        starts = None if window is None else partials.column("w").to_numpy()
+        starts = None if window is None else partials.column(Partial.WINDOW).to_numpy()
         records = self._merge(layout, partials, starts, stores[aggregation.store.name])
         if not self.emits:
             return Emitted(no_rows(aggregation.columns), late)
-        offsets = partials.column("last_offset").to_numpy()
+        offsets = partials.column(Partial.LAST_OFFSET).to_numpy()
         order = np.argsort(offsets, kind="stable") if starts is None else np.lexsort((starts, offsets))
         records = records[order]
         starts = None if starts is None else starts[order]
         results = Results(
-            keys=_whole(partials.column("k")).take(pa.array(order)),
+            keys=_whole(partials.column(Partial.KEY)).take(pa.array(order)),
             timestamps=np.ascontiguousarray(records["ts"]),
             starts=starts,
             ends=None if window is None or starts is None else starts + window.size_ms,
@@ -73,8 +74,12 @@ class WindowedAggregateOperator:
         records = layout.empty(partials.num_rows)
         for segment, chosen in by_segment(self.aggregation.store, starts):
             rows = partials if chosen is None else partials.take(pa.array(chosen))
-            keys_column = _whole(rows.column("k"))
-            keys = bytes_list(keys_column) if starts is None else window_keys(keys_column, rows.column("w").to_numpy())
+            keys_column = _whole(rows.column(Partial.KEY))
+            keys = (
+                bytes_list(keys_column)
+                if starts is None
+                else window_keys(keys_column, rows.column(Partial.WINDOW).to_numpy())
+            )
             new = fold_into(layout, layout.decode(store.get_many(segment, keys)), rows)
             store.put_many(segment, keys, layout.encode(new))
             if chosen is None:
@@ -103,10 +108,10 @@ def in_time(partials: pa.Table, window: Window, at: BatchTime) -> tuple[pa.Table
     """
     if at.before_ms == NO_STREAM_TIME or partials.num_rows == 0:
         return partials, 0
-    is_open = partials.column("w").to_numpy() + window_span_ms(window) > at.before_ms
+    is_open = partials.column(Partial.WINDOW).to_numpy() + window_span_ms(window) > at.before_ms
     if is_open.all():
         return partials, 0
-    late = int(partials.column("rows").to_numpy()[~is_open].sum())
+    late = int(partials.column(Partial.ROWS).to_numpy()[~is_open].sum())
     return partials.filter(pa.array(is_open)), late
 
 

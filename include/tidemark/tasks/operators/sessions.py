@@ -24,6 +24,7 @@ from tidemark.tasks.fold import fold_into
 from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.results import Results, result_rows
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, Fold, SessionWindow
 
@@ -73,12 +74,14 @@ class _Partials:
 
     @classmethod
     def of(cls, given: pa.Table) -> _Partials:
-        order = [("k", "ascending"), ("w", "ascending"), ("last_offset", "ascending")]
+        order = [(name, "ascending") for name in (Partial.KEY, Partial.WINDOW, Partial.LAST_OFFSET)]
         table = given.sort_by(order).combine_chunks()
-        codes = table.column("k").combine_chunks().dictionary_encode()
+        codes = table.column(Partial.KEY).combine_chunks().dictionary_encode()
         numbers = codes.indices.to_numpy(zero_copy_only=False)
         firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        times, offsets, rows = (table.column(name).to_numpy() for name in ("w", "last_offset", "rows"))
+        times, offsets, rows = (
+            table.column(name).to_numpy() for name in (Partial.WINDOW, Partial.LAST_OFFSET, Partial.ROWS)
+        )
         return cls(table, codes.dictionary.cast(pa.binary()), firsts, times, offsets, rows)
 
 

@@ -11,6 +11,7 @@ from tidemark.kafka.messages import Message
 from tidemark.stores.layout import bytes_list
 from tidemark.tasks.operators.columns import big_endian, numbers
 from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
+from tidemark.tasks.partials import Partial, value_column
 from tidemark.tasks.render import json_records
 from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows
 from tidemark.topology.plan import RowSink, Sink, WindowedKey
@@ -46,6 +47,6 @@ def _keys(sink: Sink, rows: Rows) -> list[bytes]:
 
 def entering_rows(table: pa.Table, names: list[str], schema: pa.Schema) -> Rows:
     """Convert what Spark hands over on a path that continues in the task loop to rows; `__seq` is the offset for now."""
-    arrays = [table.column("k"), table.column("max_ts"), table.column("record_offset"), table.column("deleted")]
-    arrays += [table.column(f"v.{name}") for name in names]
+    columns = [Partial.KEY, Partial.MAX_TS, Partial.RECORD_OFFSET, Partial.DELETED, *map(value_column, names)]
+    arrays = [table.column(name) for name in columns]
     return pa.table(arrays, schema=schema) if table.num_rows else schema.empty_table()

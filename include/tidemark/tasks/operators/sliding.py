@@ -26,6 +26,7 @@ from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.aggregate import by_segment
 from tidemark.tasks.operators.results import Results, result_rows
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, SlidingWindow
 
@@ -195,10 +196,10 @@ class SlidingAggregateOperator:
         """Update and create the windows of the records that are not late, and emit them."""
         aggregation = self.aggregation
         first_open_end = 0 if at.before_ms == NO_STREAM_TIME else max(0, at.before_ms - self._grace_ms)
-        is_late = inputs[0].column("w").to_numpy() + self._difference_ms < first_open_end
-        late = int(inputs[0].column("rows").to_numpy()[is_late].sum())
+        is_late = inputs[0].column(Partial.WINDOW).to_numpy() + self._difference_ms < first_open_end
+        late = int(inputs[0].column(Partial.ROWS).to_numpy()[is_late].sum())
         partials = inputs[0].filter(pa.array(~is_late))
-        partials = partials.sort_by([("k", "ascending"), ("last_offset", "ascending")]).combine_chunks()
+        partials = partials.sort_by([(Partial.KEY, "ascending"), (Partial.LAST_OFFSET, "ascending")]).combine_chunks()
         layout = ValueLayout(slots_of(aggregation.aggregates))
         store = stores[aggregation.store.name]
         changed = self._changed(layout, partials, store, first_open_end)
@@ -229,8 +230,10 @@ class SlidingAggregateOperator:
 
     def _changed(self, layout: ValueLayout, partials: pa.Table, store: PendingStore, first_open_end: int) -> _Changed:
         segments = store.segments()
-        keys = partials.column("k").cast(pa.binary()).to_pylist()
-        times, offsets, counts = (partials.column(name).to_pylist() for name in ("w", "last_offset", "rows"))
+        keys = partials.column(Partial.KEY).cast(pa.binary()).to_pylist()
+        times, offsets, counts = (
+            partials.column(name).to_pylist() for name in (Partial.WINDOW, Partial.LAST_OFFSET, Partial.ROWS)
+        )
         groups: list[tuple[list[int], list[int]]] = []
         values: list[bytes] = []
         for key, numbers in groupby(range(len(keys)), key=keys.__getitem__):

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.integration.operations.rewind.test_rewind import TASKS, builder_of, last_commit_ms, last_records, rewind
 from tests.integration.restore.test_restore_run import counts_of
 from tests.support.counting import PARTITIONS, CountingApp, CountingSource, counting
+from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.replay import compare_replay, replay
 from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
@@ -32,7 +33,7 @@ from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.stores.session_keys import session_keys
 from tidemark.stores.store_checkpoint import StoreCheckpoint
-from tidemark.tasks.task import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
@@ -67,7 +68,7 @@ class SecondsSource(CountingSource):
             (p, Status.GOOD, len(at), max(at), max(at) // 1000, key, w, len(at))
             for (p, key, w), at in sorted(windows.items())
         ]
-        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "w", "n")
+        names = (*PARTIAL_HEAD, Partial.WINDOW, "n")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 

@@ -1,0 +1,57 @@
+"""Replacing files in one step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark import atomic_file
+from tidemark.atomic_file import replace_file
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_should_give_a_file_the_mode_that_is_asked_for(tmp_path: Path, private: bool, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o666)
+    replace_file(path, "new", synced=False, private=private)
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == mode
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_should_keep_a_file_private_beside_what_a_killed_process_of_the_same_id_left(tmp_path: Path) -> None:
+    left = tmp_path / f"file.{os.getpid()}.tmp"
+    left.write_text("half")
+    left.chmod(0o666)
+    replace_file(tmp_path / "file", "new", synced=False, private=True)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+def test_should_keep_the_old_text_and_leave_nothing_else_if_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(_: int) -> None:
+        raise error
+
+    path = tmp_path / "file"
+    path.write_text("old")
+    monkeypatch.setattr(atomic_file.os, "fsync", fail)
+    with pytest.raises(type(error)):
+        replace_file(path, "new", synced=True)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
