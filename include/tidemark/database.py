@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +30,14 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateIndex, CreateTable
+from tenacity import (
+    retry,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from tidemark.errors import FactsUnavailable, InvalidSettings
 from tidemark.settings import Settings
@@ -103,14 +110,7 @@ class FactsDatabase:
             missing = [table for table in METADATA.sorted_tables if table.name not in self._made]
             if not missing:
                 return
-            for left in reversed(range(_CREATE_TRIES)):
-                try:
-                    _create(self._engine, missing)
-                    break
-                except (IntegrityError, ProgrammingError):
-                    # Of two that create a table at the same moment, Postgres refuses one, even with IF NOT EXISTS.
-                    if not left:
-                        raise
+            _create(self._engine, missing)
             self._made |= {table.name for table in missing}
 
     def _format(self, error: Exception) -> str:
@@ -167,19 +167,27 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+
+
+@retry(
+    retry=retry_if_exception(_is_busy),
+    stop=stop_after_delay(_BUSY_TIMEOUT_S),
+    wait=wait_fixed(_BUSY_PAUSE_S),
+    reraise=True,
+)
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     """Switch to WAL. If two switch a new file at once, SQLite refuses one without waiting for its timeout."""
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(_BUSY_PAUSE_S)
+    cursor.execute("PRAGMA journal_mode = WAL")
 
 
+# Of two that create a table at the same moment, Postgres refuses one, even with IF NOT EXISTS.
+@retry(
+    retry=retry_if_exception_type((IntegrityError, ProgrammingError)),
+    stop=stop_after_attempt(_CREATE_TRIES),
+    reraise=True,
+)
 def _create(engine: Engine, tables: Sequence[Table]) -> None:
     with engine.begin() as connection:
         for table in tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import time
 
 import pytest
 from sqlalchemy import Column, Integer, Table, select
@@ -12,7 +13,6 @@ from sqlalchemy.schema import CreateTable
 from tests.support.event_writing import write
 from tests.support.events import state_event
 
-from tidemark import database as database_module
 from tidemark.database import METADATA, FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
 from tidemark.events import table as events_module
@@ -69,7 +69,7 @@ def test_should_wait_for_another_that_makes_a_new_file(facts, settings, monkeypa
     with sqlite3.connect(settings.var_dir / "facts.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         waited = []
-        monkeypatch.setattr(database_module.time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
+        monkeypatch.setattr(time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
         write_event(facts, state_event("RUNNING"))
     assert len(waited) == 1
     assert len(facts.read(select(EVENTS))) == 1
