@@ -1,4 +1,4 @@
-"""The SQL database of a deployment. A module with a `Table` on `METADATA` adds a table to it.
+"""The SQL database of a deployment. Its tables are on `METADATA`, and the scripts in `migrations` create them.
 
 Several processes use it at once. It is a history of what happened; no stream depends on it.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from alembic.util import CommandError
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -28,11 +28,12 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
-from sqlalchemy.schema import CreateIndex, CreateTable
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tidemark.errors import FactsUnavailable, InvalidSettings
+from tidemark.migrations.upgrade import upgrade_schema
 from tidemark.settings import Settings
 
 METADATA = MetaData()
@@ -41,7 +42,6 @@ _BUSY_TIMEOUT_S = 10
 _BUSY_PAUSE_S = 0.02
 _PRIMARY_CODE = 0xFF
 _CONNECT_TIMEOUT_S = 5
-_CREATE_TRIES = 3
 
 
 def id_column() -> Column[int]:
@@ -57,7 +57,7 @@ class FactsDatabase:
         self._url = facts_url(settings)
         self._secrets = [text for text in (settings.facts_url.get_secret_value(), self._url.password) if text]
         self._engine = _engine(self._url)
-        self._made: set[str] = set()
+        self._has_tables = False
         self._lock = threading.Lock()
 
     @property
@@ -98,20 +98,18 @@ class FactsDatabase:
             ) from None
 
     def _make_tables(self) -> None:
-        """Create missing tables; another process may be doing the same."""
+        """Bring the schema to the newest version, once; another process may be doing the same."""
         with self._lock:
-            missing = [table for table in METADATA.sorted_tables if table.name not in self._made]
-            if not missing:
+            if self._has_tables:
                 return
-            for left in reversed(range(_CREATE_TRIES)):
-                try:
-                    _create(self._engine, missing)
-                    break
-                except (IntegrityError, ProgrammingError):
-                    # Of two that create a table at the same moment, Postgres refuses one, even with IF NOT EXISTS.
-                    if not left:
-                        raise
-            self._made |= {table.name for table in missing}
+            try:
+                upgrade_schema(self._engine)
+            except CommandError as error:
+                raise FactsUnavailable(
+                    f"the database of facts, {self.name}, has the schema of another version of Tidemark ({error}); use that "
+                    "version, or set TIDEMARK_FACTS_URL to another database"
+                ) from None
+            self._has_tables = True
 
     def _format(self, error: Exception) -> str:
         """Return the driver's message in one line, without secrets."""
@@ -167,22 +165,16 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+
+
+@retry(
+    retry=retry_if_exception(_is_busy),
+    stop=stop_after_delay(_BUSY_TIMEOUT_S),
+    wait=wait_fixed(_BUSY_PAUSE_S),
+    reraise=True,
+)
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     """Switch to WAL. If two switch a new file at once, SQLite refuses one without waiting for its timeout."""
-    deadline = time.monotonic() + _BUSY_TIMEOUT_S
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(_BUSY_PAUSE_S)
-
-
-def _create(engine: Engine, tables: Sequence[Table]) -> None:
-    with engine.begin() as connection:
-        for table in tables:
-            connection.execute(CreateTable(table, if_not_exists=True))
-            for index in table.indexes:
-                connection.execute(CreateIndex(index, if_not_exists=True))
+    cursor.execute("PRAGMA journal_mode = WAL")

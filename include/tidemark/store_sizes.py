@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.errors import TidemarkError
 from tidemark.kafka.offsets import EndOffsets
@@ -142,29 +143,25 @@ def _count_keys(folder: Path) -> int:
         return sum(opened.get_column_family(name).property_int_value(_ESTIMATE) or 0 for name in families)
 
 
-def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], StoreCheckpoint | None]:
+# The owner may compact, or drop a segment, between the listing and the opening.
+_read_again = retry(retry=retry_if_exception_type(TidemarkError), stop=stop_after_attempt(_TRIES), reraise=True)
+
+
+@_read_again
+def segments_on_disk(folder: Path) -> tuple[list[int], StoreCheckpoint | None]:
     """Return the numbers of a store's segments, ascending, and its checkpoint. Raises `TidemarkError` if it cannot be read."""
-    try:
-        with _looked_into(folder) as (opened, families):
-            stored = opened.get(CHECKPOINT_KEY)
-            checkpoint = StoreCheckpoint.from_bytes(stored) if isinstance(stored, bytes) else None
-            return sorted(int(name.partition("-")[2]) for name in families), checkpoint
-    except TidemarkError:
-        # As in `estimated_keys`: the owner may have dropped a segment meanwhile.
-        if tries <= 1:
-            raise
-        return segments_on_disk(folder, tries - 1)
+    with _looked_into(folder) as (opened, families):
+        stored = opened.get(CHECKPOINT_KEY)
+        checkpoint = StoreCheckpoint.from_bytes(stored) if isinstance(stored, bytes) else None
+        return sorted(int(name.partition("-")[2]) for name in families), checkpoint
 
 
 def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> KnownSizes:
     """Return RocksDB's estimate of a store's keys, write-ahead log included. Keys written or deleted twice distort it."""
-    for _ in range(_TRIES):
-        try:
-            return KnownSizes(count(folder))
-        except TidemarkError:
-            # The owner compacted, or dropped a segment, between the listing and the opening.
-            continue
-    return KnownSizes(None, "unreadable")
+    try:
+        return KnownSizes(_read_again(count)(folder))
+    except TidemarkError:
+        return KnownSizes(None, "unreadable")
 
 
 def topic_bytes(topics: Sequence[str], settings: Settings) -> TopicBytes:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
 
 from tidemark.devstack.record import AirflowAccess
 from tidemark.errors import TidemarkError
@@ -42,8 +42,9 @@ class AirflowApi:
         self._user = user
         self._password = password
         self._token = ""
-        # The API is on this machine; a proxy from the environment would look for it elsewhere.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        # The API is on this machine: a proxy from the environment would look for it elsewhere, and no redirect is followed.
+        # No connection is kept, because Airflow may be started again between two requests.
+        self._client = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
     @classmethod
     def of(cls, access: AirflowAccess) -> AirflowApi:
@@ -143,22 +144,17 @@ class AirflowApi:
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, token: str, timeout_s: float = _ANSWER_S
     ) -> dict[str, Any]:
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
-        )
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                text = answer.read()
-                return cast(dict[str, Any], json.loads(text)) if text else {}
-        except urllib.error.HTTPError as error:
-            detail = error.read().decode(errors="replace")[:500]
-            raise AirflowRefused(f"Airflow refused {method} {path} with {error.code}: {detail}", error.code) from error
-        except (OSError, ValueError) as error:
+            answer = self._client.request(method, self.url + path, json=body, headers=headers, timeout=timeout_s)
+            answer.raise_for_status()
+            return cast(dict[str, Any], answer.json()) if answer.content else {}
+        except httpx.HTTPStatusError as error:
+            status, detail = error.response.status_code, error.response.text[:500]
+            raise AirflowRefused(f"Airflow refused {method} {path} with {status}: {detail}", status) from error
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise AirflowRefused(f"Airflow does not answer at {self.url} ({error}): see `tidemark status`") from error
 
 
 def _quoted(part: str) -> str:
-    return urllib.parse.quote(part, safe="")
+    return quote(part, safe="")

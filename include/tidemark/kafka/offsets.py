@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+from tenacity.nap import sleep
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.clients import librdkafka_config
@@ -44,18 +44,24 @@ def retry_until_stable(ask: Callable[[], T], group: str, timeout_s: float) -> T:
 
     Blocks. Raises `OutcomeUnknown` for any other `KafkaException`, and if this takes longer than `timeout_s`.
     """
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
-        try:
-            return ask()
-        except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if reason.code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
-                raise OutcomeUnknown(
-                    f"failed to read group {group}: {reason.str()}; try again, or look at the broker's log"
-                ) from error
-            pause.wait(_RETRY_S)
+    try:
+        return _retrying(_COORDINATOR_MOVES, timeout_s)(ask)
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        raise OutcomeUnknown(
+            f"failed to read group {group}: {reason.str()}; try again, or look at the broker's log"
+        ) from error
+
+
+def _retrying(codes: Collection[int], timeout_s: float, pause: Callable[[float], None] = sleep) -> Retrying:
+    """Return a caller that repeats a call while it raises a `KafkaException` with one of the codes."""
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in codes),
+        stop=stop_after_delay(timeout_s),
+        wait=wait_fixed(_RETRY_S),
+        sleep=pause,
+        reraise=True,
+    )
 
 
 def committed_offsets(
@@ -116,7 +122,6 @@ class EndOffsets:
         self._admin = admin
         self._timeout_s = timeout_s
         self._attempt_s = min(timeout_s, max(_ATTEMPT_S, timeout_s / _ATTEMPTS))
-        self._pause = threading.Event()
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
@@ -144,20 +149,19 @@ class EndOffsets:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return self._ask_once(partitions, spec, isolation)
-            except KafkaException as error:
-                reason: KafkaError = error.args[0]
-                # The leader has just moved or been elected; or it is gone, and the client still asks it.
-                if reason.code() not in _LEADER_MOVES or time.monotonic() > deadline:
-                    raise OutcomeUnknown(
-                        f"failed to list the offsets of {partitions[0]}; check that the brokers run, then try again: "
-                        f"{reason.str()}"
-                    ) from error
-                self._pause.wait(_RETRY_S)
-                look_for_leaders(self._admin, self._attempt_s)
+
+        def pause(seconds: float) -> None:
+            # The leader has just moved or been elected; or it is gone, and the client still asks it.
+            sleep(seconds)
+            look_for_leaders(self._admin, self._attempt_s)
+
+        try:
+            return _retrying(_LEADER_MOVES, self._timeout_s, pause)(self._ask_once, partitions, spec, isolation)
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            raise OutcomeUnknown(
+                f"failed to list the offsets of {partitions[0]}; check that the brokers run, then try again: {reason.str()}"
+            ) from error
 
     def _ask_once(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel

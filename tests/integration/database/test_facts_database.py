@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import time
 
 import pytest
-from sqlalchemy import Column, Integer, Table, select
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
+from sqlalchemy import select
 from tests.support.event_writing import write
 from tests.support.events import state_event
 
-from tidemark import database as database_module
-from tidemark.database import METADATA, FactsDatabase
+from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
 from tidemark.events import table as events_module
 from tidemark.events.table import EVENTS, EventReader, write_event
@@ -69,20 +67,10 @@ def test_should_wait_for_another_that_makes_a_new_file(facts, settings, monkeypa
     with sqlite3.connect(settings.var_dir / "facts.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         waited = []
-        monkeypatch.setattr(database_module.time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
+        monkeypatch.setattr(time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
         write_event(facts, state_event("RUNNING"))
     assert len(waited) == 1
     assert len(facts.read(select(EVENTS))) == 1
-
-
-def test_should_get_the_table_of_a_module_that_comes_later(facts):
-    write_event(facts, state_event("RUNNING"))
-    drills = Table("drills_of_a_test", METADATA, Column("id", Integer, primary_key=True), Column("keys", Integer))
-    try:
-        facts.insert(drills, [{"keys": 3}, {"keys": 4}])
-        assert [row.keys for row in facts.read(select(drills).order_by(drills.c.id))] == [3, 4]
-    finally:
-        METADATA.remove(drills)
 
 
 def test_should_write_all_rows_or_none(facts):
@@ -158,9 +146,3 @@ def test_should_not_repeat_a_secret_that_the_driver_repeats(settings, tmp_path, 
     with pytest.raises(FactsUnavailable) as away:
         facts.read(select(EVENTS))
     assert "cannot reach ***" in str(away.value)
-
-
-def test_should_number_rows_by_itself_in_postgres_too():
-    made = str(CreateTable(EVENTS, if_not_exists=True).compile(dialect=postgresql.dialect()))
-    assert "CREATE TABLE IF NOT EXISTS events" in made
-    assert "id BIGSERIAL NOT NULL" in made

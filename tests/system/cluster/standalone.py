@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import psutil
 import pyspark
 
@@ -72,9 +71,9 @@ class Standalone:
 
     def _alive(self) -> int:
         try:
-            with urllib.request.urlopen(f"http://{MASTER}:{self._page}/json/", timeout=5) as page:
-                return int(json.load(page)["aliveworkers"])
-        except (OSError, ValueError):
+            page = httpx.get(f"http://{MASTER}:{self._page}/json/", timeout=5, trust_env=False).raise_for_status()
+            return int(page.json()["aliveworkers"])
+        except (httpx.HTTPError, ValueError):
             # A page that is not there yet, or not whole.
             return 0
 

@@ -29,6 +29,7 @@ class Stub(ThreadingHTTPServer):
         self.tokens = ["first", "second"]
         self.valid = "first"
         self.answers: dict[tuple[str, str], Any] = {}
+        self.moved: dict[str, str] = {}
         self.asked: list[tuple[str, str, Any]] = []
 
     def health(self, **states: str) -> None:
@@ -45,7 +46,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         self.server.asked.append((self.command, self.path, body))
-        if self.path == "/auth/token":
+        if self.path in self.server.moved:
+            self.report(307, {})
+        elif self.path == "/auth/token":
             self.server.valid = self.server.tokens.pop(0)
             self.report(201, {"access_token": self.server.valid})
         elif self.path != "/api/v2/monitor/health" and self.headers["Authorization"] != f"Bearer {self.server.valid}":
@@ -60,6 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
     def report(self, status: int, body: Any) -> None:
         text = json.dumps(body).encode()
         self.send_response(status)
+        if self.path in self.server.moved:
+            self.send_header("Location", self.server.moved[self.path])
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -102,6 +107,21 @@ def test_a_refusal_should_carry_its_status_and_reason(api: AirflowApi) -> None:
     with pytest.raises(AirflowRefused, match=r"PATCH /api/v2/dags/a with 404: .*no such thing") as refused:
         api.unpause("a")
     assert refused.value.status == 404
+
+
+def test_a_proxy_from_the_environment_should_not_be_asked(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "all_proxy"):
+        monkeypatch.setenv(name, f"http://{ports.LOOPBACK}:{ports.free_port()}")
+    stub.health()
+    assert AirflowApi(f"http://{ports.LOOPBACK}:{stub.server_port}", "admin", "secret").unhealthy() == []
+
+
+def test_an_answer_should_not_lead_to_another_server(api: AirflowApi, stub: Stub) -> None:
+    stub.moved["/api/v2/monitor/health"] = f"http://{ports.LOOPBACK}:{stub.server_port}/elsewhere"
+    stub.answers["GET", "/elsewhere"] = {}
+    with pytest.raises(AirflowRefused, match="GET /api/v2/monitor/health with 307"):
+        api.health()
+    assert [path for _, path, _ in stub.asked] == ["/api/v2/monitor/health"]
 
 
 def test_a_server_that_is_away_should_be_named() -> None:

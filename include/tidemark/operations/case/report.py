@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from html import escape
 from typing import Any
 
+from tidemark.html_page import render_page
 from tidemark.operations.case.approval import PlanAnswer
 from tidemark.operations.case.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
 from tidemark.operations.case.plan import format_request
@@ -127,13 +127,6 @@ def _plan(folder: CaseFolder) -> Mapping[str, Any] | None:
     return {name: value for name, value in folder.read("plan.json").items() if name != "content"}
 
 
-_STYLE = (
-    "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left;"
-    "vertical-align:top}.good{color:#176b2c}.bad{color:#a11}pre{white-space:pre-wrap;background:#f6f6f6;padding:1em}"
-)
-
-
 def render(report: Mapping[str, Any]) -> str:
     """Return the page as HTML. It loads nothing from elsewhere."""
     case = Case(**report["case"])
@@ -157,29 +150,9 @@ def render(report: Mapping[str, Any]) -> str:
             ("keys left out", _format(report.get("left_out"))),
             ("keys that differ", _format(report.get("differing"))),
         ]
-    kind = "good" if report["is_as_wanted"] else "bad"
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>{escape(title)}, {escape(case.case_id)}</title><style>{_STYLE}</style></head>",
-        f"<body><h1>{escape(title)}</h1>",
-        f"<p class='{kind}'><strong>{escape(report['outcome'])}</strong></p>",
-        *(f"<p class='bad'>{escape(failure)}</p>" for failure in report["failures"]),
-        _table(None, figures),
-        "<h2>Time line</h2>",
-        _table(
-            ("time", "step", "what", "message"),
-            [(format_time(n["time_ms"]), n["step"], n["what"], n["message"]) for n in report["time_line"]],
-        ),
-    ]
-    if report["plan"] is not None:
-        parts += ["<h2>The plan that was shown</h2>", f"<pre>{escape(report['plan']['summary'])}</pre>"]
-    return "".join([*parts, "</body></html>\n"])
-
-
-def _table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
-    top = "" if head is None else "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>{top}{body}</table>"
+    return render_page(
+        "operations/case/report.html", title=title, case=case, report=report, figures=figures, time=format_time
+    )
 
 
 def _format(figure: Any) -> str:

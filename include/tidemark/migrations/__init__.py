@@ -1,0 +1,1 @@
+"""The schema of the database of facts, as scripts that Alembic runs in order."""
