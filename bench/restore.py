@@ -264,7 +264,7 @@ class _LevelStandby:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._running = running(subject.tidemark("standby", "pulse_counting"), subject.folder / "standby.log")
+        self._running = running(subject.tidemark("standby", "run", "pulse_counting"), subject.folder / "standby.log")
 
     def __enter__(self) -> None:
         started = self._running.__enter__()

@@ -85,7 +85,7 @@ with dag:
 
     @task(trigger_rule="all_done")
     def differences(**context: Any) -> list[dict[str, str]]:
-        """List what `tidemark topics apply` would set. Skipped if `apply` is off or nothing differs."""
+        """List what `tidemark topics run` would set. Skipped if `apply` is off or nothing differs."""
         if not context["params"]["apply"]:
             raise AirflowSkipException("no topic is changed: the parameter apply is off")
         from dataclasses import asdict

@@ -21,14 +21,14 @@ docs/audit.md.
 | expectation | what to do |
 |---|---|
 | ranges…, batches…, stream_time_never… | Another writer uses this group or transactional id. Stop it. |
-| outputs_are_not_lost | Run `tidemark rewind <name> --to TIME`, with a time before the batch in the message. |
+| outputs_are_not_lost | Run `tidemark rewind run <name> --to TIME`, with a time before the batch in the message. |
 | changelogs…, every_update…, the_last_value…, finals… | `tidemark restore plan <name>`, `run`; or the rewind above. |
 | outputs_are_not_doubled, no_update…, one_final…, updates… | Another program writes here. See the quarantined rows. |
 | no_transaction_hangs | `tidemark check lag <name>` prints the command that aborts the transaction. |
 | any other | Do what the message says. |
 
 Unexpected rows are in `var/audit/<app>/quarantine/` with topic, partition and offset; the page is in
-`var/audit/<app>/pages/`. A range that was audited is not read again, except by `tidemark audit <name> --whole`. *Skipped*
+`var/audit/<app>/pages/`. A range that was audited is not read again, except by `tidemark audit run <name> --whole`. *Skipped*
 means that there was no new batch, or that a check itself broke.
 """
 

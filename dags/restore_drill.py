@@ -20,7 +20,7 @@ Takes a savepoint of each running application. Rebuilds all of its tasks in anot
 once from an older savepoint and the changelogs' tails, and compares every key. Then the rebuilt tasks follow the changelogs
 for some batches and are compared with a second savepoint. The stream keeps running and is not changed.
 
-- *Success*: nothing to do. RTO, RPO, keys, bytes and rates are in the log and in `tidemark drill NAME --history`.
+- *Success*: nothing to do. RTO, RPO, keys, bytes and rates are in the log and in `tidemark drill history NAME`.
 - *Skipped*, not enough evidence: the log says what was missing. No new input arrived to follow; or nothing (or not
   everything) could be compared because a changelog has lost its beginning; or `min.compaction.lag.ms` of a changelog is
   shorter than the drill.
@@ -39,7 +39,7 @@ Looks up the last restore drill that each application passed, in the history of 
 
 ### When it fails
 The last passing drill is older than allowed, or no drill has ever passed. Trigger `restore_drill` for the application, and
-read why the last drills did not pass: `tidemark drill <name> --history --json`.
+read why the last drills did not pass: `tidemark drill history <name> --json`.
 """
 
 

@@ -20,7 +20,7 @@ keys.
 | message | what to do |
 |---|---|
 | windows are dropped while records may still come | Raise `retention=` in the topology. |
-| a restore lacks windows that are still live | `tidemark topics plan <name>`, then `tidemark topics apply <name>` |
+| a restore lacks windows that are still live | `tidemark topics plan <name>`, then `tidemark topics run <name>` |
 | a restore loses keys | The same. For a table's own source topic, run the command in the message. |
 
 Warnings leave the task green: a changelog has lost its beginning (take a savepoint), expired segments are on disk (check

@@ -33,7 +33,10 @@ _COMMITS = "another writer may use this group or this transactional id: stop it,
 _WRITER = (
     "look at the quarantined coordinates: another program wrote there, or the instance that wrote the batch has a fault"
 )
-_STATE = "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind` takes it back in time"
+_STATE = (
+    "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind plan`, then `run`, takes "
+    "it back in time"
+)
 
 CHECKS: tuple[Check, ...] = (
     Check(

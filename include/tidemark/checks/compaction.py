@@ -192,14 +192,14 @@ def _of_partition(
     if "compact" not in found.cleanup_policy:
         return (
             Verdict.FAILED,
-            f"cleanup.policy={','.join(sorted(found.cleanup_policy))}, so it is never compacted; `tidemark topics apply "
+            f"cleanup.policy={','.join(sorted(found.cleanup_policy))}, so it is never compacted; `tidemark topics run "
             f"{topology}`",
         )
     if "delete" in found.cleanup_policy and found.retention_bytes >= 0:
         return (
             Verdict.FAILED,
             f"retention.bytes={found.retention_bytes}, so the broker deletes its oldest records, also live ones; "
-            f"`tidemark topics apply {topology}`",
+            f"`tidemark topics run {topology}`",
         )
     if sample.hidden_from is not None:
         return (
@@ -284,9 +284,9 @@ def _remedy(found: CompactionSettings, changes: Mapping[str, str], topology: str
         )
     summary = ", ".join(f"{name}={value}" for name, value in changes.items())
     if all(found.wanted.get(name) == value for name, value in changes.items()):
-        return f"The topology asks for {summary}: `tidemark topics apply {topology}`"
+        return f"The topology asks for {summary}: `tidemark topics run {topology}`"
     return (
-        f"Give the store topic_config or profile='aggressive_compaction' ({summary}), then `tidemark topics apply "
+        f"Give the store topic_config or profile='aggressive_compaction' ({summary}), then `tidemark topics run "
         f"{topology}`"
     )
 

@@ -104,7 +104,7 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
             Verdict.FAILED,
             f"{_named(newest)} {committed} is below the low watermark {newest.low_offset}: {newest.low_offset - committed} "
             f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to continue without them: `tidemark "
-            f"offsets reset {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
+            f"reset run {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
             "other partitions",
         )
     if committed > newest.end_offset:

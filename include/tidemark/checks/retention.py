@@ -317,4 +317,4 @@ def _remedy(topic: TopicSettings, topology: str) -> str:
             f"`tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
             "cleanup.policy=compact`"
         )
-    return f"`tidemark topics apply {topology}`"
+    return f"`tidemark topics run {topology}`"

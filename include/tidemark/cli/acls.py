@@ -37,8 +37,8 @@ def acls(
 ) -> None:
     """Print the smallest set of ACLs for an application's instances, as calls of `kafka-acls.sh`; changes nothing.
 
-    With --operator, print those for a person who runs `restore`, `rewind`, `offsets reset`, `rescale`, `upgrade`, `changelog
-    repair`, `topics apply` and `dlq`.
+    With --operator, print those for a person who uses `restore`, `rewind`, `reset`, `rescale`, `upgrade`, `repair`,
+    `topics` and `dlq`.
     """
     kind, _, name = principal.partition(":")
     if not kind or not name:

@@ -1,4 +1,4 @@
-"""`tidemark audit`: check that every record was processed exactly once and that the results are right."""
+"""Check that every record was processed exactly once and that the results are right."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
+app = typer.Typer(no_args_is_help=True)
 _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
 
-def audit(
+@app.command()
+def run(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
     batches: Annotated[
         int | None, typer.Option(min=1, help="most batches of each task; default: audit_batches")

@@ -1,4 +1,4 @@
-"""`tidemark clean`: remove leftovers of commands and instances from this disk, after showing them and asking."""
+"""Remove leftovers of commands and instances from this disk, after showing them and asking."""
 
 from __future__ import annotations
 
@@ -18,47 +18,50 @@ from tidemark.operations.copy_sources import copy_sources
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+_Previous = Annotated[
+    bool,
+    typer.Option("--previous", help="also state that restores and rewinds have replaced: no rollback after that"),
+]
 _MB = 1_000_000
 _DAY_MS = 86_400_000
 
 
-def clean(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    previous: Annotated[
-        bool,
-        typer.Option("--previous", help="also state that restores and rewinds have replaced: no rollback after that"),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print what would be removed as JSON, and change nothing")
-    ] = False,
-    run: Annotated[bool, typer.Option("--run", help="do it; the files of running instances stay")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
+@app.command()
+def plan(
+    topology: _Topology,
+    previous: _Previous = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
-    """Show leftovers of killed commands and of other instances, and which of them can go; with --run, ask and remove them.
+    """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
+    kit = _kit(topology)
+    made = _clean(kit, previous).show()
+    if as_json:
+        typer.echo(json.dumps([_listed(each) for each in made.judged], indent=2))
+        return
+    _show(made, kit.settings.state_dir)
+    command = f"tidemark clean run{' --previous' if previous else ''}"
+    Console().print(f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove")
+
+
+@app.command()
+def run(
+    topology: _Topology,
+    previous: _Previous = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Show leftovers as `plan` does, ask, then remove those that can go.
 
     Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
     """
-    if yes and not run:
-        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
-    if as_json and run:
-        raise typer.BadParameter("it only shows and is not valid with --run", param_hint="--json")
-    settings, plan, console = Settings.load(), load(topology).plan(), Console()
-    kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
-    work = Clean(kit, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
-    if as_json:
-        typer.echo(json.dumps([_listed(each) for each in work.show().judged], indent=2))
-        return
-    if not run:
-        made = work.show()
-        _show(made, settings.state_dir)
-        console.print("nothing was changed; --run removes it" if made.removed else "there is nothing to remove")
-        return
+    kit, console = _kit(topology), Console()
 
     def approve(made: CleanPlan) -> bool:
-        _show(made, settings.state_dir)
+        _show(made, kit.settings.state_dir)
         return not made.removed or yes or typer.confirm("remove it?")
 
-    done = work.run(approve)
+    done = _clean(kit, previous).run(approve)
     if done is None:
         console.print("nothing was changed")
         raise typer.Exit(1)
@@ -66,6 +69,16 @@ def clean(
         console.print("there is nothing to remove")
         return
     console.print(f"removed {len(done.removed)} leftovers, {done.bytes / _MB:.1f} MB")
+
+
+def _kit(topology: str) -> RestoreKit:
+    settings, application = Settings.load(), load(topology).plan()
+    return RestoreKit.of(application, settings, copy_sources(application, settings), wall_clock_ms)
+
+
+def _clean(kit: RestoreKit, previous: bool) -> Clean:
+    console = Console()
+    return Clean(kit, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
 
 
 def _show(made: CleanPlan, state_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tidemark drill`: test whether the state can be rebuilt, how long that takes, and whether it is the same."""
+"""Test whether the state can be rebuilt, how long that takes, and whether it is the same."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 _EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
 
 
-def drill(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+@app.command()
+def run(
+    topology: _Topology,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
     follow_batches: Annotated[int, typer.Option(min=0, help="batches that the rebuilt tasks follow")] = 3,
     follow_for: Annotated[str, typer.Option(help="longest time to wait for them, such as `2m`")] = "2m",
-    history: Annotated[bool, typer.Option("--history", help="show earlier drills, run none")] = False,
 ) -> None:
     """Rebuild every task elsewhere while the application runs, and compare key by key.
 
@@ -45,9 +47,6 @@ def drill(
     plan = load(topology).plan()
     facts = FactsDatabase(settings)
     try:
-        if history:
-            _show_history(facts, plan.application_id, as_json)
-            return
         messages = Console(stderr=True, highlight=False, markup=False)
         options = DrillOptions(follow_batches, duration_ms(follow_for, "--follow-for") / 1000)
         kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
@@ -62,6 +61,36 @@ def drill(
         facts.close()
     typer.echo(json.dumps(report.to_dict(), indent=1)) if as_json else _show(report)
     sys.exit(_EXIT.get(report.verdict, ExitCode.OK))
+
+
+@app.command()
+def history(
+    topology: _Topology,
+    as_json: Annotated[bool, typer.Option("--json", help="print the whole reports, for a program")] = False,
+) -> None:
+    """Show earlier drills, the newest first."""
+    application_id = load(topology).plan().application_id
+    facts = FactsDatabase(Settings.load())
+    try:
+        found = list(past_drills(facts, application_id))
+    finally:
+        facts.close()
+    if as_json:
+        typer.echo(json.dumps([dict(past.report) for past in found], indent=1))
+        return
+    table = Table()
+    table.add_column("drill", overflow="fold")
+    for heading in ("ended", "verdict", "RTO, s", "RPO", "keys", "bytes"):
+        table.add_column(heading)
+    table.add_column("compared\nleft out\ndiffering", justify="right")
+    for past in found:
+        rto = "" if past.rto_s is None else f"{past.rto_s:,.1f}"
+        rpo = "" if past.rpo_offsets is None else f"{past.rpo_offsets:,} offsets, {past.rpo_s:,.1f} s"
+        ended = format_time(past.ended_ms)
+        whole = past.report["figures"][RebuildMethod.CHANGELOG]
+        compared = "\n".join(f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
+        table.add_row(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), compared)
+    Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill run` runs one")
 
 
 def _show(report: DrillReport) -> None:
@@ -93,23 +122,3 @@ def _show(report: DrillReport) -> None:
             console.print(f"{finding.verdict}: {finding.subject}: {finding.message}")
     claim = f"; {report.claim}" if report.verdict is Verdict.OK else ""
     console.print(f"drill {report.drill_id}: {report.verdict}{claim}")
-
-
-def _show_history(facts: FactsDatabase, application_id: str, as_json: bool) -> None:
-    found = list(past_drills(facts, application_id))
-    if as_json:
-        typer.echo(json.dumps([dict(past.report) for past in found], indent=1))
-        return
-    table = Table()
-    table.add_column("drill", overflow="fold")
-    for heading in ("ended", "verdict", "RTO, s", "RPO", "keys", "bytes"):
-        table.add_column(heading)
-    table.add_column("compared\nleft out\ndiffering", justify="right")
-    for past in found:
-        rto = "" if past.rto_s is None else f"{past.rto_s:,.1f}"
-        rpo = "" if past.rpo_offsets is None else f"{past.rpo_offsets:,} offsets, {past.rpo_s:,.1f} s"
-        ended = format_time(past.ended_ms)
-        whole = past.report["figures"][RebuildMethod.CHANGELOG]
-        compared = "\n".join(f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
-        table.add_row(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), compared)
-    Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill` runs one")

@@ -1,8 +1,10 @@
 """Entry point of `tidemark`.
 
 Each module in this folder is a command of the same name: `up.py` has the function `up`, whose docstring is its help. A
-module with a `typer.Typer` named `app` is a group of commands instead. Only the module of the command that is called is
-imported, so that one command does not wait for the imports of another.
+module with a `typer.Typer` named `app` is a noun with verbs instead: `upgrade.py` has `plan` and `run`, which are
+`tidemark upgrade plan` and `tidemark upgrade run`, and the module's docstring is the help of the noun. `plan` shows what
+would happen and changes nothing; `run` does it. Only the module of the command that is called is imported, so that one
+command does not wait for the imports of another.
 """
 
 from __future__ import annotations
@@ -12,13 +14,25 @@ import logging
 import pkgutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from tidemark.atomic_file import as_full_disk, keep_files_private
 from tidemark.errors import TidemarkError
 
 _NOT_COMMANDS = {"main"}
+
+
+class NounGroup(TyperGroup):
+    """A noun with its verbs. A wrong verb is an error that names the right ones."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the verb's name, its command and the remaining arguments. Raises a usage error if there is no such verb."""
+        if args and args[0] not in self.commands:
+            ctx.fail(f"No such command '{args[0]}'. `{ctx.command_path}` has: {', '.join(self.commands)}.")
+        return super().resolve_command(ctx, args)
 
 
 def command_names() -> list[str]:
@@ -42,7 +56,7 @@ def build(names: list[str]) -> typer.Typer:
         module = importlib.import_module(f"tidemark.cli.{name.replace('-', '_')}")
         group = getattr(module, "app", None)
         if isinstance(group, typer.Typer):
-            app.add_typer(group, name=name, help=module.__doc__)
+            app.add_typer(group, name=name, help=module.__doc__, cls=NounGroup)
         else:
             context = getattr(module, "CONTEXT_SETTINGS", {})
             app.command(name, context_settings=context)(getattr(module, name.replace("-", "_")))

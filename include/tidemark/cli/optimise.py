@@ -1,4 +1,4 @@
-"""`tidemark optimise`: what `Topology(optimised=True)` would change, and how much it saves."""
+"""Show what `Topology(optimised=True)` would change, and measure how much it saves."""
 
 from __future__ import annotations
 
@@ -10,39 +10,55 @@ import typer
 
 from tidemark.clock import wall_clock_ms
 from tidemark.topology.optimisation import PlanDifference, difference
+from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
 if TYPE_CHECKING:
     from tidemark.devstack.measure import Measured
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-def optimise(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    measure: Annotated[bool, typer.Option("--measure", help="run both plans on generated records")] = False,
-    records: Annotated[int, typer.Option(min=10, help="records for each source, with --measure")] = 200_000,
+
+@app.command()
+def plan(topology: _Topology) -> None:
+    """Show the topics that optimised=True merges and the changelogs it saves."""
+    _compare(topology)
+
+
+@app.command()
+def measure(
+    topology: _Topology,
+    records: Annotated[int, typer.Option(min=10, help="records for each source")] = 200_000,
     seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
 ) -> None:
-    """Show the topics that optimised=True merges and the changelogs it saves; with --measure, also records/s and bytes.
+    """Show what `plan` shows, then run both plans on generated records and compare records/s and bytes.
 
-    Measuring starts a broker and one instance for each plan, one after the other, and takes a minute or two. It uses no
+    This starts a broker and one instance for each plan, one after the other, and takes a minute or two. It uses no
     broker but its own.
     """
-    plain, optimised = (load(topology, optimised=wanted).plan() for wanted in (False, True))
-    found = difference(plain, optimised)
-    typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
-    if not measure or found.is_empty:
+    plain, optimised, found = _compare(topology)
+    if found.is_empty:
         return
     from tidemark.devstack.measure import MeasuredLoad
-    from tidemark.devstack.measure import measure as run
+    from tidemark.devstack.measure import measure as measured
 
     # Event time ends now: an event ahead of the clock is a bad record.
     made = MeasuredLoad(records, seed, wall_clock_ms())
     results = []
-    for plan, wanted in ((plain, False), (optimised, True)):
+    for version, wanted in ((plain, False), (optimised, True)):
         typer.echo(f"measuring {'with' if wanted else 'without'} optimised=True …")
         with tempfile.TemporaryDirectory(prefix="tidemark-measure-") as folder:
-            results.append(run(topology, plan, optimised=wanted, load=made, folder=Path(folder)))
+            results.append(measured(topology, version, optimised=wanted, load=made, folder=Path(folder)))
     typer.echo("\n".join(report(*results)))
+
+
+def _compare(topology: str) -> tuple[TopologyPlan, TopologyPlan, PlanDifference]:
+    """Print what optimised=True changes. Returns the plan without it, the plan with it, and their difference."""
+    plain, optimised = (load(topology, optimised=wanted).plan() for wanted in (False, True))
+    found = difference(plain, optimised)
+    typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
+    return plain, optimised, found
 
 
 def lines(name: str, found: PlanDifference, *, already: bool) -> list[str]:

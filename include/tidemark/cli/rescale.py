@@ -1,4 +1,4 @@
-"""`tidemark rescale`: change the number of tasks, and move the state of each key to the task of its records."""
+"""Change the number of tasks, and move the state of each key to the task of its records."""
 
 from __future__ import annotations
 
@@ -14,35 +14,43 @@ from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+_Tasks = Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")]
 
-def rescale(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")],
-    run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
+
+@app.command()
+def plan(topology: _Topology, tasks: _Tasks) -> None:
+    """Show what a change of the number of tasks moves; changes nothing, the application may run."""
+    _show(_rescale(load(topology).plan(), tasks).show())
+    Console().print("nothing was changed; stop the application, then use `tidemark rescale run`")
+
+
+@app.command()
+def run(
+    topology: _Topology, tasks: _Tasks, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False
 ) -> None:
-    """Show what a change of the number of tasks moves; with --run, ask, then move state, offsets and commits in one step."""
-    if yes and not run:
-        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
-    console, plan = Console(), load(topology).plan()
-    work = Rescale(
-        plan, Settings.load(), wall_clock_ms, tasks, LoggingRestoreListener(), probe_from_environment(), console.print
-    )
-    if not run:
-        _show(work.show())
-        console.print("nothing was changed; stop the application and give --run to do it")
-        return
+    """Show the plan, ask, then move state, offsets and commit records in one step; all instances must be stopped."""
+    console, application = Console(), load(topology).plan()
 
     def approve(made: RescalePlan) -> bool:
         _show(made)
         return yes or typer.confirm("rescale as planned?")
 
-    if not work.run(approve):
+    if not _rescale(application, tasks).run(approve):
         console.print("nothing was changed")
         raise typer.Exit(1)
-    console.print(f"{plan.application_id} has {tasks} tasks per sub-topology; start the application")
+    console.print(f"{application.application_id} has {tasks} tasks per sub-topology; start the application")
+
+
+def _rescale(application: TopologyPlan, tasks: int) -> Rescale:
+    return Rescale(
+        application, Settings.load(), wall_clock_ms, tasks, LoggingRestoreListener(), probe_from_environment(),
+        Console().print,
+    )  # fmt: skip
 
 
 def _show(made: RescalePlan) -> None:

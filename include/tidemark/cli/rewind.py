@@ -1,4 +1,4 @@
-"""`tidemark rewind`: return to the state of an earlier time, after showing the plan and asking."""
+"""Return to the state of an earlier time, after showing the plan and asking."""
 
 from __future__ import annotations
 
@@ -24,42 +24,52 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+_To = Annotated[str, typer.Option("--to", help="2026-08-01T12:00:00Z, epoch milliseconds, or -10m")]
 
-def rewind(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    to: Annotated[str, typer.Option("--to", help="2026-08-01T12:00:00Z, epoch milliseconds, or -10m")],
-    run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
-) -> None:
-    """Show what a return to a time would change; with --run, ask, then write state, offsets and commit records in one step."""
+
+@app.command()
+def plan(topology: _Topology, to: _To) -> None:
+    """Show what a return to a time would change; changes nothing, the application may run."""
+    at_ms, kit = _time(to), _kit(topology)
+    with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
+        _show(_rewind(kit, Path(temporary)).plan(at_ms))
+        Console().print("nothing was changed; stop the application, then use `tidemark rewind run`")
+
+
+@app.command()
+def run(topology: _Topology, to: _To, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False) -> None:
+    """Show the plan, ask, then write state, offsets and commit records in one step; all instances must be stopped."""
+    at_ms, kit, console = _time(to), _kit(topology), Console()
+
+    def approve(made: RewindPlan) -> bool:
+        _show(made)
+        return yes or typer.confirm("rewind as planned?")
+
+    if not _rewind(kit, kit.settings.state_dir).run(at_ms, approve):
+        console.print("nothing was changed")
+        raise typer.Exit(1)
+    console.print(f"{kit.plan.application_id} is rewound; start the application")
+
+
+def _time(to: str) -> int:
     try:
-        at_ms = parse_time(to, wall_clock_ms())
+        return parse_time(to, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--to") from error
-    if yes and not run:
-        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
-    settings = Settings.load()
-    plan = load(topology).plan()
-    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms, Command.RESTORE)
-    console, probe = Console(), probe_from_environment()
-    name = new_id()
-    with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
-        state_dir = settings.state_dir if run else Path(temporary)
-        workspace = Workspace(state_dir, plan.application_id, name, REWINDS_FOLDER)
-        work = Rewind(PastBuilder(kit, LoggingRestoreListener(), probe, console.print), workspace, probe, console.print)
-        if not run:
-            _show(work.plan(at_ms))
-            console.print("nothing was changed; stop the application and give --run to do it")
-            return
 
-        def approve(made: RewindPlan) -> bool:
-            _show(made)
-            return yes or typer.confirm("rewind as planned?")
 
-        if not work.run(at_ms, approve):
-            console.print("nothing was changed")
-            raise typer.Exit(1)
-    console.print(f"{plan.application_id} is rewound; start the application")
+def _kit(topology: str) -> RestoreKit:
+    settings, application = Settings.load(), load(topology).plan()
+    return RestoreKit.of(application, settings, past_sources(application, settings), wall_clock_ms, Command.RESTORE)
+
+
+def _rewind(kit: RestoreKit, state_dir: Path) -> Rewind:
+    """Return the rewind that builds the past below `state_dir`."""
+    probe, report = probe_from_environment(), Console().print
+    workspace = Workspace(state_dir, kit.plan.application_id, new_id(), REWINDS_FOLDER)
+    return Rewind(PastBuilder(kit, LoggingRestoreListener(), probe, report), workspace, probe, report)
 
 
 def _show(made: RewindPlan) -> None:

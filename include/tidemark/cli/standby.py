@@ -1,4 +1,4 @@
-"""`tidemark standby`: warm copies of an application's stores on this machine."""
+"""Keep warm copies of an application's stores on this machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark.standby")
 
+app = typer.Typer(no_args_is_help=True)
 _LOG_EVERY_S = 5.0
 
 
-def standby(
+@app.command()
+def run(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
     number: Annotated[int, typer.Option(min=0, help="number of this standby, if a machine has several")] = 0,
 ) -> None:

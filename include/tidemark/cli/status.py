@@ -158,7 +158,7 @@ def show_holds(holds: list[dict[str, Any]]) -> None:
         "application", "held by", "since", "why", "", title="holds: nothing is launched", title_justify="left"
     )
     for row in holds:
-        stale = "" if row["stale"] is None else f"[red]stale[/red]: {row['stale']}; `tidemark clean` removes it"
+        stale = "" if row["stale"] is None else f"[red]stale[/red]: {row['stale']}; `tidemark clean run` removes it"
         table.add_row(row["application"], row["by"], format_time(row["since_ms"]), row["reason"], stale)
     if holds:
         Console().print(table)
@@ -168,7 +168,7 @@ def show_leftovers(leftovers: list[dict[str, Any]], settings: Settings, now: flo
     """Print leftovers, with the age since they were last written."""
     table = Table(
         "application", "what", "where", "MB", "days", "why",
-        title="leftovers: `tidemark clean NAME` shows which can be removed", title_justify="left",
+        title="leftovers: `tidemark clean plan NAME` shows which can be removed", title_justify="left",
     )  # fmt: skip
     for row in leftovers:
         path = Path(row["path"])

@@ -38,7 +38,7 @@ def plan(topology: _Topology) -> None:
 
 
 @app.command()
-def apply(topology: _Topology) -> None:
+def run(topology: _Topology) -> None:
     """Print the differences, then change the settings of the existing topics."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))

@@ -1,4 +1,4 @@
-"""`tidemark upgrade`: change from the version that ran to that of the module, and keep the state that can be kept."""
+"""Change from the version that ran to that of the module, and keep the state that can be kept."""
 
 from __future__ import annotations
 
@@ -18,49 +18,61 @@ from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies, in the new version")]
+_Rename = Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")]
+_Drop = Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version to drop")]
+_Add = Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")]
 
-def upgrade(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies, in the new version")],
-    rename: Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version to drop")
-    ] = None,
-    add: Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")] = None,
-    run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
-) -> None:
-    """Show what happens to each store; with --run, ask, then change state, offsets and commit records in one step.
+
+@app.command()
+def plan(topology: _Topology, rename: _Rename = None, drop: _Drop = None, add: _Add = None) -> None:
+    """Show what happens to each store; changes nothing, the application may run.
 
     Ends with 30 if the upgrade is refused.
     """
-    if yes and not run:
-        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     console = Console()
-    plan = load(topology).plan()
-    work = Upgrade(
-        plan, Settings.load(), wall_clock_ms, rename or [], drop or [], add or [], LoggingRestoreListener(),
-        probe_from_environment(), console.print,
-    )  # fmt: skip
-    if not run:
-        with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
-            made = work.show(Path(temporary))
-        _show(made)
-        if made.refused:
-            console.print("nothing was changed; the upgrade is refused")
-            raise typer.Exit(ExitCode.REFUSED)
-        console.print("nothing was changed; stop the application and give --run to do it")
-        return
+    with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
+        made = _upgrade(load(topology).plan(), rename, drop, add).show(Path(temporary))
+    _show(made)
+    if made.refused:
+        console.print("nothing was changed; the upgrade is refused")
+        raise typer.Exit(ExitCode.REFUSED)
+    console.print("nothing was changed; stop the application, then use `tidemark upgrade run`")
 
-    def approve(planned: UpgradePlan) -> bool:
-        _show(planned)
+
+@app.command()
+def run(
+    topology: _Topology,
+    rename: _Rename = None,
+    drop: _Drop = None,
+    add: _Add = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Show the plan, ask, then change state, offsets and commit records in one step; all instances must be stopped.
+
+    Ends with 30 if the upgrade is refused.
+    """
+    console, version = Console(), load(topology).plan()
+
+    def approve(made: UpgradePlan) -> bool:
+        _show(made)
         return yes or typer.confirm("upgrade as planned?")
 
-    if not work.run(approve):
+    if not _upgrade(version, rename, drop, add).run(approve):
         console.print("nothing was changed")
         raise typer.Exit(1)
-    console.print(f"{plan.application_id} is at version {plan.version}; start the application")
+    console.print(f"{version.application_id} is at version {version.version}; start the application")
+
+
+def _upgrade(version: TopologyPlan, rename: list[str] | None, drop: list[str] | None, add: list[str] | None) -> Upgrade:
+    return Upgrade(
+        version, Settings.load(), wall_clock_ms, rename or [], drop or [], add or [], LoggingRestoreListener(),
+        probe_from_environment(), Console().print,
+    )  # fmt: skip
 
 
 def _show(made: UpgradePlan) -> None:

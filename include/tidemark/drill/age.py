@@ -11,7 +11,9 @@ SUBJECT = "last passing drill"
 def drill_age(last_passed_ms: int | None, max_age_ms: int, now_ms: int) -> Finding:
     """Return OK up to and including an age of `max_age_ms`. `last_passed_ms` is None if no drill has passed."""
     if last_passed_ms is None:
-        return Finding(SUBJECT, Verdict.FAILED, "no drill has ever passed: trigger restore_drill, or `tidemark drill`")
+        return Finding(
+            SUBJECT, Verdict.FAILED, "no drill has ever passed: trigger restore_drill, or use `tidemark drill run`"
+        )
     age_ms = max(0, now_ms - last_passed_ms)
     evidence = {"age_ms": age_ms, "max_age_ms": max_age_ms, "last_passed_ms": last_passed_ms}
     if age_ms <= max_age_ms:

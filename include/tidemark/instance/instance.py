@@ -316,7 +316,7 @@ class Instance:
                 raise OutcomeUnknown(f"{partition.topic} has more partitions now: the instance starts again with them")
             raise StartRefused(
                 f"{partition.topic} now has more than its {self._partitions[partition.topic]} partitions: records of "
-                "one key are in two of them; stop the application and run `tidemark rescale`"
+                "one key are in two of them; stop the application and use `tidemark rescale run`"
             )
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 

@@ -23,17 +23,20 @@ from tidemark.topology.plan import TopologyPlan
 
 
 class Command(StrEnum):
-    """A command that reads or changes a stopped application, by its name in `tidemark`."""
+    """A command that reads or changes a stopped application, by its name in `tidemark`.
+
+    A noun alone stands for all its verbs.
+    """
 
     RESTORE = "restore"
     FROM_SOURCE = "restore --from source"
     REWIND = "rewind"
-    RESET = "offsets reset"
+    RESET = "reset"
     RESCALE = "rescale"
     UPGRADE = "upgrade"
-    REPAIR = "changelog repair"
+    REPAIR = "repair"
     SHOW_SETTINGS = "topics plan"
-    APPLY_SETTINGS = "topics apply"
+    APPLY_SETTINGS = "topics run"
     LIST_LETTERS = "dlq list"
     REPLAY_LETTERS = "dlq replay"
     PURGE_LETTERS = "dlq purge"
@@ -145,7 +148,7 @@ def _of(topics: OperatorTopics, command: Command) -> Iterator[Acl]:
         yield from _each([*internal, *used.sources], "Describe", "`topics plan` lists the topics")
         yield from _each(internal, "DescribeConfigs", "`topics plan` compares its settings")
         if command is Command.APPLY_SETTINGS:
-            yield from _each(internal, "AlterConfigs", "`topics apply` sets what differs")
+            yield from _each(internal, "AlterConfigs", "`topics run` sets what differs")
         return
     yield from _each(used.sources, "Describe", "its end offsets are read")
     yield from _each(used.repartitions, "Describe", "its end offsets are read")
@@ -165,7 +168,7 @@ def _of(topics: OperatorTopics, command: Command) -> Iterator[Acl]:
     if command is Command.RESCALE:
         yield from _each([commits_topic(app), dlq_topic(app)], "Alter", "more tasks need more partitions")
     if command is Command.RESET:
-        yield from _each(used.repartitions, "Create", "`offsets reset` creates it again if it was deleted")
+        yield from _each(used.repartitions, "Create", "`reset run` creates it again if it was deleted")
     if command in (Command.REWIND, Command.REPAIR):
         yield from _each(used.changelogs, "Write", "keys that differ are written to it")
 

@@ -287,7 +287,7 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
     if found.partitions < spec.partitions or (found.partitions > spec.partitions and not spec.may_have_more):
         raise PreflightFailed(
             f"topic {spec.name} has {found.partitions} partitions, but its tasks need {spec.partitions}: the source's "
-            "partition count has changed; restore the old count, or run `tidemark rescale` for the application"
+            "partition count has changed; restore the old count, or run `tidemark rescale run` for the application"
         )
     if found.replicas < replication_factor:
         raise PreflightFailed(
@@ -301,7 +301,7 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
         if not _is_enough(key, value, needed):
             raise PreflightFailed(
                 f"topic {spec.name} has {key}={value}, but the application needs {needed}; see `tidemark topics "
-                f"plan`, then `tidemark topics apply`; or `tidemark kafka configs --alter --entity-type topics "
+                f"plan`, then `tidemark topics run`; or `tidemark kafka configs --alter --entity-type topics "
                 f"--entity-name {spec.name} --add-config {key}=[{needed}]`"
             )
 

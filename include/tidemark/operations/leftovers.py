@@ -62,7 +62,7 @@ class LeftoverKind(StrEnum):
     UNFINISHED = "unfinished restore"
     BUILT = "built by a command that ended"
     PREVIOUS = "replaced state"
-    REMOVED = "taken out by `tidemark clean`"
+    REMOVED = "taken out by `tidemark clean run`"
     TEMPORARY = "temporary files"
 
 
@@ -126,7 +126,7 @@ def find_leftovers(
         for path in abandoned_folders(folders)
     ]
     beside += [
-        _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while removing it")
+        _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean run` was killed while removing it")
         for path in sorted((state_dir / REMOVED_FOLDER / app).glob("*"))
     ]
     return found + [each for each in beside if each.kind is LeftoverKind.PREVIOUS or not is_held]

@@ -83,7 +83,7 @@ def committed_progress_of(found: TaskEvidence) -> CommittedProgress | Fresh | Re
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
                 f"processed up to {next_offset}: the records in between have been deleted",
-                f"raise retention.ms of {source.partition.topic}; to continue without them: `tidemark offsets reset NAME --to "
+                f"raise retention.ms of {source.partition.topic}; to continue without them: `tidemark reset run NAME --to "
                 f"offsets --state keep --offset {source.partition.topic}:{source.partition.partition}="
                 f"{source.watermarks.low}`, with the committed offsets of the other partitions (`tidemark lag NAME`)",
             )
@@ -91,7 +91,7 @@ def committed_progress_of(found: TaskEvidence) -> CommittedProgress | Fresh | Re
             return Refuse(
                 f"task {found.task}: {source.partition} ends at offset {source.watermarks.end}, the application has "
                 f"processed up to {next_offset}: the topic was truncated",
-                f"to continue with the records that it holds: `tidemark offsets reset NAME --to offsets --state keep --offset "
+                f"to continue with the records that it holds: `tidemark reset run NAME --to offsets --state keep --offset "
                 f"{source.partition.topic}:{source.partition.partition}={source.watermarks.end}`, with the committed offsets "
                 "of the other partitions (`tidemark lag NAME`)",
             )

@@ -105,8 +105,8 @@ def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str
     if not own.keeps_the_same(found):
         raise StartRefused(
             f"{plan.application_id}: the state that version {plan.version} keeps is not the state that version "
-            f"{found.version} left ({_difference(found, own)}): `tidemark upgrade` shows what carries over and does "
-            "it; or bring the old topology back"
+            f"{found.version} left ({_difference(found, own)}): `tidemark upgrade plan` shows what carries over, and "
+            "`tidemark upgrade run` does it; or bring the old topology back"
         )
 
 
@@ -153,8 +153,8 @@ def require_partitions(found: Description, partitions: Mapping[str, int]) -> Non
         if now < before or (now > before and not found.routing):
             raise StartRefused(
                 f"{found.application_id}: {topic} has {now} partitions, it had {before} when the application last ran: "
-                f"records of one key are now in two of them; `tidemark rescale NAME --tasks {now}` brings records and state "
-                "of a key together"
+                f"records of one key are now in two of them; `tidemark rescale run NAME --tasks {now}` brings records and "
+                "state of a key together"
             )
 
 

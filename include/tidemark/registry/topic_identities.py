@@ -30,13 +30,11 @@ class TopicUse(Enum):
         return self is not TopicUse.OUTPUT
 
 
-BEGIN_AGAIN = (
-    "`tidemark offsets reset NAME --to earliest --state empty` processes the sources again from their beginning"
-)
+BEGIN_AGAIN = "`tidemark reset run NAME --to earliest --state empty` processes the sources again from their beginning"
 """The remedy that needs nothing but the source topics."""
 
 CHANGELOG_REMEDY = (
-    "`tidemark changelog repair NAME` writes the store to a new changelog, from a local store, a standby or a savepoint that "
+    "`tidemark repair run NAME` writes the store to a new changelog, from a local store, a standby or a savepoint that "
     "is up to date with the last commit, or, with `--from source`, computed again from the source topics; otherwise "
     f"{BEGIN_AGAIN}"
 )
@@ -59,7 +57,7 @@ _WHAT_IS_LOST = {
 _REMEDY = {
     TopicUse.OUTPUT: "no action is needed",
     TopicUse.SOURCE: (
-        "create the topic if it is missing; then `tidemark offsets reset NAME --to earliest --state keep` adds the records "
+        "create the topic if it is missing; then `tidemark reset run NAME --to earliest --state keep` adds the records "
         "that it holds now to the state, and `--state empty` computes the state from them alone"
     ),
     TopicUse.CHANGELOG: CHANGELOG_REMEDY,

@@ -196,5 +196,5 @@ def changelog_segments(job: RestoreJob, keys: Sequence[bytes]) -> npt.NDArray[np
 def _foreign(job: RestoreJob, what: str) -> StartRefused:
     return StartRefused(
         f"{job.changelog} holds {what}: bring the old aggregates back, or give the store another name; if another program has "
-        f"written to the changelog, `tidemark changelog repair NAME --store {job.spec.name}` writes the store to a new one"
+        f"written to the changelog, `tidemark repair run NAME --store {job.spec.name}` writes the store to a new one"
     )

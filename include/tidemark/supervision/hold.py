@@ -133,7 +133,7 @@ def describe_hold(var_dir: Path, application_id: str, hold: Hold) -> str:
         return summary
     return (
         f"{summary}; the hold is stale ({stale}): run the command of the hold again, or remove the hold with `tidemark "
-        "clean`"
+        "clean run`"
     )
 
 

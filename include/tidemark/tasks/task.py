@@ -40,7 +40,7 @@ Place = int | InvalidTopology | None
 
 _FAILS = (
     '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
-    'or declare on_error="dead_letter", or skip the record with `tidemark offsets reset --to offsets`; nothing of its batch '
+    'or declare on_error="dead_letter", or skip the record with `tidemark reset run --to offsets`; nothing of its batch '
     "was committed"
 )
 

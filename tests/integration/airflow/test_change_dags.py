@@ -120,7 +120,7 @@ def refused(*_):
 def test_should_fail_for_good_with_the_reasons_where_it_is_refused(app):
     with pytest.raises(AirflowFailException, match="--rename n=NEW"):
         planned(asked("upgrade", app, rename=[], drop=[], add=[]))
-    with pytest.raises(AirflowFailException, match="tidemark upgrade"):
+    with pytest.raises(AirflowFailException, match="tidemark upgrade plan"):
         planned(asked("rescale", app, when=1, tasks=3))
 
 

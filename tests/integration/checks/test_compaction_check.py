@@ -77,7 +77,7 @@ def test_should_name_the_setting_that_holds_the_cleaner_up_and_see_it_mended(
     # As the message says: into the topology, and from there to the topic.
     app.plan = kept(app.name, **{"min.cleanable.dirty.ratio": "0.5"}).plan()
     (asked,) = check_compaction(app.plan, app.settings, "dirty", rules=RULES)
-    assert "The topology asks for min.cleanable.dirty.ratio=0.5: `tidemark topics apply dirty`" in asked.message
+    assert "The topology asks for min.cleanable.dirty.ratio=0.5: `tidemark topics run dirty`" in asked.message
     apply_changes(plan_changes(app.plan, app.settings, eager_admin), app.settings, eager_admin)
     found = []
 

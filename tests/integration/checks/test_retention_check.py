@@ -79,7 +79,7 @@ def test_should_find_windows_that_a_retention_too_short_has_deleted(app, eager_a
     alter_topic(changelog, retention_ms="500")
     (short,) = judge()
     assert (short.verdict, short.evidence["topic_retention_ms"]) == (Verdict.FAILED, 500)
-    assert "a restore lacks windows that are still live; `tidemark topics apply kept`" in short.message
+    assert "a restore lacks windows that are still live; `tidemark topics run kept`" in short.message
     assert wait_until(lambda: all(lost(partition) for partition in (0, 1)), 30, every_s=0.1)
 
     changes = plan_changes(app.plan, app.settings, eager_admin)

@@ -53,7 +53,7 @@ def views(topology):
 
 
 def test_should_tell_what_merges_and_what_is_saved():
-    summary = run("measured").splitlines()
+    summary = run("plan", "measured").splitlines()
     assert summary[1:] == [
         "  merges   measured-by-page-again-repartition into measured-by-page-repartition",
         "  saves    measured-users-changelog: users itself is the changelog, and must be compacted",
@@ -62,7 +62,7 @@ def test_should_tell_what_merges_and_what_is_saved():
 
 def test_should_say_so_where_nothing_changes_and_measure_nothing(monkeypatch):
     monkeypatch.setattr(measure, "measure", lambda *_, **__: pytest.fail("nothing to measure"))
-    assert "changes nothing" in run("clicks", "--measure")
+    assert "changes nothing" in run("measure", "clicks")
 
 
 def test_should_refuse_a_topology_that_was_made_before():
@@ -158,7 +158,7 @@ def test_should_report_both_runs_side_by_side():
 def test_should_measure_both_plans_and_find_fewer_bytes(monkeypatch, kafka_jars, spark_jars):
     monkeypatch.setenv("TIDEMARK_TOPOLOGY_PATH", str(HERE / "topologies"))
     monkeypatch.setenv("TIDEMARK_SPARK_DRIVER_MEMORY", "512m")
-    summary = run("measured", "--measure", "--records", "3000")
+    summary = run("measure", "measured", "--records", "3000")
     rows = {
         line[:28].strip(): [int(n.replace(",", "")) for n in line[28:56].split()] for line in summary.splitlines()[-3:]
     }

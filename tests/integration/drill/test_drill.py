@@ -213,10 +213,10 @@ def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, mo
     name = app.for_commands(tmp_path, monkeypatch)
     commands, runner = build(["drill"]), CliRunner()
     with running(app):
-        done = runner.invoke(commands, ["drill", name, "--json", "--follow-batches", "1"])
+        done = runner.invoke(commands, ["drill", "run", name, "--json", "--follow-batches", "1"])
         assert done.exit_code == 0, done.output
         tamper(app, {"k00150": 999}, partial(batches, app))
-        failed = runner.invoke(commands, ["drill", name, "--follow-batches", "1"])
+        failed = runner.invoke(commands, ["drill", "run", name, "--follow-batches", "1"])
     assert failed.exit_code == 1, failed.output
     assert "altered k00150" in " ".join(failed.output.split())
     report = json.loads(done.stdout)
@@ -228,7 +228,7 @@ def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, mo
     assert (first.keys, last_passed_ms(facts, app.name)) == (KEYS, first.ended_ms)
     assert {past.check for past in past_verdicts(facts, app.name)} == {"restore_drill"}
     facts.close()
-    shown = runner.invoke(commands, ["drill", name, "--history"])
+    shown = runner.invoke(commands, ["drill", "history", name])
     assert newest.drill_id[:8] in shown.output
 
 

@@ -132,7 +132,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
             StartRefused, match=f"changelog {changelog} was deleted: this lost the store's contents"
         ) as no:
             app.run()
-        assert "tidemark changelog repair NAME" in str(no.value)
+        assert "tidemark repair run NAME" in str(no.value)
         assert changelog not in existing(app)
     with pytest.raises(PreflightFailed, match=f"topic {changelog} was deleted"):
         preflight(resolved_plan(app.plan, app.settings, app.admin), app.settings, app.admin, {changelog: known})
@@ -163,7 +163,7 @@ def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_ch
     lose_the_disk(app)
     with pytest.raises(StartRefused, match="n-changelog was deleted"):
         app.run()
-    with pytest.raises(StartRefused, match="tidemark changelog repair NAME"):
+    with pytest.raises(StartRefused, match="tidemark repair run NAME"):
         reset(app, ResetTo.OFFSETS, StateAfter.KEEP, committed_offsets(app))
     assert reset(app, ResetTo.EARLIEST, StateAfter.EMPTY)
     app.run()

@@ -342,26 +342,26 @@ def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypa
     def tidemark(*arguments: str, **given):
         return runner.invoke(command, list(arguments), env={"COLUMNS": "300"}, **given)
 
-    shown = tidemark("clean", name)
+    shown = tidemark("clean", "plan", name)
     assert shown.exit_code == 0, shown.output
-    assert "nothing was changed; --run removes it" in shown.output
+    assert "nothing was changed; `tidemark clean run` removes it" in shown.output
     assert f"0/{app.name}/0_0" in shown.output
-    listed = json.loads(tidemark("clean", name, "--json").output)
+    listed = json.loads(tidemark("clean", "plan", name, "--json").output)
     assert {(each["kind"], each["is_removed"]) for each in listed} == {("stale task folder", True)}
     said = json.loads(tidemark("status", "--json").output)
     assert {each["path"] for each in said["leftovers"] if each["application"] == app.name} == {
         each["path"] for each in listed
     }
     assert "stale task folder" in tidemark("status").output
-    assert tidemark("clean", name, "--yes").exit_code == 2
-    assert tidemark("clean", name, "--json", "--run").exit_code == 2
-    refused = tidemark("clean", name, "--run", input="n\n")
+    assert tidemark("clean", "plan", name, "--yes").exit_code == 2
+    assert tidemark("clean", "run", name, "--json").exit_code == 2
+    refused = tidemark("clean", "run", name, input="n\n")
     assert refused.exit_code == 1
     assert app.store_folder(0).exists()
-    done = tidemark("clean", name, "--run", "--yes")
+    done = tidemark("clean", "run", name, "--yes")
     assert done.exit_code == 0, done.output
     assert "removed 2 leftovers" in done.output
-    assert "there is nothing to remove" in tidemark("clean", name, "--run", "--yes").output
+    assert "there is nothing to remove" in tidemark("clean", "run", name, "--yes").output
     assert json.loads(tidemark("status", "--json").output)["leftovers"] == []
 
 

@@ -165,7 +165,7 @@ def test_should_refuse_keys_that_are_none_of_a_windows_and_name_the_repair(job, 
         return
     with pytest.raises(StartRefused, match=said) as refused:
         changelog_segments(windowed, keys)
-    assert f"`tidemark changelog repair NAME --store {job.spec.name}`" in str(refused.value)
+    assert f"`tidemark repair run NAME --store {job.spec.name}`" in str(refused.value)
 
 
 def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):

@@ -46,7 +46,7 @@ def kit_of(app):
 
 def drill(name):
     """By command, which keeps it; whether it passed."""
-    return CliRunner().invoke(build(["drill"]), ["drill", name, "--follow-batches", "1"]).exit_code == 0
+    return CliRunner().invoke(build(["drill"]), ["drill", "run", name, "--follow-batches", "1"]).exit_code == 0
 
 
 def drills(app):

@@ -61,7 +61,7 @@ def test_should_restore_a_changelog_that_age_has_shortened_and_none_that_somebod
         return
     assert isinstance(plan, Refuse)
     assert f"begins at offset {begins[1] + 1}, but the records from offset {begins[1]} on are too young" in plan.reason
-    assert "tidemark changelog repair NAME" in plan.remedy
+    assert "tidemark repair run NAME" in plan.remedy
 
 
 def test_should_not_plan_a_restore_from_a_changelog_that_somebody_has_shortened(cut):

@@ -76,7 +76,7 @@ def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
             bench.wait_drained()
             tidemark(bench, "savepoint", "take", bench.topology)
             tidemark(bench, "check", "lag", bench.topology)
-            tidemark(bench, "audit", bench.topology)
+            tidemark(bench, "audit", "run", bench.topology)
             assert bench.stop(process) == 0
             tidemark(bench, "restore", "plan", bench.topology, "--out", str(plan))
         finally:

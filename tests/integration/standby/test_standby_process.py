@@ -64,7 +64,9 @@ def launch(written, settings):
             **os.environ, **settings.as_environment(), "PYTHONPATH": str(ROOT / "include"),
             "TIDEMARK_TOPOLOGY_PATH": str(written.module_folder),
         }  # fmt: skip
-        command = [sys.executable, "-m", "tidemark.cli.main", "standby", written.topology_name, "--number", str(number)]
+        command = [
+            sys.executable, "-m", "tidemark.cli.main", "standby", "run", written.topology_name, "--number", str(number),
+        ]  # fmt: skip
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         return started[-1]
 

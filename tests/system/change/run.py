@@ -123,7 +123,7 @@ class ChangeBench(Bench):
 
     def _run(self, command: str, *options: str) -> int:
         with (self.folder / f"{command}.log").open("ab") as log:
-            arguments = [sys.executable, "-m", "tidemark.cli.main", command, self.topology, *options, "--run", "--yes"]
+            arguments = [sys.executable, "-m", "tidemark.cli.main", command, "run", self.topology, *options, "--yes"]
             done = subprocess.run(
                 arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(), check=False
             )

@@ -94,8 +94,8 @@ class Operator:
 
 def remedy(world: World, words: str) -> tuple[str, ...]:
     """The command that a refusal names, as it is typed. Raises `RuntimeError` where it names none that keeps the state."""
-    if "`tidemark changelog repair NAME`" in words:
-        return "changelog", "repair", TOPOLOGY, "--run", "--yes"
+    if "`tidemark repair run NAME`" in words:
+        return "repair", "run", TOPOLOGY, "--yes"
     if "--state keep" not in words:
         raise RuntimeError(f"this refusal names no command that keeps the state: {words}")
     internal = set(world.plan.repartition_topics)
@@ -103,7 +103,7 @@ def remedy(world: World, words: str) -> tuple[str, ...]:
     committed = committed_offsets(world.bootstrap, world.application_id, places)
     first = beginnings(world.bootstrap, places)
     offsets = [f"--offset={topic}:{n}={max(committed[topic, n], first[topic, n])}" for topic, n in places]
-    return "offsets", "reset", TOPOLOGY, "--to", "offsets", "--state", "keep", *offsets, "--run", "--yes"
+    return "reset", "run", TOPOLOGY, "--to", "offsets", "--state", "keep", *offsets, "--yes"
 
 
 def _size(file: Path) -> int:

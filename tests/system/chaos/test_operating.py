@@ -12,12 +12,12 @@ from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost
 
 PURGED = (
     "tidemark: task 1_0: chaos-queue[0] begins at offset 70, the application has processed up to 40: the records in between "
-    "are deleted; raise retention.ms of chaos-queue; to go on without them: `tidemark offsets reset NAME --to offsets --state "
+    "are deleted; raise retention.ms of chaos-queue; to go on without them: `tidemark reset run NAME --to offsets --state "
     "keep --offset chaos-queue:0=70`, with the committed offsets of the other partitions (`tidemark lag NAME`)"
 )
 KEEP = (
-    "offsets", "reset", "chaos", "--to", "offsets", "--state", "keep",
-    "--offset=chaos-queue:0=70", "--offset=chaos-queue:1=50", "--run", "--yes",
+    "reset", "run", "chaos", "--to", "offsets", "--state", "keep",
+    "--offset=chaos-queue:0=70", "--offset=chaos-queue:1=50", "--yes",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def lost(use, topic):
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (lost(TopicUse.CHANGELOG, "chaos-mix-stats-changelog"), ("changelog", "repair", "chaos", "--run", "--yes")),
+        (lost(TopicUse.CHANGELOG, "chaos-mix-stats-changelog"), ("repair", "run", "chaos", "--yes")),
         (lost(TopicUse.REPARTITION, "chaos-mix-by-kind-repartition"), KEEP),
         (PURGED, KEEP),
     ],

@@ -50,7 +50,7 @@ class World:
         self.instances = {number: self._instance(number) for number in range(INSTANCES)}
         self.standby = Supervised(
             "standby",
-            [sys.executable, "-m", "tidemark.cli.main", "standby", TOPOLOGY],
+            [sys.executable, "-m", "tidemark.cli.main", "standby", "run", TOPOLOGY],
             self.environment("standby"),
             folder / "standby.log",
         )

@@ -22,7 +22,6 @@ from tests.system.restores.scene import Said, Scene, killed
 
 from tidemark.names import TaskId, commits_topic, dlq_topic, topology_topic
 
-RUN_ANYWAY = ("--run", "--yes")
 _REFUSALS = 5
 """Remedies that may follow one another."""
 
@@ -426,9 +425,9 @@ class Draw:
     def _remedy(self, said: Said) -> None:
         """The first of those that the message names which is not refused."""
         remedies: list[tuple[str, Callable[[str], Said | None]]] = [
-            ("changelog repair", self._repair_changelog),
+            ("tidemark repair run", self._repair_changelog),
             ("bring a copy of the state folder or a savepoint back", self._bring_savepoint_back),
-            ("offsets reset NAME --to offsets --state keep", self._keep_state),
+            ("reset run NAME --to offsets --state keep", self._keep_state),
             ("`--state empty` computes the state", self._empty_state),
             ("--to earliest --state empty", self._empty_state),
             ("delete the application's changelogs", self._begin_without_state),
@@ -447,11 +446,11 @@ class Draw:
 
     def _repair_changelog(self, _text: str) -> Said | None:
         purged = ("--store", self._purged) if self._purged else ()
-        said = self.scene.tidemark("changelog", "repair", "NAME", *purged, *RUN_ANYWAY)
+        said = self.scene.tidemark("repair", "run", "NAME", *purged, "--yes")
         if said.is_refusal and "`--from local` if you know that another program has written" in said.text:
-            audit = self._check("audit", "NAME")
+            audit = self._check("audit", "run", "NAME")
             self.tally.expect(audit.code == 1, f"a stranger has written to a changelog, and {audit}")
-            said = self.scene.tidemark("changelog", "repair", "NAME", "--from", "local", *RUN_ANYWAY)
+            said = self.scene.tidemark("repair", "run", "NAME", "--from", "local", "--yes")
         self._rewritten(said.code)
         return None if said.code == 0 else said
 
@@ -466,9 +465,7 @@ class Draw:
         # Each task names its own; the others' are found by asking again.
         at = {place: max(offset, lows[place]) for place, offset in at.items()}
         given = [f"--offset={topic}:{partition}={offset}" for (topic, partition), offset in at.items()]
-        said = self.scene.tidemark(
-            "offsets", "reset", "NAME", "--to", "offsets", "--state", "keep", *given, *RUN_ANYWAY
-        )
+        said = self.scene.tidemark("reset", "run", "NAME", "--to", "offsets", "--state", "keep", *given, "--yes")
         self._rewritten(said.code)
         return None if said.code == 0 else said
 
@@ -479,7 +476,7 @@ class Draw:
     def _empty_state(self, _text: str) -> Said | None:
         """A new life, judged by what is written from now on."""
         births = self._births()
-        said = self.scene.tidemark("offsets", "reset", "NAME", "--to", "earliest", "--state", "empty", *RUN_ANYWAY)
+        said = self.scene.tidemark("reset", "run", "NAME", "--to", "earliest", "--state", "empty", "--yes")
         if said.code:
             return said
         self.bench.past.since |= births
@@ -521,7 +518,7 @@ class Draw:
         strict = self._compared("the changelog as a whole")
         if strict.exact:
             return
-        drill = self._check("drill", "NAME", "--follow-batches", "0")
+        drill = self._check("drill", "run", "NAME", "--follow-batches", "0")
         if drill.code in (1, 10):
             self.reasons.append("purged beginning, by a drill")
             self._mend(self._repair_changelog)
@@ -537,14 +534,14 @@ class Draw:
     def _look_for_poison(self) -> None:
         """Stores that a restore has not read it into are right, and a drill finds it; else an audit finds them wrong."""
         found = self._compared("a poisoned changelog")
-        drill = self._check("drill", "NAME", "--follow-batches", "0")
+        drill = self._check("drill", "run", "NAME", "--follow-batches", "0")
         if found.exact:
             self.tally.expect(drill.code == 1, f"the changelog is poisoned, and {drill}")
             if drill.code == 1:
                 self.reasons.append("poisoned, by a drill")
                 self._mend(self._repair_changelog)
             return
-        audit = self._check("audit", "NAME")
+        audit = self._check("audit", "run", "NAME")
         if audit.code != 1:
             self.tally.expect(False, f"a store is poisoned, and {audit}")
             self.tally.report += found.report[:5]

@@ -180,7 +180,7 @@ class Scene:
             return
         with (self.bench.folder / "standby.log").open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tidemark.cli.main", "standby", self.bench.topology],
+                [sys.executable, "-m", "tidemark.cli.main", "standby", "run", self.bench.topology],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.bench.environment(), cwd=ROOT,
             )  # fmt: skip
 

@@ -41,7 +41,7 @@ def dirt(**changes):
 CASES = [
     (SETTINGS, SAMPLE, WARNING, "800 of 1000 records scanned are superseded, the first for 60m"),
     (SETTINGS, SAMPLE, WARNING, "a restore takes about 2 s, after compaction 0.4 s"),
-    (replace(SETTINGS, cleanup_policy=frozenset({"delete"})), SAMPLE, FAILED, "compacted; `tidemark topics apply counts`"),
+    (replace(SETTINGS, cleanup_policy=frozenset({"delete"})), SAMPLE, FAILED, "compacted; `tidemark topics run counts`"),
     (replace(SETTINGS, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0), dirt(superseded=1), FAILED,
      "retention.bytes=0, so the broker deletes its oldest records"),
     (replace(SETTINGS, cleanup_policy=frozenset({"compact", "delete"})), dirt(superseded=1), OK, "1 of 1000"),
@@ -131,7 +131,7 @@ def test_should_tell_a_topic_that_was_changed_from_a_topology_that_must_be(wante
     assert f"{said}" in finding.message
     assert (
         "(segment.ms=600000)" in finding.message
-        or "asks for segment.ms=600000: `tidemark topics apply counts`" in finding.message
+        or "asks for segment.ms=600000: `tidemark topics run counts`" in finding.message
     )
 
 

@@ -155,7 +155,7 @@ CASES = [
     (SINGLE, "all brokers down", WARNING, "if the machine loses power"),
     (replace(SINGLE, flush_messages=1), "all brokers down", OK, "on disk before it is acknowledged"),
     (replace(FINE, lost=(REMADE,), known_topics=4), "log", FAILED, "changelog log was deleted and created again"),
-    (replace(FINE, lost=(REMADE,), known_topics=4), "topic identities", FAILED, "tidemark changelog repair NAME"),
+    (replace(FINE, lost=(REMADE,), known_topics=4), "topic identities", FAILED, "tidemark repair run NAME"),
     # What is gone has no finding of its own.
     (replace(FINE, lost=(GONE,), known_topics=4), "topic identities", FAILED, "source topic in was deleted: this lost"),
     (replace(FINE, lost=(GONE,), known_topics=4), "log", OK, "3 replicas"),

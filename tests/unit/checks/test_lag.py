@@ -91,7 +91,7 @@ CASES += [
         Verdict.FAILED,
         "the recorded one 5 is below the low watermark 6: 1 offsets are deleted unread",
     ),
-    (lost(5, 10, low=6), Verdict.FAILED, "`tidemark offsets reset app --to offsets --state keep --offset in:0=6`"),
+    (lost(5, 10, low=6), Verdict.FAILED, "`tidemark reset run app --to offsets --state keep --offset in:0=6`"),
     (lost(6, 10, low=6), Verdict.FAILED, "4 offsets wait after 6"),
     (lost(11, 10), Verdict.FAILED, "the recorded one 11 is beyond the end 10"),
     # An earlier look saw one, and the commits topic is gone too.
@@ -129,7 +129,7 @@ def test_should_judge_each_partition_by_its_own_samples_in_any_order():
 
 def test_should_name_the_command_that_goes_on_without_deleted_records():
     (finding,) = lag_findings("app", seen((5, 10), low=6), NOW, RULES)
-    assert "`tidemark offsets reset app --to offsets --state keep --offset in:0=6`" in finding.message
+    assert "`tidemark reset run app --to offsets --state keep --offset in:0=6`" in finding.message
     assert finding.evidence["low_offset"] == 6
 
 

@@ -51,12 +51,12 @@ CASES = [
     # The topic against the store.
     (topic(retention_ms=10 * MINUTE - 1), Verdict.FAILED, "a restore lacks windows that are still live"),
     (topic(retention_ms=10 * MINUTE), Verdict.WARNING, "less than the 1450m that the topology asks for"),
-    (topic(retention_ms=DAY + 10 * MINUTE - 1), Verdict.WARNING, "`tidemark topics apply counts`"),
+    (topic(retention_ms=DAY + 10 * MINUTE - 1), Verdict.WARNING, "`tidemark topics run counts`"),
     (topic(retention_ms=-1), Verdict.OK, "its topic for ever"),
     (topic(retention_ms=1, cleanup_policy=frozenset({"compact"})), Verdict.OK, "keeps 10m"),
     (topic(cleanup_policy=frozenset({"delete"})), Verdict.WARNING, "is not compacted"),
     (topic(retention_bytes=0), Verdict.FAILED, "retention.bytes=0: the broker deletes windows that are still live"),
-    (topic(retention_bytes=1 << 30), Verdict.FAILED, "`tidemark topics apply counts`"),
+    (topic(retention_bytes=1 << 30), Verdict.FAILED, "`tidemark topics run counts`"),
     (topic(retention_bytes=1, cleanup_policy=frozenset({"compact"})), Verdict.OK, "keeps 10m"),
     # What is on disk.
     (copy(segments=(FIRST_LIVE - 1, FIRST_LIVE)), Verdict.WARNING, "still has 1 segments of windows past"),
@@ -81,7 +81,7 @@ CASES = [
     (
         replace(TABLE, topic=TOPIC),
         Verdict.FAILED,
-        "a restore loses keys that were not written for long; `tidemark topics apply counts`",
+        "a restore loses keys that were not written for long; `tidemark topics run counts`",
     ),
     (replace(TABLE, topic=replace(TOPIC, is_source=True)), Verdict.FAILED, "--entity-name log --add-config"),
 ]

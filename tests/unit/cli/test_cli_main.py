@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from tidemark.cli import main
 from tidemark.errors import ExitCode, StartRefused
@@ -14,6 +15,24 @@ from tidemark.errors import ExitCode, StartRefused
 def test_every_module_should_be_a_command_by_its_name() -> None:
     assert {"up", "down", "status", "jars", "kafka"} <= set(main.command_names())
     main.build(main.command_names())
+
+
+@pytest.mark.parametrize(
+    ("noun", "verbs"),
+    [
+        *((noun, "plan, run") for noun in ("upgrade", "rescale", "rewind", "clean", "repair", "reset")),
+        ("optimise", "plan, measure"),
+        ("drill", "run, history"),
+        ("audit", "run"),
+        ("standby", "run"),
+        ("topics", "create, plan, run, list"),
+        ("restore", "plan, run, status, abort, rollback"),
+    ],
+)
+def test_a_noun_without_its_verb_should_be_an_error_that_names_the_verbs(noun: str, verbs: str) -> None:
+    called = CliRunner().invoke(main.build([noun]), [noun, "clicks"], env={"COLUMNS": "200"}, prog_name="tidemark")
+    assert called.exit_code == 2
+    assert f"No such command 'clicks'. `tidemark {noun}` has: {verbs}." in called.stderr
 
 
 def test_an_error_should_be_one_line_and_its_exit_code(

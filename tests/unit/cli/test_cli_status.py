@@ -162,7 +162,7 @@ def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_
     }
     seen = left(settings)
     assert found | half_done < seen
-    assert {kind for kind, _ in seen - found - half_done} == {"taken out by `tidemark clean`"}
+    assert {kind for kind, _ in seen - found - half_done} == {"taken out by `tidemark clean run`"}
     assert done.folder.name not in str(seen)
     with left_half.lock():
         assert ("unfinished restore", f"{replaced}/{left_half.folder.name}") not in left(settings)

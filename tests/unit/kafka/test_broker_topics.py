@@ -77,7 +77,7 @@ def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("facts", "changed", "factor", "says"),
     [
-        (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "tidemark rescale"]),
+        (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "tidemark rescale run"]),
         (TopicFacts(5, 3), {}, -1, ["has 5 partitions", "need 4"]),
         (
             FACTS,

@@ -172,7 +172,7 @@ def test_should_refuse_when_the_next_records_are_deleted(low, refused):
     assert isinstance(plan, Refuse) is refused
     if refused:
         assert "pulse-events[2]" in plan.reason
-        assert "tidemark offsets reset NAME --to offsets --state keep --offset pulse-events:2=101`" in plan.remedy
+        assert "tidemark reset run NAME --to offsets --state keep --offset pulse-events:2=101`" in plan.remedy
 
 
 @pytest.mark.parametrize(("end", "refused"), [(99, True), (100, False), (101, False)])
@@ -204,7 +204,7 @@ def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, c
     assert isinstance(plan, Refuse) is (said is not None)
     if said:
         assert said in plan.reason
-        assert "tidemark changelog repair NAME" in plan.remedy
+        assert "tidemark repair run NAME" in plan.remedy
 
 
 @pytest.mark.parametrize("offset", [99, 100])
@@ -261,8 +261,8 @@ def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(fo
     plan = plan_start(with_store(whole, lost=lost))
     assert isinstance(plan, Refuse)
     assert f"changelog {CHANGELOG.topic} {said}" in plan.reason
-    assert "tidemark changelog repair NAME" in plan.remedy
-    assert "tidemark offsets reset NAME" in plan.remedy
+    assert "tidemark repair run NAME" in plan.remedy
+    assert "tidemark reset run NAME" in plan.remedy
 
 
 def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_changelog():
@@ -286,7 +286,7 @@ def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
     plan = plan_start(dataclasses.replace(evidence, sources=(lost,)))
     assert isinstance(plan, Refuse)
     assert f"{use.value} {SOURCE.topic} was deleted and created again" in plan.reason
-    assert "tidemark offsets reset NAME" in plan.remedy
+    assert "tidemark reset run NAME" in plan.remedy
 
 
 def unlogged(batch: int, offset: int = 100, layout: str = LAYOUT) -> StoreCheckpoint:

@@ -80,7 +80,7 @@ def test_a_start_should_be_given_the_names_in_use():
 @pytest.mark.parametrize("now", [1, 3])
 def test_a_start_should_refuse_another_number_of_partitions(now):
     plan = version_one("app").plan()
-    with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale NAME --tasks {now}`"):
+    with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale run NAME --tasks {now}`"):
         resolved(plan, describe_state(plan, COUNTS), {"app-in": now})
 
 
@@ -91,6 +91,6 @@ def test_a_start_should_refuse_another_state_and_say_which():
         (version("app", "2", "m", n="count(*)"), "store n: the new version has no such store"),
         (version("app", "1", "n", n="max(v)"), r"store n: its field n was count\(\*\)"),
     ):
-        with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade`"):
+        with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade plan`"):
             resolved(topology.plan(), held, COUNTS)
     resolved(version("app", "2", "n", n="count(*)").plan(), held, COUNTS)

@@ -98,7 +98,7 @@ def test_should_say_each_remedy_once():
     said = format_lost("app", lost)
     assert "app-users-changelog was deleted" in said
     assert "app-pages-changelog was deleted" in said
-    assert said.count("tidemark changelog repair NAME") == 1
+    assert said.count("tidemark repair run NAME") == 1
 
 
 def test_should_keep_the_ids_in_the_description():

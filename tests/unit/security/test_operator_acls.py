@@ -67,6 +67,6 @@ def test_the_command_should_print_the_operators_rights_and_not_mix_them_with_oth
     ask = ["acls", "patient_monitoring", "--principal", "User:oncall", "--operator"]
     said = CliRunner().invoke(build(["acls"]), ask)
     assert said.exit_code == 0
-    assert "--operation AlterConfigs --topic patient-monitoring-commits  # `topics apply` sets" in said.output
+    assert "--operation AlterConfigs --topic patient-monitoring-commits  # `topics run` sets" in said.output
     assert "--transactional-id patient-monitoring-dlq-replay" in said.output
     assert CliRunner().invoke(build(["acls"]), [*ask, "--audits"]).exit_code == 2

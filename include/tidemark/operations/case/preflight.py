@@ -53,7 +53,7 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
     if rewind is not None and rewind != case.case_id:
         raise PreflightFailed(
             f"rewind {rewind} of {app} is committed but not finished: stop the application and finish it with `tidemark rewind "
-            f"{case.topology} --to -1m --run`, which puts its state in place whatever time it is given"
+            f"run {case.topology} --to -1m`, which puts its state in place whatever time it is given"
         )
     hold = read_hold(kit.settings.var_dir, app)
     is_another = hold is not None and hold.by != case.case_id

@@ -38,7 +38,7 @@ Target = Latest | PointInTime | Offsets
 
 
 def parse_target(text: str, now_ms: int) -> Target:
-    """Parse `latest`, a time as `tidemark rewind --to` takes it, or `topic[0]=120,topic[1]=90`.
+    """Parse `latest`, a time as `tidemark rewind run --to` takes it, or `topic[0]=120,topic[1]=90`.
 
     Raises `ValueError` with a message for the user.
     """

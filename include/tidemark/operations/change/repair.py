@@ -167,7 +167,7 @@ class Repair:
             committed = {task: before.followed(task) for task in counts}
             ends = output_ends(after, list(committed))
             records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
-            Switch(after, producer, self.probe, "tidemark changelog repair", topics).commit(
+            Switch(after, producer, self.probe, "tidemark repair run", topics).commit(
                 records, description, values=values
             )
         self._verify(stay, before, own, folder)
@@ -209,7 +209,7 @@ class Repair:
                 wanted = f"{self.source.value} copy" if self.source else "copy"
                 raise StartRefused(
                     f"store {name}: no {wanted} of it here is up to date with the last commit, so it is not known what its "
-                    f"changelog should hold; `tidemark changelog repair NAME --store {name} --from source` computes it again"
+                    f"changelog should hold; `tidemark repair run NAME --store {name} --from source` computes it again"
                 )
             parts += found
         return parts
@@ -265,12 +265,12 @@ class Repair:
                 # The tail that a copy would read from this changelog is not what was written to it.
                 raise StartRefused(
                     f"task {task}: {damaged}, and no copy of store {name} here is up to date with the last commit; "
-                    f"`tidemark changelog repair NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
+                    f"`tidemark repair run NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
                 )
             other = best_candidate(own.weighed(found, None), store, committed, MEASURED, None)
             if isinstance(other, Refuse):
                 raise StartRefused(
-                    f"{other.reason}; `tidemark changelog repair NAME --store {name} --from source` computes it again, or "
+                    f"{other.reason}; `tidemark repair run NAME --store {name} --from source` computes it again, or "
                     f"{BEGIN_AGAIN}"
                 )
             candidate = other
@@ -476,7 +476,7 @@ def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVe
             raise StartRefused(
                 f"{part.candidate.location} {verdict.summary}, and a comparison of the two cannot show which is right: `--from "
                 "source` computes the store again; use `--from local` if you know that another program has written to "
-                "the changelog (`tidemark audit NAME` finds records that no task wrote)"
+                "the changelog (`tidemark audit run NAME` finds records that no task wrote)"
             )
 
 

@@ -113,7 +113,7 @@ class Rescale:
                 CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
             )
             gone = [task for task in before.committed if task not in after]
-            Switch(own, producer, self.probe, "tidemark rescale", topics).commit(records, description, gone)
+            Switch(own, producer, self.probe, "tidemark rescale run", topics).commit(records, description, gone)
         return True
 
     def _planned(self, before: ApplicationState) -> RescalePlan:
@@ -127,7 +127,7 @@ class Rescale:
             if store.spec.source_topic is not None:
                 raise StartRefused(
                     f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
-                    "is fixed: leave optimised=True out of the topology, `tidemark upgrade` it, then rescale"
+                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run`, then rescale"
                 )
         missing = [task for task in before.found if task not in before.committed]
         if missing:

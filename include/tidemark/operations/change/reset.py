@@ -94,7 +94,7 @@ class Reset:
             records = moved_records(
                 CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.committed
             )
-            Switch(own, producer, self.probe, "tidemark offsets reset", topics).commit(records, description)
+            Switch(own, producer, self.probe, "tidemark reset run", topics).commit(records, description)
         return True
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:

@@ -68,7 +68,7 @@ class OldState:
         if not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
-                "repairs the store, otherwise `tidemark changelog repair NAME` repairs the changelog"
+                "repairs the store, otherwise `tidemark repair run NAME` repairs the changelog"
             )
         if not verdict.is_proven:
             self.report(verdict.summary)

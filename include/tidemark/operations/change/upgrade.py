@@ -145,7 +145,7 @@ class Upgrade:
             committed = change.after
             ends = output_ends(new_kit, list(committed))
             records = moved_records(CommitKind.UPGRADE, settled, committed, counts, ends, self.clock())
-            Switch(new_kit, producer, self.probe, "tidemark upgrade", topics).commit(records, description)
+            Switch(new_kit, producer, self.probe, "tidemark upgrade run", topics).commit(records, description)
         self._forget_folders(description, held)
         return True
 

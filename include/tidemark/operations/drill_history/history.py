@@ -42,7 +42,7 @@ class DrillHistory:
             return None
         return (
             f"{verdict.summary}; it is taken only when `{copy.kind.value}` is asked for as the source; if the changelog is "
-            "the wrong one, repair it first: `tidemark changelog repair NAME`"
+            "the wrong one, repair it first: `tidemark repair run NAME`"
         )
 
 

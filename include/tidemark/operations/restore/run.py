@@ -393,7 +393,7 @@ class RestoreRun:
         if not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
-                f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
+                f"`tidemark repair run NAME --store {spec.name} --from {planned.source.value}`"
             )
         return verdict
 

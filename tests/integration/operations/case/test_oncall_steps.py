@@ -265,7 +265,7 @@ def test_should_begin_nothing_before_a_rewind_that_was_committed_is_finished(app
         app.run()
         other.preflight()
         return
-    match = rf"rewind {name} of {app.name} is committed but not finished: .*`tidemark rewind made --to .* --run`"
+    match = rf"rewind {name} of {app.name} is committed but not finished: .*`tidemark rewind run made --to .*`"
     for call in (other, call_of(app)):
         with pytest.raises(PreflightFailed, match=match):
             call.preflight()

@@ -32,7 +32,7 @@ from tidemark.supervision.hold import Hold, acting_for, read_hold, release_hold,
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "offsets reset", "changelog repair")
+COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "reset", "repair")
 
 
 class HeldApp(ChangingApp):
@@ -91,7 +91,7 @@ class HeldApp(ChangingApp):
             builder = PastBuilder(self._kit(past_sources), listener, NO_PROBE, said)
             workspace = Workspace(self.settings.state_dir, self.name, new_id(), REWINDS_FOLDER)
             assert Rewind(builder, workspace, NO_PROBE, said).run(self.then_ms, approve)
-        elif command == "changelog repair":
+        elif command == "repair":
             plan, settings = self.plan, self.settings
             Repair(plan, settings, wall_clock_ms, ["n"], None, listener, NO_PROBE, lambda _line: look()).run(approve)
         else:
@@ -99,7 +99,7 @@ class HeldApp(ChangingApp):
             work = {
                 "upgrade": lambda: Upgrade(*first, ["n=total"], [], [], listener, NO_PROBE, said),
                 "rescale": lambda: Rescale(*first, 3, listener, NO_PROBE, said),
-                "offsets reset": lambda: Reset(
+                "reset": lambda: Reset(
                     *first, ResetTo.EARLIEST, self.state_after_reset, {}, None, listener, NO_PROBE, said
                 ),
             }[command]()
@@ -151,7 +151,7 @@ def test_should_release_the_hold_of_a_command_that_fails_in_the_middle(app):
     def fail() -> None:
         raise Crash
 
-    for command in ("rewind", "offsets reset", "restore run"):
+    for command in ("rewind", "reset", "restore run"):
         with pytest.raises(Crash):
             app.command(command, fail)
         assert read_hold(app.settings.var_dir, app.name) is None

@@ -208,7 +208,7 @@ def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
 
 def test_should_name_the_repair_where_a_start_is_refused(app):
     delete(app, changelog_of(app))
-    with pytest.raises(StartRefused, match="tidemark changelog repair NAME"):
+    with pytest.raises(StartRefused, match="tidemark repair run NAME"):
         app.run()
     lose_the_disk(app)
     with pytest.raises(StartRefused, match="--from source` computes it again"):
@@ -222,7 +222,7 @@ def test_should_leave_to_a_reset_what_else_was_lost(app):
     delete(app, changelog_of(app))
     before, app.expected = app.expected, Counter()
     app.feed(2000)
-    with pytest.raises(StartRefused, match="tidemark changelog repair NAME"):
+    with pytest.raises(StartRefused, match="tidemark repair run NAME"):
         reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(not_asked)
     assert repair_of(app).run(YES)
     assert description(app).topic_ids[source] == known[source]
@@ -338,7 +338,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
         "TEST_CRASH_ARM": str(arm),
     }
     delete(app, changelog_of(app))
-    command = [sys.executable, "-m", "tidemark.cli.main", "changelog", "repair", name, "--run", "--yes"]
+    command = [sys.executable, "-m", "tidemark.cli.main", "repair", "run", name, "--yes"]
     for point in ("topics-made", "copied", "switch-before-commit", "switch-committed"):
         arm.write_text(json.dumps({"point": point, "skip": 0, "signal": "SIGKILL"}))
         killed = subprocess.run(command, env=environment, capture_output=True, timeout=90, check=False)
@@ -355,19 +355,19 @@ def test_the_command_should_show_then_do_it(app, tmp_path, monkeypatch):
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
-    def command(*options):
-        return CliRunner().invoke(build(["changelog", "up"]), ["changelog", "repair", name, *options])
+    def command(verb, *options):
+        return CliRunner().invoke(build(["repair"]), ["repair", verb, name, *options])
 
     delete(app, changelog_of(app))
     before = description(app)
-    shown = command()
+    shown = command("plan")
     assert shown.exit_code == 0, shown.output
     assert "nothing was compared or changed" in shown.stdout
     assert "was deleted" in shown.stdout.replace("\n", " ")
     assert description(app) == before
-    assert command("--yes").exit_code != 0
-    assert command("--from", "changelog").exit_code != 0
-    done = command("--run", "--yes", "--store", "n")
+    assert command("plan", "--yes").exit_code != 0
+    assert command("plan", "--from", "changelog").exit_code != 0
+    done = command("run", "--yes", "--store", "n")
     assert done.exit_code == 0, done.output
     assert description(app) != before
     shutil.rmtree(app.settings.var_dir, ignore_errors=True)

@@ -183,7 +183,7 @@ def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
         app.feed(200)
 
     grow(6)
-    with pytest.raises(StartRefused, match="rescale NAME --tasks 6"):
+    with pytest.raises(StartRefused, match="rescale run NAME --tasks 6"):
         app.run()
     assert rescale_of(app, 6).run(YES)
     app.run()
@@ -212,13 +212,13 @@ def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_pat
     def command(*options):
         return CliRunner().invoke(build(["rescale", "lag"]), [*options])
 
-    shown = command("rescale", name, "--tasks", "3")
+    shown = command("rescale", "plan", name, "--tasks", "3")
     assert shown.exit_code == 0, shown.output
     assert "nothing was changed" in shown.stdout
     assert description(app) == before
-    assert command("rescale", name, "--tasks", "3", "--yes").exit_code != 0
-    assert command("rescale", name, "--tasks", "0").exit_code != 0
-    done = command("rescale", name, "--tasks", "3", "--run", "--yes")
+    assert command("rescale", "plan", name, "--tasks", "3", "--yes").exit_code != 0
+    assert command("rescale", "plan", name, "--tasks", "0").exit_code != 0
+    done = command("rescale", "run", name, "--tasks", "3", "--yes")
     assert done.exit_code == 0, done.output
     assert description(app).routing == 1
     assert f"{app.name}-source-{app.name}-in-1-repartition" in command("lag", name).stdout.replace("\n", "")

@@ -121,7 +121,7 @@ def test_should_go_on_without_what_is_deleted(app):
     for deleted in app.admin.delete_records(records).values():
         deleted.result()
     before = Counter(app.counts())
-    with pytest.raises(StartRefused, match="tidemark offsets reset NAME --to offsets --state keep --offset"):
+    with pytest.raises(StartRefused, match="tidemark reset run NAME --to offsets --state keep --offset"):
         app.run()
     assert reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(YES)
     assert come_to(app, list(cut.values()))
@@ -136,16 +136,16 @@ def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
-    def command(*options):
-        return CliRunner().invoke(build(["offsets", "up"]), ["offsets", "reset", name, *options])
+    def command(verb, *options):
+        return CliRunner().invoke(build(["reset"]), ["reset", verb, name, *options])
 
     wanted = [f"--offset={app.name}-in:{number}=3" for number in range(PARTITIONS)]
     ends = committed(app)
-    shown = command("--to", "offsets", "--state", "empty", *wanted)
+    shown = command("plan", "--to", "offsets", "--state", "empty", *wanted)
     assert shown.exit_code == 0, shown.output
     assert "nothing was changed" in shown.stdout
     assert committed(app) == ends
-    assert command("--to", "offsets", "--state", "empty", *wanted, "--run", "--yes").exit_code == 0
+    assert command("run", "--to", "offsets", "--state", "empty", *wanted, "--yes").exit_code == 0
     assert come_to(app, [3] * PARTITIONS)
     for wrong in (
         ["--to", "offsets", "--state", "keep"],
@@ -154,7 +154,7 @@ def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
         ["--to", "earliest"],
         ["--to", "earliest", "--state", "keep", "--yes"],
     ):
-        assert command(*wrong).exit_code != 0
+        assert command("plan", *wrong).exit_code != 0
 
 
 @broker
@@ -172,8 +172,8 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
         "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
         "TEST_CRASH_ARM": str(arm),
     }
-    command = [sys.executable, "-m", "tidemark.cli.main", "offsets", "reset", "made_reset"]
-    command += ["--to", "earliest", "--state", "empty", "--run", "--yes"]
+    command = [sys.executable, "-m", "tidemark.cli.main", "reset", "run", "made_reset"]
+    command += ["--to", "earliest", "--state", "empty", "--yes"]
     before = committed(app)
     for point, after in (
         ("topics-made", before),

@@ -114,7 +114,7 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
 def test_a_refused_upgrade_should_touch_nothing(app, tmp_path):
     first, before = app.plan, (description(app), committed(app), partition_counts(app.admin, app.settings))
     app.become(version(app.name, "2", "n", n="sum(v)"))
-    with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade`"):
+    with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade plan`"):
         app.run()
     assert "--drop n" in " ".join(upgrade_of(app).show(tmp_path / "shown").refused)
     with pytest.raises(StartRefused, match="nothing was changed: store n: its field n was"):
@@ -170,11 +170,11 @@ def test_a_source_that_grew_should_be_refused_with_the_command_that_helps(app):
     topic = f"{app.name}-in"
     app.admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
     assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == PARTITIONS + 1, 15)
-    match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale NAME --tasks 3`"
+    match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale run NAME --tasks 3`"
     with pytest.raises(StartRefused, match=match):
         app.run()
     app.become(renamed(app))
-    with pytest.raises(StartRefused, match="tidemark upgrade"):
+    with pytest.raises(StartRefused, match="tidemark upgrade run"):
         app.run()
     with pytest.raises(StartRefused, match=match):
         upgrade_of(app, **RENAMED).run(YES)
@@ -199,7 +199,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:
-        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale`"):
+        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale run`"):
             instance.run(Idle(), stop)
     finally:
         too_long.cancel()
@@ -213,18 +213,18 @@ def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
         f"    return version({app.name!r}, '2', 'total', n='count(*)', twos='sum(v)')\n"
     )
 
-    def command(*options):
-        return CliRunner().invoke(build(["upgrade", "rewind"]), ["upgrade", name, *options], terminal_width=200)
+    def command(verb, *options):
+        return CliRunner().invoke(build(["upgrade"]), ["upgrade", verb, name, *options], terminal_width=200)
 
-    refused = command()
+    refused = command("plan")
     assert refused.exit_code == ExitCode.REFUSED
     assert "--rename n=NEW" in refused.stdout
-    shown = command("--rename", "n=total", "--add", "total.twos")
+    shown = command("plan", "--rename", "n=total", "--add", "total.twos")
     assert shown.exit_code == 0
     assert "n → total" in shown.stdout
     assert description(app).version == "1"
-    assert command("--yes").exit_code != 0
-    done = command("--rename", "n=total", "--add", "total.twos", "--run", "--yes")
+    assert command("plan", "--yes").exit_code != 0
+    done = command("run", "--rename", "n=total", "--add", "total.twos", "--yes")
     assert done.exit_code == 0, done.output
     assert "is at version 2" in done.stdout
     assert description(app).version == "2"

@@ -204,22 +204,22 @@ def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, t
     app.run()
     app.for_commands(tmp_path, monkeypatch)
 
-    def command(*options, answer=None):
+    def command(verb, *options, answer=None):
         done = CliRunner().invoke(
-            build(["inspect", "rewind"]), ["rewind", "made_counting", "--to", str(then_ms), *options], input=answer
+            build(["rewind"]), ["rewind", verb, "made_counting", "--to", str(then_ms), *options], input=answer
         )
         return done.exit_code, " ".join(done.output.split())
 
-    code, shown = command()
+    code, shown = command("plan")
     assert code == 0, shown
     assert "emitted again to" in shown
     assert "nothing was changed" in shown
-    code, shown = command("--run", answer="n\n")
+    code, shown = command("run", answer="n\n")
     assert code == 1
     assert "nothing was changed" in shown
     assert {record.kind for record in last_records(app).values()} == {CommitKind.BATCH}
-    assert command("--yes")[0] == 2
-    assert command("--run", "--yes")[0] == 0
+    assert command("plan", "--yes")[0] == 2
+    assert command("run", "--yes")[0] == 0
     assert counts_of(app) == then
 
 
