@@ -13,7 +13,7 @@ from rich.table import Table
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.clean import Clean, CleanPlan, Judged
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
@@ -43,8 +43,8 @@ def clean(
     if as_json and run:
         raise typer.BadParameter("it only shows and is not valid with --run", param_hint="--json")
     settings, plan, console = Settings.load(), load(topology).plan(), Console()
-    kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
-    work = Clean(kit, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
+    evidence = OperationContext.of(plan, settings, copy_sources(plan, settings), wall_clock_ms).evidence
+    work = Clean(evidence, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
     if as_json:
         typer.echo(json.dumps([_listed(each) for each in work.show().judged], indent=2))
         return

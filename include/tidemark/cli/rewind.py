@@ -13,7 +13,7 @@ from rich.table import Table
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.plan import RewindPlan
@@ -40,13 +40,15 @@ def rewind(
         raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     settings = Settings.load()
     plan = load(topology).plan()
-    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms, Command.RESTORE)
+    context = OperationContext.of(plan, settings, past_sources(plan, settings), wall_clock_ms, Command.RESTORE)
     console, probe = Console(), probe_from_environment()
     name = new_id()
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
         state_dir = settings.state_dir if run else Path(temporary)
         workspace = Workspace(state_dir, plan.application_id, name, REWINDS_FOLDER)
-        work = Rewind(PastBuilder(kit, LoggingRestoreListener(), probe, console.print), workspace, probe, console.print)
+        work = Rewind(
+            PastBuilder(context, LoggingRestoreListener(), probe, console.print), workspace, probe, console.print
+        )
         if not run:
             _show(work.plan(at_ms))
             console.print("nothing was changed; stop the application and give --run to do it")

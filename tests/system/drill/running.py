@@ -13,7 +13,7 @@ from tests.support.standby import count
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.instance import Instance
 from tidemark.names import changelog_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
 from tidemark.supervision.state import InstanceState
 
@@ -47,11 +47,13 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
     for thread in threads:
         thread.start()
     try:
-        kit = kit_of(app)
+        context = context_of(app)
 
         # Also of one that committed before: what happens next is to happen to a running application, not to its start.
         def is_running() -> bool:
-            return instance.states.state is InstanceState.RUNNING and all(f.record for f in kit.facts().values())
+            return instance.states.state is InstanceState.RUNNING and all(
+                f.record for f in context.evidence.facts().values()
+            )
 
         assert wait_until(lambda: failures or is_running(), 60)
         assert failures == []
@@ -63,13 +65,13 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
     assert failures == [None]
 
 
-def kit_of(app: CountingApp) -> RestoreKit:
-    return RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
+def context_of(app: CountingApp) -> OperationContext:
+    return OperationContext.of(app.plan, app.settings, [], wall_clock_ms)
 
 
 def batches(app: CountingApp) -> list[int]:
     """The last committed batch of each task."""
-    return [found.record.batch for found in kit_of(app).facts().values() if found.record is not None]
+    return [found.record.batch for found in context_of(app).evidence.facts().values() if found.record is not None]
 
 
 def tamper(app: CountingApp, written: dict[str, int | None], commits: Callable[[], list[int]]) -> None:

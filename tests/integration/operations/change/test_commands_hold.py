@@ -21,7 +21,7 @@ from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.build import PastBuilder
@@ -48,9 +48,9 @@ class HeldApp(ChangingApp):
         self.feed(400)
         self.run()
 
-    def _kit(self, copies):
+    def _context(self, copies):
         found = copies(self.plan, self.settings)
-        return RestoreKit.of(self.plan, self.settings, found, wall_clock_ms, Command.RESTORE)
+        return OperationContext.of(self.plan, self.settings, found, wall_clock_ms, Command.RESTORE)
 
     def prepare(self, command: str) -> None:
         """What the command needs to find."""
@@ -70,14 +70,14 @@ class HeldApp(ChangingApp):
 
         listener, said = LoggingRestoreListener(), print
         if command == "restore run":
-            kit = self._kit(copy_sources)
-            made = make_plan(kit, new_id(), None)
+            context = self._context(copy_sources)
+            made = make_plan(context.evidence, new_id(), None)
             workspace = Workspace(self.settings.state_dir, self.name, made.restore_id)
             workspace.create(made)
-            RestoreRun(kit, workspace, listener, probe, said).run()
+            RestoreRun(context, workspace, listener, probe, said).run()
         elif command == "restore rollback":
             workspace = workspaces(self.settings.state_dir, self.name)[0]
-            run = RestoreRun(self._kit(copy_sources), workspace, listener, NO_PROBE, said)
+            run = RestoreRun(self._context(copy_sources), workspace, listener, NO_PROBE, said)
             swap_back = Workspace.swap_back
 
             def seen(*args):
@@ -88,7 +88,7 @@ class HeldApp(ChangingApp):
                 patch.setattr(Workspace, "swap_back", seen)
                 run.roll_back()
         elif command == "rewind":
-            builder = PastBuilder(self._kit(past_sources), listener, NO_PROBE, said)
+            builder = PastBuilder(self._context(past_sources), listener, NO_PROBE, said)
             workspace = Workspace(self.settings.state_dir, self.name, new_id(), REWINDS_FOLDER)
             assert Rewind(builder, workspace, NO_PROBE, said).run(self.then_ms, approve)
         elif command == "changelog repair":
