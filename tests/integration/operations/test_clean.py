@@ -20,7 +20,7 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.folder_lock import FolderLock
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations import leftovers
 from tidemark.operations.change.reset import RESETS_FOLDER
@@ -220,7 +220,7 @@ def test_should_keep_what_an_instance_that_runs_has_and_remove_the_rest(app):
     half_built.mkdir()
     resets = app.settings.state_dir / RESETS_FOLDER / app.name
     resets.mkdir(parents=True)
-    instance = Instance(app.plan, app.settings, 1, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 1, "counting", NO_PROBE)
     try:
         made = clean(app, previous=True)
     finally:
@@ -234,7 +234,7 @@ def test_should_keep_the_folders_of_an_instance_that_comes_between_the_question_
     made = []
 
     def launch(_plan) -> bool:
-        made.append(Instance(app.plan, app.settings, 0, "counting", NO_PROBE))
+        made.append(make_instance(app.plan, app.settings, 0, "counting", NO_PROBE))
         return True
 
     try:

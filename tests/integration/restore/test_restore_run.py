@@ -20,7 +20,7 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.folder_lock import FolderLock
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TopicPartition
 from tidemark.operations.context import OperationContext
@@ -109,7 +109,7 @@ def test_should_plan_from_the_local_store_and_change_nothing(app):
 
 
 def test_should_plan_while_the_application_runs(app):
-    stop, instance = threading.Event(), Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    stop, instance = threading.Event(), make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
         made = make_plan(context_of(app).evidence, RESTORE_ID, None)
         assert {s.source for s in made.stores} == {SourceOfState.LOCAL}
@@ -426,7 +426,7 @@ def test_should_abort_and_leave_nothing_but_the_record_of_it(app):
 
 
 def test_should_refuse_while_an_instance_holds_the_folder(app):
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
         with pytest.raises(TaskLocked, match="pause its DAG"):
             restore(app)

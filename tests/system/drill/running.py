@@ -11,7 +11,7 @@ from tests.support.counting import NO_PROBE, CountingApp
 from tests.support.standby import count
 
 from tidemark.clock import wall_clock_ms
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.names import changelog_topic
 from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
@@ -25,7 +25,7 @@ BUSY_KEYS = 10
 def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[None]:
     """One instance, and a few records of the first keys again and again while `fed` is set; default: always."""
     stop, idle = threading.Event(), threading.Event()
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     source = app.source(app.settings.bootstrap_servers, f"{app.name}-in", idle)
     failures: list[BaseException | None] = []
 

@@ -14,7 +14,7 @@ from tests.support.counting import NO_PROBE, Crash, committed
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.operator_acls import Command
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.rescale import Rescale
@@ -121,7 +121,7 @@ def test_should_hold_the_application_while_a_command_changes_it(app, command):
         assert hold.process.pid == os.getpid()
         assert stale_because(var_dir, app.name, hold) is None
         with pytest.raises(ApplicationHeld, match="is held by"):
-            Instance(app.plan, app.settings, 1, "counting", NO_PROBE)
+            make_instance(app.plan, app.settings, 1, "counting", NO_PROBE)
         with pytest.raises(TaskLocked, match="held by"):
             take_hold(var_dir, app.name, Hold("a case", "why", 5))
         holds.append(hold)
@@ -167,12 +167,12 @@ def test_should_end_an_instance_that_came_up_between_the_hold_and_the_locks(app,
         taken.append(args)
         return preflight(*args)
 
-    from tidemark.instance import instance
+    from tidemark.instance import assembly
 
-    preflight = instance.preflight
-    monkeypatch.setattr(instance, "preflight", after_preflight)
+    preflight = assembly.preflight
+    monkeypatch.setattr(assembly, "preflight", after_preflight)
     with pytest.raises(ApplicationHeld, match="held by c9"):
-        Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+        make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     assert taken
     release_hold(var_dir, app.name, "c9")
     monkeypatch.undo()

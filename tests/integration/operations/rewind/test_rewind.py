@@ -20,7 +20,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import commit_history, last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
 from tidemark.operations.context import OperationContext
@@ -306,7 +306,7 @@ def test_should_refuse_where_nothing_happened_since(app):
 
 
 def test_should_refuse_while_an_instance_runs(app):
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
         with pytest.raises(TaskLocked, match="pause its DAG"):
             rewind(app)
