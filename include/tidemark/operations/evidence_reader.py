@@ -68,16 +68,17 @@ class EvidenceReader:
         *,
         stores: Collection[str] | None = None,
         rates: Rates = MEASURED,
+        planned: str | None = None,
         may_be_gone: bool = False,
     ) -> TaskCandidates | None:
         """Return the best source of each of one task's `stores` (all if None), without copies whose location is in `spoiled`.
 
-        Returns None for a task that has never run. `rates` decide which source is the fastest. With `may_be_gone`, the
-        sources may have deleted the next record to read.
+        Returns None for a task that has never run. `rates` decide which source is the fastest; the one at the location
+        `planned` comes before all others. With `may_be_gone`, the sources may have deleted the next record to read.
         """
         buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
         evidence = self.task_evidence(found, only, spoiled)
-        return candidates_of_task(evidence, buildable, only, rates, may_be_gone=may_be_gone)
+        return candidates_of_task(evidence, buildable, only, rates, planned=planned, may_be_gone=may_be_gone)
 
     def task_evidence(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskEvidence:
         """Return the evidence by which a task's sources of state are compared.

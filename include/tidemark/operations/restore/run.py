@@ -362,12 +362,8 @@ class RestoreRun:
             for task in [TaskId.parse(name)]
         }
         ends = {task: one.committed.next_offsets for task, one in candidates.items() if one is not None}
-        recompute(
-            Recomputation(self.context.plan, ends, folder),
-            self.context.clients.settings,
-            self.listener,
-            should_continue,
-        )
+        work = Recomputation(self.context.plan, ends, folder)
+        recompute(work, self.context.clients.settings, self.listener, should_continue)
         self.probe("restore-recomputed")
 
     def _one(
@@ -385,13 +381,18 @@ class RestoreRun:
         spec = self.context.evidence.buildable(facts.task).get(planned.store)
         if spec is None:
             raise StartRefused(f"task {facts.task} no longer has the store {planned.store}; make a new plan")
-        candidates = self.context.evidence.candidates(found, planned.source, stores=[planned.store], rates=plan.rates)
+        candidates = self.context.evidence.candidates(
+            found, planned.source, stores=[planned.store], rates=plan.rates, planned=planned.location
+        )
         if candidates is None:
             raise StartRefused(
                 f"task {facts.task} has lost its commit record and offsets since the plan was made; make a new plan"
             )
         if name in known and _stands(folder, candidates.committed):
             return known[name]
+        location = candidates.candidates[planned.store].location
+        if location != planned.location:
+            self.report(f"store {name}: {planned.location} can no longer be used; {location} is taken instead")
 
         def pass_over(error: CopyUnusable) -> None:
             if plan.asked is not None:

@@ -138,11 +138,8 @@ class PastBuilder:
             for s in self.context.plan.subtopologies
             for spec in self.stores_of(TaskId(s.index, 0))
         }
-        configs = (
-            topic_configs(self.context.clients.admin, list(topics.values()), self.context.clients.settings)
-            if topics
-            else {}
-        )
+        clients = self.context.clients
+        configs = topic_configs(clients.admin, list(topics.values()), clients.settings) if topics else {}
         return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
 
     def _one(self, past: Past, spec: StoreSpec, at_ms: int, folder: Path) -> None:
