@@ -24,7 +24,7 @@ from tidemark.atomic_file import as_full_disk, keep_files_private
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.failpoint import probe_from_environment
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
@@ -84,7 +84,7 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
 
 def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
     # Broker, topics and folders are checked first, because Spark takes seconds to start.
-    instance = Instance(plan, settings, number, topology_name, probe_from_environment())
+    instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
     try:
         use_temporary_folder(temporary_folders(settings.state_dir, f"{plan.application_id}-{number}"))

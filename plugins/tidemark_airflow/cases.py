@@ -22,7 +22,7 @@ from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, SAID, Case, CaseFolder, case_id_of
 from tidemark.operations.case.drain import drain as await_drained
 from tidemark.operations.case.report import RESTORE, make_report
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.settings import Settings
 from tidemark.supervision.hold import release_hold
 from tidemark.supervision.live_instances import live_instances
@@ -147,7 +147,7 @@ def _planned_for(opened: OpenCase) -> TopologyPlan:
     """Return the deployed topology in the form for which plans of this kind of case are made."""
     if opened.case.kind != RESTORE:
         return opened.topology
-    return RestoreKit.of(opened.topology, opened.settings, (), wall_clock_ms).plan
+    return OperationContext.of(opened.topology, opened.settings, (), wall_clock_ms).plan
 
 
 def relaunch(context: Context) -> None:
@@ -182,8 +182,8 @@ def drain(context: Context) -> None:
         if not live_instances(settings.var_dir, at.opened.case.application_id):
             at.report("no instance runs on this machine, so the lag is not watched")
             return
-        kit = RestoreKit.of(at.opened.topology, settings, (), wall_clock_ms)
-        await_drained(kit, float(context["params"]["drain_timeout_s"]), at.report)
+        evidence = OperationContext.of(at.opened.topology, settings, (), wall_clock_ms).evidence
+        await_drained(evidence, float(context["params"]["drain_timeout_s"]), at.report)
 
 
 def _was_done(context: Context, name: str) -> bool:

@@ -18,7 +18,7 @@ from tidemark.drill.age import drill_age
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import FactsUnavailable
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import is_drillable, not_compared, nothing_to_drill
 from tidemark.operations.drill_history.table import last_passed_ms, write_drill
 from tidemark.restore.listener import LoggingRestoreListener
@@ -45,8 +45,8 @@ def drill_and_conclude(
     settings, plan = Settings.load(), load(topology).plan()
     if unknown := _not_to_be_drilled(plan, settings):
         return conclude("restore_drill", topology, unknown)
-    kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
-    report = Drill(kit, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
+    context = OperationContext.of(plan, settings, [], wall_clock_ms)
+    report = Drill(context, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
     for way in report.ways:
         figures = report.figures(way.way).summary
         log.info("%s: %s, RTO %.2f s, RPO %d offsets, %.1f s", way.way, figures, way.rto_s, way.rpo_offsets, way.rpo_s)

@@ -16,7 +16,7 @@ from tidemark.failpoint import Probe, probe_from_environment
 from tidemark.kafka.operator_acls import Command
 from tidemark.operations.case.case import BEGUN
 from tidemark.operations.case.restore_steps import OnCall
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.stop_under_hold import stop_under_hold
@@ -97,8 +97,8 @@ def _restoring(context: Context, name: str) -> Iterator[tuple[OnCall, Step]]:
 def _call_of(opened: OpenCase, probe: Probe, report: Callable[[str], None]) -> OnCall:
     topology, settings = opened.topology, opened.settings
     return OnCall(
-        RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms, Command.RESTORE),
-        RestoreKit.of(topology, settings, past_sources(topology, settings), wall_clock_ms),
+        OperationContext.of(topology, settings, copy_sources(topology, settings), wall_clock_ms, Command.RESTORE),
+        OperationContext.of(topology, settings, past_sources(topology, settings), wall_clock_ms),
         opened.folder,
         LoggingRestoreListener(),
         probe,

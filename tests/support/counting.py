@@ -20,7 +20,7 @@ from tests.support.truth.topics import end_offsets, read_all
 
 import topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition
@@ -164,7 +164,7 @@ class CountingApp:
         """One instance until all input is committed."""
         used = settings or self.settings
         stop = threading.Event()
-        instance = Instance(self.plan, used, number, "counting", probe)
+        instance = make_instance(self.plan, used, number, "counting", probe)
         too_long = threading.Timer(90, stop.set)
         too_long.start()
         failure: BaseException | None = None
@@ -184,7 +184,7 @@ class Elsewhere:
     def __init__(self, app: CountingApp) -> None:
         settings = app.settings.model_copy(update={"state_dir": app.settings.state_dir.with_name("elsewhere")})
         self.running, self._stop = threading.Event(), threading.Event()
-        self._instance = Instance(app.plan, settings, 3, "counting", NO_PROBE)
+        self._instance = make_instance(app.plan, settings, 3, "counting", NO_PROBE)
         self._thread = threading.Thread(target=self._instance.run, args=(self, self._stop))
 
     def join_group(self) -> None:

@@ -13,8 +13,9 @@ from rich.table import Table
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.clean import Clean, CleanPlan, Judged
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
@@ -35,12 +36,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
     """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
-    kit = _kit(topology)
-    made = _clean(kit, previous).show()
+    evidence = _evidence(topology)
+    made = _clean(evidence, previous).show()
     if as_json:
         typer.echo(json.dumps([_listed(each) for each in made.judged], indent=2))
         return
-    _show(made, kit.settings.state_dir)
+    _show(made, evidence.clients.settings.state_dir)
     command = f"tidemark clean run{' --previous' if previous else ''}"
     Console().print(f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove")
 
@@ -55,13 +56,13 @@ def run(
 
     Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
     """
-    kit, console = _kit(topology), Console()
+    evidence, console = _evidence(topology), Console()
 
     def approve(made: CleanPlan) -> bool:
-        _show(made, kit.settings.state_dir)
+        _show(made, evidence.clients.settings.state_dir)
         return not made.removed or yes or typer.confirm("remove it?")
 
-    done = _clean(kit, previous).run(approve)
+    done = _clean(evidence, previous).run(approve)
     if done is None:
         console.print("nothing was changed")
         raise typer.Exit(1)
@@ -71,14 +72,14 @@ def run(
     console.print(f"removed {len(done.removed)} leftovers, {done.bytes / _MB:.1f} MB")
 
 
-def _kit(topology: str) -> RestoreKit:
+def _evidence(topology: str) -> EvidenceReader:
     settings, application = Settings.load(), load(topology).plan()
-    return RestoreKit.of(application, settings, copy_sources(application, settings), wall_clock_ms)
+    return OperationContext.of(application, settings, copy_sources(application, settings), wall_clock_ms).evidence
 
 
-def _clean(kit: RestoreKit, previous: bool) -> Clean:
+def _clean(evidence: EvidenceReader, previous: bool) -> Clean:
     console = Console()
-    return Clean(kit, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
+    return Clean(evidence, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
 
 
 def _show(made: CleanPlan, state_dir: Path) -> None:

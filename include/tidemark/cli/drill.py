@@ -17,7 +17,7 @@ from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.rates import newest_rates
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod
 from tidemark.operations.drill_history.table import past_drills, write_drill
@@ -49,9 +49,9 @@ def run(
     try:
         messages = Console(stderr=True, highlight=False, markup=False)
         options = DrillOptions(follow_batches, duration_ms(follow_for, "--follow-for") / 1000)
-        kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
+        context = OperationContext.of(plan, settings, [], wall_clock_ms)
         with RichRestoreListener(messages) as listener:
-            report = Drill(kit, options, listener, messages.print).run()
+            report = Drill(context, options, listener, messages.print).run()
         try:
             write_drill(facts, report)
             write_verdicts(facts, plan.application_id, "restore_drill", report.ended_ms, report.findings)

@@ -18,7 +18,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import Past, PastBuilder
 from tidemark.operations.times import format_time, parse_time
@@ -58,11 +58,11 @@ def inspect(
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
     messages = Console(stderr=True)
-    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
+    context = OperationContext.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
         folder = out or Path(temporary)
         with RichRestoreListener(messages) as listener:
-            built = PastBuilder(kit, listener, lambda _point: None, messages.print).build(at_ms, folder)
+            built = PastBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
         found: Found = {}
         for task in built:
             for name, rows in _rows(plan, task, folder, store, key, prefix):

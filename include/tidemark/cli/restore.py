@@ -16,9 +16,10 @@ from tidemark.errors import ExitCode, StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.disk_space import require_room
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id, workspaces
@@ -54,7 +55,7 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
 ) -> None:
     """Show what would be rebuilt from where, how long it takes and what it replaces; changes nothing, the stream may run."""
-    made = make_plan(_kit(topology), new_id(), source, Selection.of(task or (), store or ()))
+    made = make_plan(_context(topology).evidence, new_id(), source, Selection.of(task or (), store or ()))
     if out is not None:
         try:
             out.write_text(made.to_json(), encoding="utf-8")
@@ -83,19 +84,22 @@ def run(
             "an existing plan already states what it restores: omit --task and --store, or make another plan",
             param_hint="--resume" if resume else "--plan",
         )
-    kit = _kit(topology)
-    settings = kit.settings
+    context = _context(topology)
+    settings = context.clients.settings
     if resume is not None:
-        workspace = Workspace(settings.state_dir, kit.plan.application_id, resume)
+        workspace = Workspace(settings.state_dir, context.plan.application_id, resume)
         made = workspace.plan()
     else:
-        made = _planned(kit, plan_file, source, selection)
-        workspace = Workspace(settings.state_dir, kit.plan.application_id, made.restore_id)
+        made = _planned(context.evidence, plan_file, source, selection)
+        workspace = Workspace(settings.state_dir, context.plan.application_id, made.restore_id)
     _show(made)
     progress = workspace.progress()
     if progress.state is not RestoreState.SWAPPING:
         built = progress.verdicts or {}
-        require_room(kit, kit.facts(), [s for s in made.stores if f"{s.task}/{s.store}" not in built])
+        evidence = context.evidence
+        require_room(
+            evidence.witnesses, evidence.facts(), [s for s in made.stores if f"{s.task}/{s.store}" not in built]
+        )
     if not yes and not typer.confirm("replace the state as planned?"):
         raise typer.Exit(1)
     if resume is None:
@@ -103,7 +107,7 @@ def run(
     console = Console()
     try:
         with RichRestoreListener() as listener:
-            done = RestoreRun(kit, workspace, listener, probe_from_environment(), console.print).run()
+            done = RestoreRun(context, workspace, listener, probe_from_environment(), console.print).run()
     except RestoreSuspended:
         console.print(f"restore {made.restore_id} aborted; the old state is in place")
         raise typer.Exit(1) from None
@@ -173,14 +177,14 @@ def rollback(topology: _Topology, restore_id: _Id = None) -> None:
     """Bring back the state folders that a restore has replaced."""
     workspace = _workspace(topology, restore_id)
     with RichRestoreListener() as listener:
-        RestoreRun(_kit(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()
+        RestoreRun(_context(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()
     typer.echo(f"restore {workspace.folder.name} rolled back; the next start replays what came since")
 
 
-def _kit(topology: str) -> RestoreKit:
+def _context(topology: str) -> OperationContext:
     settings = Settings.load()
     plan_of = load(topology).plan()
-    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
+    return OperationContext.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
 
 
 def _workspace(topology: str, restore_id: str | None) -> Workspace:
@@ -197,16 +201,16 @@ def _workspace(topology: str, restore_id: str | None) -> Workspace:
 
 
 def _planned(
-    kit: RestoreKit, plan_file: Path | None, source: SourceOfState | None, selection: Selection
+    reader: EvidenceReader, plan_file: Path | None, source: SourceOfState | None, selection: Selection
 ) -> RestorePlan:
     if plan_file is None:
-        return make_plan(kit, new_id(), source, selection)
+        return make_plan(reader, new_id(), source, selection)
     try:
         made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
     except OSError as error:
         raise TidemarkError(f"cannot read {plan_file}: {error.strerror}") from error
-    if made.application_id != kit.plan.application_id:
-        raise StartRefused(f"{plan_file} is a plan of {made.application_id}, not of {kit.plan.application_id}")
+    if made.application_id != reader.plan.application_id:
+        raise StartRefused(f"{plan_file} is a plan of {made.application_id}, not of {reader.plan.application_id}")
     return made
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.plan import RewindPlan
@@ -32,25 +32,25 @@ _To = Annotated[str, typer.Option("--to", help="2026-08-01T12:00:00Z, epoch mill
 @app.command()
 def plan(topology: _Topology, to: _To) -> None:
     """Show what a return to a time would change; changes nothing, the application may run."""
-    at_ms, kit = _time(to), _kit(topology)
+    at_ms, context = _time(to), _context(topology)
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
-        _show(_rewind(kit, Path(temporary)).plan(at_ms))
+        _show(_rewind(context, Path(temporary)).plan(at_ms))
         Console().print("nothing was changed; stop the application, then use `tidemark rewind run`")
 
 
 @app.command()
 def run(topology: _Topology, to: _To, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False) -> None:
     """Show the plan, ask, then write state, offsets and commit records in one step; all instances must be stopped."""
-    at_ms, kit, console = _time(to), _kit(topology), Console()
+    at_ms, context, console = _time(to), _context(topology), Console()
 
     def approve(made: RewindPlan) -> bool:
         _show(made)
         return yes or typer.confirm("rewind as planned?")
 
-    if not _rewind(kit, kit.settings.state_dir).run(at_ms, approve):
+    if not _rewind(context, context.clients.settings.state_dir).run(at_ms, approve):
         console.print("nothing was changed")
         raise typer.Exit(1)
-    console.print(f"{kit.plan.application_id} is rewound; start the application")
+    console.print(f"{context.plan.application_id} is rewound; start the application")
 
 
 def _time(to: str) -> int:
@@ -60,16 +60,17 @@ def _time(to: str) -> int:
         raise typer.BadParameter(str(error), param_hint="--to") from error
 
 
-def _kit(topology: str) -> RestoreKit:
+def _context(topology: str) -> OperationContext:
     settings, application = Settings.load(), load(topology).plan()
-    return RestoreKit.of(application, settings, past_sources(application, settings), wall_clock_ms, Command.RESTORE)
+    copies = past_sources(application, settings)
+    return OperationContext.of(application, settings, copies, wall_clock_ms, Command.RESTORE)
 
 
-def _rewind(kit: RestoreKit, state_dir: Path) -> Rewind:
+def _rewind(context: OperationContext, state_dir: Path) -> Rewind:
     """Return the rewind that builds the past below `state_dir`."""
     probe, report = probe_from_environment(), Console().print
-    workspace = Workspace(state_dir, kit.plan.application_id, new_id(), REWINDS_FOLDER)
-    return Rewind(PastBuilder(kit, LoggingRestoreListener(), probe, report), workspace, probe, report)
+    workspace = Workspace(state_dir, context.plan.application_id, new_id(), REWINDS_FOLDER)
+    return Rewind(PastBuilder(context, LoggingRestoreListener(), probe, report), workspace, probe, report)
 
 
 def _show(made: RewindPlan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.drill.rebuild import Built, Rebuilder, SavedState
+from tidemark.drill.rebuild import Built, DrillRebuilder, SavedState
 from tidemark.drill.store_diff import compare, summary
 from tidemark.drill.verdicts import judge
 from tidemark.errors import CopyUnusable
@@ -21,7 +21,7 @@ from tidemark.stores.rocksdb import opened
 class StoreComparator:
     """Compares built stores; `keepings` by changelog topic. Safe to use from several threads, one per store."""
 
-    rebuilder: Rebuilder
+    rebuilder: DrillRebuilder
     keepings: Mapping[str, Keeping]
 
     def weigh(self, way: RebuildMethod, kind: str, state: SavedState, built: Built) -> StoreDrill:
@@ -29,8 +29,8 @@ class StoreComparator:
 
         Raises `SavepointFailed`, `OutcomeUnknown`.
         """
-        kit = self.rebuilder.kit
-        changelog = kit.witnesses.changelog_of(state.task, state.spec)
+        context = self.rebuilder.context
+        changelog = context.evidence.witnesses.changelog_of(state.task, state.spec)
         keeping = self.keepings[changelog.topic]
         if built.fault is not None:
             return judge(state, way, built, None, (), keeping)
@@ -39,13 +39,13 @@ class StoreComparator:
         except CopyUnusable as error:
             fault = f"savepoint {state.savepoint_id} cannot be compared with: {error}"
             return judge(state, way, built.failed(fault), None, (), keeping)
-        low = kit.ends.beginnings([changelog])[changelog]
+        low = context.clients.ends.beginnings([changelog])[changelog]
         bounds = self._bounds(way, state, built, low, keeping)
         with opened(folder) as saved, opened(self.rebuilder.folder_of(kind, state)) as rebuilt:
             compared = compare(saved, rebuilt, bounds)
             if compared.aged or compared.deleted:
                 compared = compare(saved, rebuilt, bounds, self._tombstoned(changelog, low, built.end_offset))
-        subtopology = kit.plan.subtopologies[state.task.subtopology]
+        subtopology = context.plan.subtopologies[state.task.subtopology]
         first = [summary(subtopology, state.spec, difference) for difference in compared.first]
         return judge(state, way, built, compared, first, keeping)
 
@@ -56,25 +56,27 @@ class StoreComparator:
 
         If the store was built from a savepoint, that provides what the changelog has lost, and the tail is whole.
         """
-        kit, checkpoint = self.rebuilder.kit, state.copy.checkpoint
+        context, checkpoint = self.rebuilder.context, state.copy.checkpoint
         beginning = Beginning(0)
         if way is not RebuildMethod.SAVEPOINT:
-            changelog = kit.witnesses.changelog_of(state.task, state.spec)
-            beginning = kit.beginning(state.spec, changelog, low, built.end_offset, self.rebuilder.should_continue)
+            changelog = context.evidence.witnesses.changelog_of(state.task, state.spec)
+            beginning = context.rebuilder.beginning(
+                state.spec, changelog, low, built.end_offset, self.rebuilder.should_continue
+            )
         return bounds_of(
             state.spec,
             checkpoint.stream_time_ms,
             keeping.retention_ms,
             beginning,
-            kit.settings.max_timestamp_ahead_ms,
-            kit.clock(),
+            context.clients.settings.max_timestamp_ahead_ms,
+            context.clients.clock(),
         )
 
     def _tombstoned(self, changelog: TopicPartition, low: int, end: int) -> set[bytes]:
         """Return the keys whose last record is a tombstone."""
         deleted: set[bytes] = set()
         reached = low
-        for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.should_continue):
+        for batch in self.rebuilder.context.clients.read(changelog, low, end, self.rebuilder.should_continue):
             reached = batch.next_offset
             for key, value in zip(batch.keys, batch.values, strict=True):
                 deleted.add(key) if value is None else deleted.discard(key)

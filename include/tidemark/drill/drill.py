@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from tidemark.drill.comparison import StoreComparator, distance
 from tidemark.drill.follow import DrillFollower
-from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
+from tidemark.drill.rebuild import Built, DrillRebuilder, SavedState, saved_states
 from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.kafka.cluster import topic_configs
 from tidemark.names import DRILLS_FOLDER, TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.rates import rates_of
 from tidemark.operations.drill_history.report import (
     DrillReport,
@@ -59,7 +59,7 @@ class DrillOptions:
 class Drill:
     """One drill of a running application. `report` is called with a line for each step."""
 
-    kit: RestoreKit
+    context: OperationContext
     options: DrillOptions
     listener: RestoreListener
     report: Callable[[str], None]
@@ -71,37 +71,37 @@ class Drill:
         Raises `PreflightFailed` if the application is not running here or the disk is too small, `TaskLocked` while
         another drill of it is running, `SavepointFailed`, `OutcomeUnknown`.
         """
-        kit, app = self.kit, self.kit.plan.application_id
-        if not live_instances(kit.settings.var_dir, app):
+        context, clients, app = self.context, self.context.clients, self.context.plan.application_id
+        if not live_instances(clients.settings.var_dir, app):
             raise PreflightFailed(
                 f"no instance of {app} is running on this machine: a drill compares with a running application; unpause its DAG"
             )
-        drill_id, started_ms = new_id(), kit.clock()
-        repository = SavepointRepository(kit.settings.savepoint_location, app)
+        drill_id, started_ms = new_id(), clients.clock()
+        repository = SavepointRepository(clients.settings.savepoint_location, app)
         with self._folder(drill_id) as folder:
-            rebuilder = Rebuilder(kit, repository, folder, self.listener, lambda: not self._stop.is_set())
+            rebuilder = DrillRebuilder(context, repository, folder, self.listener, lambda: not self._stop.is_set())
             course = _Course(self, repository, rebuilder)
             course.go()
         return DrillReport(
             drill_id=drill_id,
             application_id=app,
-            topology_version=kit.plan.version,
-            guarantee=kit.plan.guarantee,
+            topology_version=context.plan.version,
+            guarantee=context.plan.guarantee,
             started_ms=started_ms,
-            ended_ms=kit.clock(),
+            ended_ms=clients.clock(),
             savepoints=tuple(course.savepoints),
             stores=tuple(course.stores),
             ways=tuple(course.ways),
             followed_batches=course.followed_batches,
             follow_batches=self.options.follow_batches,
-            not_compared=not_compared(kit.plan),
+            not_compared=not_compared(context.plan),
             rates=rates_of(course.stores, rebuilder.fetched),
         )
 
     @contextmanager
     def _folder(self, drill_id: str) -> Iterator[Path]:
         """Provide the drill's own folder, which is deleted afterwards, with whatever a killed drill has left."""
-        settings, app = self.kit.settings, self.kit.plan.application_id
+        settings, app = self.context.clients.settings, self.context.plan.application_id
         drills = settings.state_dir / DRILLS_FOLDER / app
         try:
             lock = FolderLock(drills)
@@ -122,16 +122,16 @@ class Drill:
 
         The first error ends the drill.
         """
-        threads = self.kit.settings.restore_threads
+        threads = self.context.clients.settings.restore_threads
         return side_by_side(work, items, threads, on_failure=self._stop.set)
 
 
 class _Course:
     """The steps of one drill, and what they have found so far."""
 
-    def __init__(self, drill: Drill, repository: SavepointRepository, rebuilder: Rebuilder) -> None:
+    def __init__(self, drill: Drill, repository: SavepointRepository, rebuilder: DrillRebuilder) -> None:
         self._drill = drill
-        self._kit = drill.kit
+        self._context = drill.context
         self._repository = repository
         self._rebuilder = rebuilder
         self.savepoints: list[str] = []
@@ -141,7 +141,7 @@ class _Course:
 
     def go(self) -> None:
         """Do every step in order; none if a savepoint would not hold any store."""
-        if not is_drillable(self._kit.plan):
+        if not is_drillable(self._context.plan):
             return
         older = self._newest_savepoint()
         first = self._take_savepoint()
@@ -163,23 +163,24 @@ class _Course:
         """Return the newest readable savepoint that existed before the drill."""
         for savepoint_id in self._repository.ids():
             try:
-                return saved_states(self._kit, self._repository, savepoint_id)
+                return saved_states(self._context.evidence, self._repository, savepoint_id)
             except CopyUnusable as error:
                 self._drill.report(f"a savepoint is passed over: {error}")
         return []
 
     def _take_savepoint(self) -> list[SavedState]:
-        kit = self._kit
-        taken = SavepointCommand(kit.plan, kit.settings, kit.tasks(), lambda _copied: None, kit.clock).take()
+        context = self._context
+        clients, tasks = context.clients, context.evidence.tasks()
+        taken = SavepointCommand(context.plan, clients.settings, tasks, lambda _copied: None, clients.clock).take()
         savepoint_id = taken.manifest.savepoint_id
         self._drill.report(f"savepoint {savepoint_id} taken, the stream was paused for {taken.held_ms} ms")
         self.savepoints.append(savepoint_id)
-        states = saved_states(kit, self._repository, savepoint_id)
-        running = {state.copy.checkpoint.topology_version for state in states} - {kit.plan.version}
+        states = saved_states(context.evidence, self._repository, savepoint_id)
+        running = {state.copy.checkpoint.topology_version for state in states} - {context.plan.version}
         if running:
             raise PreflightFailed(
-                f"{kit.plan.application_id} runs version {running.pop()} of the topology, but this is version "
-                f"{kit.plan.version}: relaunch it, or drill with the running version"
+                f"{context.plan.application_id} runs version {running.pop()} of the topology, but this is version "
+                f"{context.plan.version}: relaunch it, or drill with the running version"
             )
         return states
 
@@ -194,14 +195,14 @@ class _Course:
 
     def _keepings(self, states: Sequence[SavedState]) -> Mapping[str, Keeping]:
         """Return what changelogs are configured to keep, by topic."""
-        topics = sorted({self._kit.witnesses.changelog_of(s.task, s.spec).topic for s in states})
-        configs = topic_configs(self._kit.admin, topics, self._kit.settings)
+        topics = sorted({self._context.evidence.witnesses.changelog_of(s.task, s.spec).topic for s in states})
+        configs = topic_configs(self._context.clients.admin, topics, self._context.clients.settings)
         return {topic: Keeping.of(topic, configs[topic]) for topic in topics}
 
     def _whole(self, states: Sequence[SavedState], scales: StoreComparator) -> dict[tuple[TaskId, str], Built]:
         self._drill.report(f"rebuilding {len(states)} stores from their changelogs")
-        rebuilder, facts = self._rebuilder, self._kit.facts()
-        started_ms = self._kit.clock()
+        rebuilder, facts = self._rebuilder, self._context.evidence.facts()
+        started_ms = self._context.clients.clock()
         built = self._drill.each(
             lambda s: rebuilder.whole(RebuildMethod.CHANGELOG.name, s, facts[s.task].changelogs[s.spec.name]), states
         )
@@ -212,7 +213,7 @@ class _Course:
     def _tails(self, older: Sequence[SavedState], states: Sequence[SavedState]) -> list[tuple[SavedState, StoreWay]]:
         """Return the source of every store from an older savepoint; nothing if one of them has none without a fault."""
         by_name = {state.name: state for state in older}
-        facts = self._kit.facts()
+        facts = self._context.evidence.facts()
         found: list[tuple[SavedState, StoreWay]] = []
         for state in states:
             base = by_name.get(state.name)
@@ -229,8 +230,8 @@ class _Course:
         self, states: Sequence[SavedState], tails: Sequence[tuple[SavedState, StoreWay]], scales: StoreComparator
     ) -> None:
         self._drill.report(f"rebuilding {len(tails)} stores from a savepoint and the changelog's tail")
-        rebuilder, facts = self._rebuilder, self._kit.facts()
-        started_ms = self._kit.clock()
+        rebuilder, facts = self._rebuilder, self._context.evidence.facts()
+        started_ms = self._context.clients.clock()
         built = self._drill.each(
             lambda tail: rebuilder.from_savepoint(
                 RebuildMethod.SAVEPOINT.name, tail[0], tail[1], facts[tail[0].task].changelogs[tail[0].spec.name]
@@ -253,7 +254,7 @@ class _Course:
         self._rebuilder.forget(states[0].savepoint_id)
         second = self._take_savepoint()
         ends = {state.name: state for state in second}
-        started_ms = self._kit.clock()
+        started_ms = self._context.clients.clock()
         followed = follower.finish([ends[state.name] for state in committed])
         self._reached(RebuildMethod.FOLLOWED, second, started_ms)
         self._compare(RebuildMethod.FOLLOWED, followed, scales, kind=RebuildMethod.CHANGELOG.name)
@@ -261,8 +262,8 @@ class _Course:
 
     def _reached(self, way: RebuildMethod, states: Sequence[SavedState], started_ms: int) -> None:
         """Note that every store is rebuilt: how long that took, and how far the application is by now."""
-        rto_s = (self._kit.clock() - started_ms) / 1000
-        offsets, seconds = distance(states, self._kit.facts())
+        rto_s = (self._context.clients.clock() - started_ms) / 1000
+        offsets, seconds = distance(states, self._context.evidence.facts())
         self.ways.append(MethodDrill(way, rto_s, offsets, seconds))
 
     def _compare(

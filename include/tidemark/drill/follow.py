@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidemark.drill.rebuild import Built, Rebuilder, SavedState
+from tidemark.drill.rebuild import Built, DrillRebuilder, SavedState
 
 _LOOK_S = 0.5
 
@@ -18,7 +18,7 @@ Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 class DrillFollower:
     """Follows the changelogs with the stores that were built as `kind` up to `states`."""
 
-    def __init__(self, rebuilder: Rebuilder, kind: str, states: Sequence[SavedState], each: Each) -> None:
+    def __init__(self, rebuilder: DrillRebuilder, kind: str, states: Sequence[SavedState], each: Each) -> None:
         self._rebuilder = rebuilder
         self._kind = kind
         self._states = list(states)
@@ -44,7 +44,8 @@ class DrillFollower:
 
     def _round(self) -> int:
         """Read every store up to its present end. Returns the number of batches committed since the first savepoint."""
-        asked_ms, facts = self._rebuilder.kit.clock(), self._rebuilder.kit.facts()
+        context = self._rebuilder.context
+        asked_ms, facts = context.clients.clock(), context.evidence.facts()
         moving = [state for state in self._states if state.spec.source_topic is None]
 
         def read(state: SavedState) -> None:
@@ -59,15 +60,19 @@ class DrillFollower:
 
     def finish(self, states: Sequence[SavedState]) -> list[tuple[SavedState, Built]]:
         """Follow up to the offsets of `states`, which are of the second savepoint."""
-        kit = self._rebuilder.kit
-        facts = kit.facts()
+        context = self._rebuilder.context
+        facts = context.evidence.facts()
         begun = {state.name: state.copy.checkpoint.changelog_offset for state in self._states}
 
         def last(state: SavedState) -> tuple[SavedState, Built]:
             end_offset = state.copy.checkpoint.changelog_offset
             self._read(state, facts[state.task].changelogs[state.spec.name].low, end_offset)
             built = Built(
-                begun[state.name], end_offset, self._records[state.name], self._seconds[state.name], kit.clock()
+                begun[state.name],
+                end_offset,
+                self._records[state.name],
+                self._seconds[state.name],
+                context.clients.clock(),
             )
             return state, built
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.recovery.candidates import MEASURED, RecoveryCandidate, rank_candidates
 from tidemark.recovery.evidence import CommittedProgress, SourceOfState, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts
@@ -42,13 +43,13 @@ class SavedState:
         return self.task, self.spec.name
 
 
-def saved_states(kit: RestoreKit, repository: SavepointRepository, savepoint_id: str) -> list[SavedState]:
+def saved_states(evidence: EvidenceReader, repository: SavepointRepository, savepoint_id: str) -> list[SavedState]:
     """Return every store of a savepoint that the topology has. Blocks. Raises `CopyUnusable`, `SavepointFailed`."""
     found: list[SavedState] = []
     for name in repository.manifest(savepoint_id).tasks:
         task, manifest = TaskId.parse(name), repository.task(savepoint_id, name)
         location = repository.url(savepoint_id, f"{name}.json")
-        for spec in kit.buildable(task).values():
+        for spec in evidence.buildable(task).values():
             saved = manifest.store(spec.name)
             if saved is not None:
                 copy = StateCopy(SourceOfState.SAVEPOINT, saved.checkpoint, location, saved.size_bytes)
@@ -94,14 +95,14 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Rebuilder:
+class DrillRebuilder:
     """Builds below `folder`. If `should_continue` returns False, the drill is to end, and `RestoreSuspended` is raised.
 
     `fetched` has the bytes of each store that was fetched from a savepoint, and the seconds taken. Safe to use from
     several threads, one per store. Every method blocks, and may raise `OutcomeUnknown`.
     """
 
-    kit: RestoreKit
+    context: OperationContext
     repository: SavepointRepository
     folder: Path
     listener: RestoreListener
@@ -119,7 +120,7 @@ class Rebuilder:
 
     def tail_of(self, older: SavedState, state: SavedState, facts: TaskFacts) -> RecoveryCandidate:
         """Return an older savepoint as a source for `state`; its `fault` says why it cannot be used. Reads nothing."""
-        found = self.kit.witnesses.evidence(facts, {state.spec.name: [older.copy]})
+        found = self.context.evidence.witnesses.evidence(facts, {state.spec.name: [older.copy]})
         store = next(s for s in found.stores if s.store == state.spec.name)
         checkpoint = state.copy.checkpoint
         bounded = replace(
@@ -145,7 +146,7 @@ class Rebuilder:
         job = self._job(state, 0)
         job = replace(job, target=replace(job.target, changelog_offset=end_offset))
         reading = ReadingProgress(self.listener)
-        restorer = self.kit.builder(reading, _pass, []).restorer
+        restorer = self.context.rebuilder.builder(reading, _pass, []).restorer
         with opened(self.folder_of(kind, state)) as store:
             restorer.replay_tail(job, from_offset, store, self.should_continue, since_ms=since_ms)
         return reading.records
@@ -167,21 +168,21 @@ class Rebuilder:
     def _build(self, kind: str, state: SavedState, job: RestoreJob, way: RecoveryCandidate) -> Built:
         folder = self.folder_of(kind, state)
         reading = ReadingProgress(self.listener)
-        builder = self.kit.builder(reading, _pass, [SavepointCopies(self.repository)])
+        builder = self.context.rebuilder.builder(reading, _pass, [SavepointCopies(self.repository)])
         started, fault = time.monotonic(), None
         try:
             builder.build(state.task, job, way, folder, self.should_continue)
         except (StartRefused, CopyUnusable) as error:
             fault = str(error)
         seconds = time.monotonic() - started
-        return Built(way.from_offset, way.end_offset, reading.records, seconds, self.kit.clock(), fault)
+        return Built(way.from_offset, way.end_offset, reading.records, seconds, self.context.clients.clock(), fault)
 
     def _job(self, state: SavedState, low_offset: int) -> RestoreJob:
         """Return a job to the savepoint's own checkpoint, whose changelog offset is the end that was fixed before reading.
 
         See invariants: end of a restore, store checkpoint.
         """
-        return job_to(self.kit.plan, state.task, state.spec, low_offset, state.copy.checkpoint)
+        return job_to(self.context.plan, state.task, state.spec, low_offset, state.copy.checkpoint)
 
 
 def _pass(_point: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import StoreSpec
 
@@ -49,3 +50,29 @@ class BatchSource(Protocol):
         self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
         """Implement `TableReader`: an instance restores tables whose source topic is their changelog with its own source."""
+
+
+class NoSource(NoTableReader):
+    """The source of an instance that does not run yet."""
+
+    def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
+        raise RuntimeError("an instance reads only while it runs")
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        return None
+
+    def stop(self) -> None:
+        return
+
+
+@dataclass
+class AttachedSource:
+    """The source that an instance runs with, and a `TableReader` for the restores of that instance."""
+
+    source: BatchSource = field(default_factory=NoSource)
+
+    def read_table(
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
+    ) -> Iterator[ChangelogBatch]:
+        """Implement `TableReader` with the source that the instance reads from."""
+        return self.source.read_table(spec, partition, start, end, should_continue)

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tidemark.errors import InstanceFenced, OutcomeUnknown
 from tidemark.kafka.ownership import Ownership
 from tidemark.names import TopicPartition
+from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ class GroupMetadata:
         start = len(_MAGIC)
         generation = int.from_bytes(opaque[start : start + 4], "little", signed=True)
         return cls(opaque, generation, member_id or "")
+
+
+def heartbeat_ms(settings: Settings) -> int:
+    """Return the time between two heartbeats of a member."""
+    return max(200, settings.session_timeout_ms // 5)
 
 
 class Member:

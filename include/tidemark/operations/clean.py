@@ -22,7 +22,7 @@ from tidemark.folder_lock import FolderLock, is_locked
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import DRILLS_FOLDER, TaskId, commits_topic
-from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.evidence_reader import EvidenceReader, Found
 from tidemark.operations.leftovers import (
     REMOVED_FOLDER,
     KnownApplications,
@@ -77,16 +77,15 @@ class CleanPlan:
 class Clean:
     """Cleans up after one application. With `previous`, replaced state goes too. `report` gets a line for each step."""
 
-    kit: RestoreKit
+    evidence: EvidenceReader
     previous: bool
     probe: Probe
     report: Callable[[str], None]
 
     def show(self) -> CleanPlan:
         """Plan what would be removed now; the application may run. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
-        return self._plan(
-            self._running_here(), is_held=is_held(self.kit.settings.var_dir, self.kit.plan.application_id)
-        )
+        var_dir, app = self.evidence.clients.settings.var_dir, self.evidence.plan.application_id
+        return self._plan(self._running_here(), is_held=is_held(var_dir, app))
 
     def run(self, approve: Callable[[CleanPlan], bool]) -> CleanPlan | None:
         """Plan, ask for approval, hold the application, judge again, and remove. Returns None if `approve` refused.
@@ -95,7 +94,7 @@ class Clean:
         instance keeps its folders. Blocks. Raises `TaskLocked` if another command or a case works on the application, and
         else as `show`.
         """
-        settings, app = self.kit.settings, self.kit.plan.application_id
+        settings, app = self.evidence.clients.settings, self.evidence.plan.application_id
         asked = self.show()
         if not approve(asked):
             return None
@@ -113,33 +112,29 @@ class Clean:
     @contextmanager
     def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
         """Lock all folders during the block if nothing runs. Yields the reason if they were not locked, and the folders."""
-        kit = self.kit
+        clients, app = self.evidence.clients, self.evidence.plan.application_id
         with ExitStack() as locks:
             # Even a short lock would keep an instance from adopting the folder of one that has ended.
             runs = self._running_here()
             own: Sequence[Path] = ()
             if runs is None:
                 try:
-                    own = locks.enter_context(fenced(kit.settings, kit.admin, kit.plan.application_id, self.report))
+                    own = locks.enter_context(fenced(clients.settings, clients.admin, app, self.report))
                 except (TaskLocked, PreflightFailed) as error:
                     runs = str(error)
             yield runs, own
 
     def _running_here(self) -> str | None:
         """Return why folders of instances cannot be touched; None if no instance runs here. The group is checked later."""
-        kit = self.kit
-        found = [
-            folder.parent.name
-            for folder in holders(kit.settings.state_dir, kit.plan.application_id)
-            if is_locked(folder)
-        ]
+        state_dir, app = self.evidence.clients.settings.state_dir, self.evidence.plan.application_id
+        found = [folder.parent.name for folder in holders(state_dir, app) if is_locked(folder)]
         return f"instance {', '.join(found)} runs" if found else None
 
     def _plan(self, runs: str | None, *, is_held: bool, own: Sequence[Path] = ()) -> CleanPlan:
-        kit = self.kit
-        judge = _Judge(kit, kit.evidence(), runs, own, self.previous)
-        known = KnownApplications(kit.plan.application_id, kit.plan, judge.found.keys())
-        found = find_leftovers(kit.settings, known, judge.keeper, is_held=is_held, own=own)
+        evidence, plan = self.evidence, self.evidence.plan
+        judge = _Judge(evidence, evidence.read(), runs, own, self.previous)
+        known = KnownApplications(plan.application_id, plan, judge.found.keys())
+        found = find_leftovers(evidence.clients.settings, known, judge.keeper, is_held=is_held, own=own)
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
 
     def _remove(self, leftover: Leftover) -> bool:
@@ -158,7 +153,7 @@ class Clean:
         return True
 
     def _remove_locked(self, leftover: Leftover) -> None:
-        state_dir = self.kit.settings.state_dir
+        state_dir = self.evidence.clients.settings.state_dir
         away = state_dir / REMOVED_FOLDER / leftover.application_id
         with ExitStack() as locks:
             lock = _lock_of(leftover, state_dir)
@@ -196,7 +191,7 @@ class _Judge:
     `runs` is the reason why folders of instances must not be touched, or None. `own` are the folders locked by this process.
     """
 
-    kit: RestoreKit
+    evidence: EvidenceReader
     found: Mapping[TaskId, Found]
     runs: str | None
     own: Sequence[Path]
@@ -337,14 +332,14 @@ class _Judge:
         return None
 
     def _specs(self, task: TaskId) -> dict[str, StoreSpec]:
-        subtopologies = self.kit.plan.subtopologies
+        subtopologies = self.evidence.plan.subtopologies
         if task.subtopology >= len(subtopologies):
             return {}
         return {spec.name: spec for spec in subtopologies[task.subtopology].stores}
 
     def _folders(self, task: TaskId) -> tuple[Path, ...]:
         """Return the application's folders of instances that have a store of the task."""
-        state_dir, app = self.kit.settings.state_dir, self.kit.plan.application_id
+        state_dir, app = self.evidence.clients.settings.state_dir, self.evidence.plan.application_id
         return tuple(
             holder for holder in holders(state_dir, app) if has_store(holder / str(task), self._specs(task).keys())
         )
@@ -370,7 +365,7 @@ class _Judge:
                 )
 
             copies = {store: [copy for copy in held if is_there(copy)] for store, held in found.copies.items()}
-            self._plans[task, folders] = plan_start(self.kit.witnesses.evidence(found.facts, copies))
+            self._plans[task, folders] = plan_start(self.evidence.witnesses.evidence(found.facts, copies))
         return self._plans[task, folders]
 
     @staticmethod
@@ -387,18 +382,18 @@ class _Judge:
     @cached_property
     def _committed(self) -> frozenset[TaskId]:
         """Tasks that have a commit record although the topology no longer has them."""
-        kit, app = self.kit, self.kit.plan.application_id
-        count = partition_counts(kit.admin, kit.settings).get(commits_topic(app), 0)
+        clients, app = self.evidence.clients, self.evidence.plan.application_id
+        count = partition_counts(clients.admin, clients.settings).get(commits_topic(app), 0)
         gone = {
             task
-            for path in kit.settings.state_dir.glob(f"[!.]*/{app}")
+            for path in clients.settings.state_dir.glob(f"[!.]*/{app}")
             for task in self._tasks_in(path)
             if task not in self.found and task.partition < count
         }
         if not gone:
             return frozenset()
-        after_s = stalled_after(kit.settings)
-        return frozenset(last_commit_records(kit.client_config, kit.ends, app, gone, stalled_after_s=after_s))
+        after_s = stalled_after(clients.settings)
+        return frozenset(last_commit_records(clients.client_config, clients.ends, app, gone, stalled_after_s=after_s))
 
 
 def _store(task_folder: Path, store: str) -> Path:

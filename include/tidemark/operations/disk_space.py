@@ -9,9 +9,8 @@ from pathlib import Path
 
 from tidemark.errors import PreflightFailed
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.context import RestoreKit
 from tidemark.recovery.evidence import SourceOfState
-from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
@@ -72,7 +71,7 @@ def bytes_needed(stores: Sequence[StoreRoom], side_by_side: int) -> int:
 
 
 def require_room(
-    kit: RestoreKit,
+    witnesses: Witnesses,
     facts: Mapping[TaskId, TaskFacts],
     planned: Sequence[StoreRestore] | None,
     scratch: Sequence[Path] = (),
@@ -82,7 +81,7 @@ def require_room(
     `planned` are the stores that a restore has yet to build. None means a rewind, which builds both states of every
     store, also in the folders `scratch`. Files that are there already are not deducted: they may be gone by then.
     """
-    settings, witnesses = kit.settings, kit.witnesses
+    settings = witnesses.settings
     changelogs = {
         (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
         for task, found in facts.items()

@@ -26,7 +26,7 @@ from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER
 from tidemark.operations.change.rescale import RESCALES_FOLDER
 from tidemark.operations.change.reset import RESETS_FOLDER
 from tidemark.operations.change.upgrade import CHANGES_FOLDER
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
 from tidemark.operations.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
 from tidemark.restore.fencing import holders
@@ -177,7 +177,7 @@ def _answers(settings: Settings) -> bool:
 def _tasks_of(plan: TopologyPlan, settings: Settings) -> list[TaskId] | None:
     """Return the tasks that an application has now; None if they cannot be determined."""
     try:
-        return RestoreKit.of(plan, settings, (), wall_clock_ms).tasks()
+        return OperationContext.of(plan, settings, (), wall_clock_ms).evidence.tasks()
     except TidemarkError as error:
         log.warning("failed to determine the tasks of %s: %s", plan.application_id, error)
         return None

@@ -18,7 +18,7 @@ from tidemark.errors import BatchAborted, PreflightFailed, TidemarkError
 from tidemark.kafka.group import members
 from tidemark.kafka.member import GroupMetadata
 from tidemark.names import commits_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 
 
 @contextmanager
@@ -40,7 +40,9 @@ def send_record(producer: BatchProducer, record: CommitRecord) -> None:
     producer.send_many(commits_topic(record.application_id), [message], record.task.partition)
 
 
-def send_offsets(kit: RestoreKit, producer: BatchProducer, records: Sequence[CommitRecord], again: str) -> None:
+def send_offsets(
+    clients: Clients, application_id: str, producer: BatchProducer, records: Sequence[CommitRecord], again: str
+) -> None:
     """Add the end offsets of every record to the open transaction, without membership in the group.
 
     The group coordinator accepts that, and ownership is safe because the group is empty (see invariant: ownership at
@@ -52,22 +54,22 @@ def send_offsets(kit: RestoreKit, producer: BatchProducer, records: Sequence[Com
         for record in records
         for topic, offset in record.end_offsets.items()
     ]
-    _require_alone(kit, again)
-    consumer = Consumer({**kit.client_config, "group.id": kit.plan.application_id})
+    _require_alone(clients, application_id, again)
+    consumer = Consumer({**clients.client_config, "group.id": application_id})
     try:
         producer.send_offsets(offsets, GroupMetadata.parse(consumer.consumer_group_metadata(), None))
     finally:
         consumer.close()
-    _require_alone(kit, again)
+    _require_alone(clients, application_id, again)
 
 
 def _metadata(record: CommitRecord) -> str:
     return OffsetMetadata(record.batch, record.stream_times, record.topology_version).encode()
 
 
-def _require_alone(kit: RestoreKit, again: str) -> None:
-    if found := members(kit.settings, kit.admin, kit.plan.application_id):
+def _require_alone(clients: Clients, application_id: str, again: str) -> None:
+    if found := members(clients.settings, clients.admin, application_id):
         raise PreflightFailed(
-            f"{', '.join(found)} joined the group of {kit.plan.application_id} in the meantime: stop it, then {again} again; "
+            f"{', '.join(found)} joined the group of {application_id} in the meantime: stop it, then {again} again; "
             "nothing was changed"
         )

@@ -145,13 +145,15 @@ def candidates_of_task(
     only: SourceOfState | None,
     rates: Rates = MEASURED,
     *,
+    planned: str | None = None,
     may_be_gone: bool = False,
 ) -> TaskCandidates | None:
     """Return the best source of each store in `buildable`; None for a task that has never run. Reads nothing.
 
-    A local store that would prevent a start (another layout, ahead of Kafka) is only ruled out here, because it will be
-    replaced. With `may_be_gone`, the source topics may have deleted the next record to read. Raises `StartRefused` with
-    the reason and the remedy if no source of state is left.
+    The source at the location `planned` is the best one unless it has a fault. A local store that would prevent a start
+    (another layout, ahead of Kafka) is only ruled out here, because it will be replaced. With `may_be_gone`, the source
+    topics may have deleted the next record to read. Raises `StartRefused` with the reason and the remedy if no source of
+    state is left.
     """
     committed = (witnessed if may_be_gone else committed_progress_of)(found)
     if isinstance(committed, Fresh):
@@ -161,7 +163,7 @@ def candidates_of_task(
     candidates: dict[str, RecoveryCandidate] = {}
     passed: dict[str, tuple[str, ...]] = {}
     for store in (store for store in found.stores if store.store in buildable):
-        candidate = best_candidate(found, store, committed, rates, only)
+        candidate = best_candidate(found, store, committed, rates, only, planned)
         if isinstance(candidate, Refuse):
             raise StartRefused(f"{candidate.reason}; {candidate.remedy}")
         candidates[store.store] = candidate

@@ -194,13 +194,21 @@ def _without_changelog(found: TaskEvidence, store: StoreEvidence) -> Refuse | No
 
 
 def best_candidate(
-    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, rates: Rates, only: SourceOfState | None
+    found: TaskEvidence,
+    store: StoreEvidence,
+    committed: CommittedProgress,
+    rates: Rates,
+    only: SourceOfState | None,
+    planned: str | None = None,
 ) -> RecoveryCandidate | Refuse:
-    """Return the fastest source of state without a fault, of kind `only` if given; a refusal if there is none."""
+    """Return the fastest source of state without a fault, of kind `only` if given; a refusal if there is none.
+
+    The source whose location is `planned` comes first, however fast the others are, unless it has a fault.
+    """
     candidates = rank_candidates(found, store, committed, rates, only)
-    best = next((candidate for candidate in candidates if candidate.fault is None), None)
-    if best is not None:
-        return best
+    usable = [candidate for candidate in candidates if candidate.fault is None]
+    if usable:
+        return next((candidate for candidate in usable if candidate.location == planned), usable[0])
     faults = [f"{candidate.kind.value}: {candidate.fault}" for candidate in candidates]
     if only is not None and not faults:
         faults = [f"there is no {only.value} copy"]

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.support.counting import PARTITIONS, CountingApp
 from tests.support.purging import purge
-from tests.system.drill.running import kit_of, running
+from tests.system.drill.running import context_of, running
 
 from tidemark.checks.verdict_table import past_verdicts
 from tidemark.database import FactsDatabase
@@ -76,7 +76,7 @@ def test_should_hand_on_what_was_compared_of_each_store_also_where_that_was_noth
     with running(app, threading.Event()):
         assert drill_and_conclude(module, 0, 1.0, pushed.append) == "ok"
         places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
-        purge(app.admin, app.settings, kit_of(app).ends.of(places))
+        purge(app.admin, app.settings, context_of(app).clients.ends.of(places))
         with pytest.raises(AirflowSkipException, match="not enough evidence"):
             drill_and_conclude(module, 0, 1.0, pushed.append)
     healthy, purged = ([one for one in figures if one["by"] == "whole changelog"] for figures in pushed)

@@ -21,7 +21,7 @@ from tidemark.operations.case.case import CaseFolder, case_id_of
 from tidemark.operations.case.plan import PlanKind, Planned
 from tidemark.operations.case.plan_hash import plan_content
 from tidemark.operations.case.report import RESTORE
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.settings import Settings, project_root
 from tidemark.supervision.hold import Hold, read_hold, take_hold
 from tidemark_airflow import cases, oncall
@@ -94,7 +94,7 @@ def planned(context: dict[str, Any]) -> None:
     """As if `plan` had run: `shopping` has no state that could be weighed."""
     opened = cases.case_of(context)
     opened.folder.open(opened.case)
-    deployed = RestoreKit.of(opened.topology, opened.settings, (), wall_clock_ms).plan
+    deployed = OperationContext.of(opened.topology, opened.settings, (), wall_clock_ms).plan
     content = plan_content(opened.case, deployed, None, {})
     opened.folder.write("plan.json", Planned(PlanKind.RESTORE, "the plan", 0.0, None, {}, content).to_dict())
 

@@ -11,16 +11,18 @@ from functools import partial
 import pytest
 from tests.support.counting import PARTITIONS, CountingApp
 from tests.support.purging import purge
-from tests.system.drill.running import BUSY_KEYS, batches, kit_of, running, tamper
+from tests.system.drill.running import BUSY_KEYS, batches, context_of, running, tamper
 from typer.testing import CliRunner
 
 from tidemark.checks.verdict_table import past_verdicts
 from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import DRILLS_FOLDER, TopicPartition
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import last_passed_ms, past_drills
 from tidemark.processes import wait_until
@@ -48,7 +50,7 @@ def app(settings, admin, unique):
 def drill(app, *, batches=3, timeout_s=60.0, said=None, listener=None):
     options = DrillOptions(batches, timeout_s)
     report = said if callable(said) else (said if said is not None else []).append
-    return Drill(kit_of(app), options, listener or LoggingRestoreListener(), report).run()
+    return Drill(context_of(app), options, listener or LoggingRestoreListener(), report).run()
 
 
 def in_memory(name: str) -> Topology:
@@ -130,9 +132,9 @@ def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compactio
         assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
         assert {store.verdict for store in report.stores} == {Verdict.OK}
         assert report.followed_batches == 0
-        kit = kit_of(app)
+        context = context_of(app)
         topic = f"{app.name}-n-changelog"
-        _set_topic(kit.admin, topic, "min.compaction.lag.ms", "1")
+        _set_topic(context.clients.admin, topic, "min.compaction.lag.ms", "1")
         report = drill(app, batches=0)
     assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert {store.verdict for store in report.stores} == {Verdict.NOT_ENOUGH_EVIDENCE}
@@ -142,9 +144,9 @@ def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compactio
 def test_should_not_pass_where_the_changelogs_were_purged_and_say_how_much_was_compared(app):
     fed = threading.Event()
     with running(app, fed):
-        kit = kit_of(app)
+        context = context_of(app)
         places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
-        purge(app.admin, app.settings, kit.ends.of(places))
+        purge(app.admin, app.settings, context.clients.ends.of(places))
         nothing = drill(app, batches=0)
         # A few keys are written since, so they are compared.
         fed.set()
@@ -198,10 +200,11 @@ def test_should_leave_nothing_behind_when_it_fails_and_refuse_what_cannot_be_dri
             pytest.raises(TaskLocked, match="another drill"),
         ):
             drill(app)
-        other = Drill(kit_of(app), DrillOptions(), LoggingRestoreListener(), [].append)
-        kit = replace(other.kit, plan=replace(other.kit.plan, version="another"))
+        other = Drill(context_of(app), DrillOptions(), LoggingRestoreListener(), [].append)
+        another = replace(app.plan, version="another")
+        context = OperationContext.exactly(another, app.settings, [], wall_clock_ms, {})
         with pytest.raises(PreflightFailed, match="runs version 1 of the topology, but this is version another"):
-            replace(other, kit=kit).run()
+            replace(other, context=context).run()
         full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
         monkeypatch.setattr("tidemark.drill.drill.shutil.disk_usage", lambda _folder: full)
         with pytest.raises(PreflightFailed, match="1 are free"):

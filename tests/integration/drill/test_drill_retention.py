@@ -12,9 +12,9 @@ from tests.support.standby import count, in_window
 
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.comparison import StoreComparator
-from tidemark.drill.rebuild import Built, Rebuilder, SavedState
+from tidemark.drill.rebuild import Built, DrillRebuilder, SavedState
 from tidemark.names import TaskId, changelog_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.recovery.evidence import SourceOfState, StateCopy, Watermarks
 from tidemark.restore.bounds import Keeping
@@ -34,7 +34,7 @@ TASK = TaskId(0, 0)
 
 
 @dataclass(frozen=True)
-class _Saved(Rebuilder):
+class _Saved(DrillRebuilder):
     """Has the savepoint's store at hand."""
 
     def fetch(self, state: SavedState) -> Path:
@@ -68,8 +68,8 @@ def test_should_leave_out_what_the_broker_deleted_and_nothing_that_a_record_dele
     checkpoint = StoreCheckpoint(
         app, plan.version, "n", value_signature(spec, layout), 3, now, {f"{app}-in": 5}, now, 5
     )
-    kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
-    rebuilder = _Saved(kit, None, tmp_path, LoggingRestoreListener(), lambda: True)
+    context = OperationContext.of(plan, settings, [], wall_clock_ms)
+    rebuilder = _Saved(context, None, tmp_path, LoggingRestoreListener(), lambda: True)
     state = SavedState("s1", TASK, spec, StateCopy(SourceOfState.SAVEPOINT, checkpoint, "s1"), now)
     saved = RocksStore(tmp_path / "saved", write_buffer_bytes=1 << 20)
     for key, value in held.items():

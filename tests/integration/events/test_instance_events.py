@@ -16,7 +16,7 @@ from tidemark.database import FactsDatabase
 from tidemark.errors import OutcomeUnknown
 from tidemark.events.event import Event, EventKind
 from tidemark.events.table import EventReader
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import changelog_topic, events_topic
 from tidemark.supervision.run_file import read_run_file, run_file_path
@@ -70,7 +70,7 @@ def own(monkeypatch):
 def run(plan, settings, failure=None):
     """From its start to its end over one batch, which is committed when there is one left."""
     stop = threading.Event()
-    instance = Instance(plan, settings, 0, "made", lambda point: None)
+    instance = make_instance(plan, settings, 0, "made", lambda point: None)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:

@@ -12,7 +12,7 @@ from tests.support.counting import NO_PROBE, PARTITIONS, counted_plan
 from tests.support.group_requests import join_group, sync_group
 
 from tidemark.errors import InstanceFenced, OutcomeUnknown
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.names import group_instance_id
 from tidemark.processes import wait_until
@@ -44,7 +44,7 @@ class Run:
     def __init__(self, plan, settings, disk="state"):
         self.stop, self.failure = threading.Event(), None
         own = settings.model_copy(update={"state_dir": settings.state_dir.with_name(disk)})
-        self.instance = Instance(plan, own, 0, "made", NO_PROBE)
+        self.instance = make_instance(plan, own, 0, "made", NO_PROBE)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -150,7 +150,7 @@ def test_should_ask_to_be_started_again_when_a_new_coordinator_knows_an_earlier_
         assert wait_until(lambda: described().state is ConsumerGroupState.PREPARING_REBALANCING, 30)
         with running(plan, three) as second:
             rejoining.join(60)
-            member_id = lambda: second.instance._member._consumer.memberid()  # noqa: E731
+            member_id = lambda: second.instance.member._consumer.memberid()  # noqa: E731
             assert wait_until(lambda: bool(member_id()), 30)
             _, node = coordinator(three, app)
             cluster.kill_node(node)

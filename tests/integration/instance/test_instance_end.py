@@ -12,7 +12,7 @@ from tests.support.counting import NO_PROBE, counted_plan
 
 from tidemark.errors import ExitCode
 from tidemark.folder_lock import FolderLock
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.settings import project_root
 from tidemark.supervision.state import InstanceState
 
@@ -29,9 +29,9 @@ runpy.run_path("spark_jobs/stream_instance.py", run_name="__main__")
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("part", ["_member", "_savepoints"])
+@pytest.mark.parametrize("part", ["member", "savepoints"])
 def test_should_close_the_rest_when_a_part_cannot_be_closed(settings, admin, unique, part):
-    instance = Instance(counted_plan(settings, admin, unique("app"), 0), settings, 0, "made", NO_PROBE)
+    instance = make_instance(counted_plan(settings, admin, unique("app"), 0), settings, 0, "made", NO_PROBE)
     close = getattr(instance, part).close
 
     def closing():

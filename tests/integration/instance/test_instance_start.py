@@ -10,7 +10,7 @@ import pytest
 from tests.support.counting import PARTITIONS, counted_plan
 from tests.support.truth.topics import read_all
 
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition, commits_topic
 
@@ -74,7 +74,7 @@ def test_should_start_each_fresh_task_once_when_one_was_revoked_during_their_sta
     def revoke(point):
         if point != "1-begin" or aborted:
             return
-        ownership = instance._member.ownership
+        ownership = instance.member.ownership
         aborted.append(set(ownership.held()))
         ownership.revoked([lost])
         if comes_back == "at once":
@@ -83,11 +83,11 @@ def test_should_start_each_fresh_task_once_when_one_was_revoked_during_their_sta
             source.on_start = give_back
 
     def give_back():
-        if instance._member.ownership.epoch(lost) is None:
-            instance._member.ownership.assigned([lost])
-            instance._changed.set()
+        if instance.member.ownership.epoch(lost) is None:
+            instance.member.ownership.assigned([lost])
+            instance.changed.set()
 
-    instance = Instance(application, settings, 0, "made", revoke)
+    instance = make_instance(application, settings, 0, "made", revoke)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:

@@ -12,7 +12,7 @@ from tests.support.truth.topics import read_all
 
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import committed_offsets
@@ -99,7 +99,7 @@ def run(plan, settings, script, probe=lambda point: None):
         stop.set()
         return None
 
-    instance = Instance(plan, settings, 0, "ticks", probe, clock)
+    instance = make_instance(plan, settings, 0, "ticks", probe, clock)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:

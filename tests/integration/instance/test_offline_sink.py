@@ -20,7 +20,7 @@ from tidemark.checks.lag_sampling import check_lag
 from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.events.event import Event, EventKind
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.kafka.availability import find_outage
 from tidemark.kafka.offsets import EndOffsets, committed_offsets
@@ -69,7 +69,7 @@ class StreamingApp(CountingApp):
         """Runs while the block does; what it has ended with is in the list, which must be empty at the end."""
         stop, ended = threading.Event(), []
         self.ended = ended
-        self.instance = instance = Instance(self.plan, self.settings, 0, "counting", probe)
+        self.instance = instance = make_instance(self.plan, self.settings, 0, "counting", probe)
 
         def run() -> None:
             failure: BaseException | None = None
@@ -159,7 +159,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
     with app.streaming() as ended, other.streaming() as other_ended:
         before_s = app.drain(5000)
         other.drain(500)
-        records = app.instance._size.records
+        records = app.instance.size.records
         with without_a_broker(cluster, app):
             app.feed(2000)
             recorded = outage_path(app.settings.var_dir, app.name, 0)
@@ -179,7 +179,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
             assert [f for f in check_lag(other.plan, other.settings, "counting") if f.verdict is Verdict.FAILED] == []
         assert wait_until(app.is_level, 60), caplog.text
         assert app.drain(5000) < 3 * before_s + 5
-        assert app.instance._size.records == records
+        assert app.instance.size.records == records
         assert wait_until(lambda: read_outage(recorded) is None, 15)
     assert (ended, other_ended) == ([], [])
     kinds = [event.kind for event in events(app) if event.kind in (EventKind.WAITING, EventKind.WAITING_END)]

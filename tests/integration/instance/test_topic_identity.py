@@ -26,7 +26,7 @@ from tidemark.names import TopicPartition
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
 from tidemark.recovery.evidence import SourceOfState
 from tidemark.registry.reader import recorded, resolved_plan
@@ -153,9 +153,9 @@ def test_should_refuse_a_level_store_whose_changelog_was_made_again(app):
     assert (found[changelog].verdict, found["topic identities"].verdict) == (Verdict.FAILED, Verdict.FAILED)
 
     # The level store is the best there is, and says so; the changelog is of no use.
-    kit = RestoreKit.of(app.plan, app.settings, (), wall_clock_ms)
+    context = OperationContext.of(app.plan, app.settings, (), wall_clock_ms)
     with pytest.raises(StartRefused, match=r"was created again|was deleted and created again"):
-        kit.candidates(next(iter(kit.evidence().values())), SourceOfState.CHANGELOG)
+        context.evidence.candidates(next(iter(context.evidence.read().values())), SourceOfState.CHANGELOG)
 
 
 def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_changelog(app):

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.instance.test_instance_ticks import Scripted, prepared
 
 from tidemark.errors import ExitCode, UserCodeFailed
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.processors import Processor
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
@@ -50,7 +50,7 @@ def counted(stream, sink):
 def test_should_end_with_a_refusal_that_names_node_function_and_cause(settings, admin, unique, guarantee, uses, said):
     topology = Topology(unique("app"), guarantee=guarantee)
     uses(topology.stream(unique("in"), schema="id STRING", key="id"), unique("out"))
-    instance = Instance(prepared(topology, settings, admin), settings, 0, "made", lambda point: None)
+    instance = make_instance(prepared(topology, settings, admin), settings, 0, "made", lambda point: None)
     failure = None
     try:
         with pytest.raises(UserCodeFailed, match=said) as raised:

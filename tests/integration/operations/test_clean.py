@@ -20,12 +20,12 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.folder_lock import FolderLock
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations import leftovers
 from tidemark.operations.change.reset import RESETS_FOLDER
 from tidemark.operations.clean import Clean
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.leftovers import REMOVED_FOLDER, LeftoverKind
 from tidemark.operations.restore.run import RestoreRun, make_plan
@@ -45,16 +45,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 DEAD = replace(HoldingProcess.own(), pid=2**22 + 1, command="tidemark restore run x")
 
 
-def kit_of(app: CountingApp) -> RestoreKit:
-    return RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
+def context_of(app: CountingApp) -> OperationContext:
+    return OperationContext.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
 
 
 def clean(app, *, previous=False, approve=lambda _made: True, probe=NO_PROBE, said=None):
-    return Clean(kit_of(app), previous, probe, (said if said is not None else []).append).run(approve)
+    return Clean(context_of(app).evidence, previous, probe, (said if said is not None else []).append).run(approve)
 
 
 def show(app, *, previous=False):
-    return Clean(kit_of(app), previous, NO_PROBE, print).show()
+    return Clean(context_of(app).evidence, previous, NO_PROBE, print).show()
 
 
 def judged(made, kind):
@@ -67,11 +67,11 @@ def stores(app) -> Path:
 
 
 def restored(app, probe=NO_PROBE, asked=None):
-    kit = kit_of(app)
-    made = make_plan(kit, new_id(), asked)
+    context = context_of(app)
+    made = make_plan(context.evidence, new_id(), asked)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
-    RestoreRun(kit, workspace, LoggingRestoreListener(), probe, print).run()
+    RestoreRun(context, workspace, LoggingRestoreListener(), probe, print).run()
     return workspace
 
 
@@ -220,7 +220,7 @@ def test_should_keep_what_an_instance_that_runs_has_and_remove_the_rest(app):
     half_built.mkdir()
     resets = app.settings.state_dir / RESETS_FOLDER / app.name
     resets.mkdir(parents=True)
-    instance = Instance(app.plan, app.settings, 1, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 1, "counting", NO_PROBE)
     try:
         made = clean(app, previous=True)
     finally:
@@ -234,7 +234,7 @@ def test_should_keep_the_folders_of_an_instance_that_comes_between_the_question_
     made = []
 
     def launch(_plan) -> bool:
-        made.append(Instance(app.plan, app.settings, 0, "counting", NO_PROBE))
+        made.append(make_instance(app.plan, app.settings, 0, "counting", NO_PROBE))
         return True
 
     try:
@@ -271,7 +271,8 @@ def test_should_leave_a_restore_that_can_be_gone_on_with_to_its_own_commands(app
     assert "--resume" in found[workspace.folder].why
     clean(app, previous=True)
     assert (
-        RestoreRun(kit_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).run().state is RestoreState.DONE
+        RestoreRun(context_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).run().state
+        is RestoreState.DONE
     )
 
 
@@ -285,7 +286,7 @@ def test_should_keep_what_a_restore_replaced_until_it_is_asked_for(app):
     clean(app, previous=True)
     assert not workspace.previous.exists()
     with pytest.raises(StartRefused, match="continue with it"):
-        RestoreRun(kit_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).roll_back()
+        RestoreRun(context_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).roll_back()
     app.feed(200)
     app.run(number=1)
 
@@ -511,7 +512,7 @@ class Layout:
 def restore_plan(app) -> object:
     """What a restore would do, wherever its copies lie; a refusal's words."""
     try:
-        made = make_plan(kit_of(app), new_id(), None)
+        made = make_plan(context_of(app).evidence, new_id(), None)
     except StartRefused as error:
         return str(error)
     return [(s.task, s.store, s.source, s.from_offset, s.end_offset) for s in made.stores], made.committed
@@ -519,8 +520,8 @@ def restore_plan(app) -> object:
 
 def start_plans(app, number: int) -> dict[TaskId, set[object]]:
     """How an instance would start each task: from its own folder, or from any that it may adopt, as the disk lists them."""
-    kit, plans = kit_of(app), {}
-    for task, found in kit.evidence().items():
+    context, plans = context_of(app), {}
+    for task, found in context.evidence.read().items():
         own = folder_of_instance(app, number) / str(task)
         peers = [path.parent for path in app.settings.state_dir.glob(f"*/{app.name}/{task}/{STORES_FOLDER}")]
         for folder in [own] if (own / STORES_FOLDER).exists() else peers or [own]:
@@ -532,7 +533,7 @@ def start_plans(app, number: int) -> dict[TaskId, set[object]]:
                 ]
                 for store, held in found.copies.items()
             }
-            plan = plan_start(kit.witnesses.evidence(found.facts, copies))
+            plan = plan_start(context.evidence.witnesses.evidence(found.facts, copies))
             summary = (
                 tuple(
                     (store, candidate.kind, candidate.from_offset, candidate.end_offset)

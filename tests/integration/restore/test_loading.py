@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.restore.test_restore_run import Counted, counts_of, kit_of, restore
+from tests.integration.restore.test_restore_run import Counted, context_of, counts_of, restore
 from tests.support.counting import CountingApp
 
 from tidemark.errors import OutcomeUnknown, StartRefused
@@ -58,14 +58,20 @@ def app(settings, admin, unique):
 @pytest.fixture
 def job(app):
     """What must be loaded of partition 0."""
-    kit, task = kit_of(app), TaskId(0, 0)
-    found = kit.evidence()[task]
-    return restore_job(kit.plan, found.facts, kit.buildable(task)["n"], kit.candidates(found, None).committed, 0)
+    context, task = context_of(app), TaskId(0, 0)
+    found = context.evidence.read()[task]
+    return restore_job(
+        context.plan,
+        found.facts,
+        context.evidence.buildable(task)["n"],
+        context.evidence.candidates(found, None).committed,
+        0,
+    )
 
 
 @pytest.fixture
 def restorer(app):
-    return Restorer(kit_of(app).client_config, 10, Counted(), lambda _point: None, NoTableReader())
+    return Restorer(context_of(app).clients.client_config, 10, Counted(), lambda _point: None, NoTableReader())
 
 
 def children():
@@ -197,7 +203,7 @@ def test_should_hold_the_locks_of_a_killed_caller_until_it_has_ended_itself(app,
         stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT / "include")},
     )
-    caller.stdin.write(pickle.dumps((kit_of(app).client_config, endless(job), folder / "n")))
+    caller.stdin.write(pickle.dumps((context_of(app).clients.client_config, endless(job), folder / "n")))
     caller.stdin.close()
     assert wait_until((folder / "n" / "CURRENT").exists, 30)
     (child,) = psutil.Process(caller.pid).children()

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.drill_history.store_verdicts import last_verdicts
 from tidemark.operations.drill_history.table import past_drills
@@ -40,8 +40,8 @@ def app(settings, admin, unique):
     return made
 
 
-def kit_of(app):
-    return RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
+def context_of(app):
+    return OperationContext.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
 
 
 def drill(name):
@@ -67,13 +67,13 @@ def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, t
         assert not drill(name)
     failed, passed = drills(app)
     (wrong,) = {store["task"] for store in failed["stores"] if store["differing"]}
-    kit = kit_of(app)
-    suspects = {str(task): verdict for (task, _), verdict in last_verdicts(app.settings, kit.plan).items()}
+    context = context_of(app)
+    suspects = {str(task): verdict for (task, _), verdict in last_verdicts(app.settings, context.plan).items()}
     assert {task: verdict.is_suspect for task, verdict in suspects.items()} == {
         task: task == wrong for task in ("0_0", "0_1")
     }
 
-    made = make_plan(kit, new_id(), None)
+    made = make_plan(context.evidence, new_id(), None)
     assert RestorePlan.from_json(made.to_json()) == made
     for store in made.stores:
         summary = [line for line in store.passed_over if "is suspected" in line]
@@ -88,7 +88,7 @@ def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, t
             if store.source is SAVEPOINT:
                 assert begun_ms(PurePosixPath(store.location).parent.name) <= begun_ms(passed["savepoints"][-1])
     # A person may know better, and on-call is told the same.
-    assert {store.source for store in make_plan(kit, new_id(), LOCAL).stores} == {LOCAL}
+    assert {store.source for store in make_plan(context.evidence, new_id(), LOCAL).stores} == {LOCAL}
     call = call_of(app)
     assert "is suspected: the drill" in call.plan().summary
     assert f"| {wrong} | n | local |" not in call.plan().summary
@@ -96,9 +96,9 @@ def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, t
     # Until a restore has replaced it: the record of the stranger is then in both.
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
-    done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    done = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
     assert done.state is RestoreState.DONE
-    assert {store.source for store in make_plan(kit, new_id(), None).stores} == {LOCAL}
+    assert {store.source for store in make_plan(context.evidence, new_id(), None).stores} == {LOCAL}
 
 
 def test_should_read_the_changelog_where_every_savepoint_is_suspected_too(app, tmp_path, monkeypatch):
@@ -109,17 +109,17 @@ def test_should_read_the_changelog_where_every_savepoint_is_suspected_too(app, t
         tamper(app, {"k00150": 999}, partial(batches, app))
         assert not drill(name)
     shutil.rmtree(app.settings.state_dir / "0")
-    made = make_plan(kit_of(app), new_id(), None)
+    made = make_plan(context_of(app).evidence, new_id(), None)
     (wrong,) = {store["task"] for store in drills(app)[0]["stores"] if store["differing"]}
     assert {store.source for store in made.stores if store.task == wrong} == {SourceOfState.CHANGELOG}
-    assert {store.source for store in make_plan(kit_of(app), new_id(), SAVEPOINT).stores} == {SAVEPOINT}
+    assert {store.source for store in make_plan(context_of(app).evidence, new_id(), SAVEPOINT).stores} == {SAVEPOINT}
 
 
 def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkeypatch):
     app.feed(KEYS, keys=KEYS)
     app.run()
     name = app.for_commands(tmp_path, monkeypatch)
-    before = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)
+    before = make_plan(context_of(app).evidence, new_id(), SourceOfState.CHANGELOG)
     assert before.rates == MEASURED
     assert "assumed, no drill has measured it" in before.rates_from
     with running(app):
@@ -129,7 +129,7 @@ def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkey
     whole = [store for store in report["stores"] if store["way"] == "whole changelog"]
     offsets = sum(store["end_offset"] - store["from_offset"] for store in whole)
     assert rate == pytest.approx(offsets / sum(store["seconds"] for store in whole), rel=0.01)
-    made = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)
+    made = make_plan(context_of(app).evidence, new_id(), SourceOfState.CHANGELOG)
     assert made.rates.changelog_offsets_per_s == rate
     for store in made.stores:
         assert store.eta_s == pytest.approx((store.end_offset - store.from_offset) / rate, abs=0.001)
@@ -145,6 +145,6 @@ def test_should_plan_without_drills_where_their_history_cannot_be_read(app):
     app.feed(100)
     app.run()
     app.settings = app.settings.model_copy(update={"var_dir": app.settings.state_dir / "0" / app.name / ".lock"})
-    made = make_plan(kit_of(app), new_id(), None)
+    made = make_plan(context_of(app).evidence, new_id(), None)
     assert {store.source for store in made.stores} == {LOCAL}
     assert "drills are not taken into account: the database of facts" in made.rates_from

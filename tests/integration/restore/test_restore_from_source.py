@@ -83,16 +83,16 @@ def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
     def ask_to_end(at):
         raise AssertionError(f"not to be reached: {at}")
 
-    kit, workspace = planned(app, SourceOfState.SOURCE)
+    context, workspace = planned(app, SourceOfState.SOURCE)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("restore-recomputed"), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at("restore-recomputed"), [].append).run()
 
     class Asking(LoggingRestoreListener):
         def on_batch_restored(self, progress):
             workspace.abort()
 
     with pytest.raises(RestoreSuspended):
-        RestoreRun(kit, workspace, Asking(), ask_to_end, [].append).run()
+        RestoreRun(context, workspace, Asking(), ask_to_end, [].append).run()
     assert workspace.progress().state is RestoreState.ABORTED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.integration.restore.test_restore_run import counts_of, kit_of
+from tests.integration.restore.test_restore_run import context_of, counts_of
 from tests.support.counting import NO_PROBE, CountingApp
 from tests.system.crash import disk
 
@@ -43,10 +43,10 @@ def free(app):
 
 
 def started(app, probe=NO_PROBE):
-    kit = kit_of(app)
-    made = make_plan(kit, new_id(), SourceOfState.CHANGELOG)
+    context = context_of(app)
+    made = make_plan(context.evidence, new_id(), SourceOfState.CHANGELOG)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
-    return RestoreRun(kit, workspace, LoggingRestoreListener(), probe, [].append), made
+    return RestoreRun(context, workspace, LoggingRestoreListener(), probe, [].append), made
 
 
 def stored(app):

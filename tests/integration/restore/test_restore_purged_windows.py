@@ -12,7 +12,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, commits_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.recovery.start_plan import Refuse, Resume, plan_start
 from tidemark.stream_times import StreamTimes
 
@@ -47,8 +47,8 @@ def cut(windowed):
 
 
 def planned(app):
-    kit = RestoreKit.exactly(app.plan, app.settings, [], wall_clock_ms, {})
-    return plan_start(kit.witnesses.evidence(kit.facts()[TASK], {}))
+    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    return plan_start(context.evidence.witnesses.evidence(context.evidence.facts()[TASK], {}))
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
@@ -67,6 +67,6 @@ def test_should_restore_a_changelog_that_age_has_shortened_and_none_that_somebod
 def test_should_not_plan_a_restore_from_a_changelog_that_somebody_has_shortened(cut):
     app, place, begins = cut
     purging.purge(app.admin, app.settings, {place: begins[2]})
-    kit = RestoreKit.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, {})
     with pytest.raises(StartRefused, match=r"too young for retention\.ms to have deleted them"):
-        kit.candidates(kit.evidence()[TASK], None)
+        context.evidence.candidates(context.evidence.read()[TASK], None)

@@ -20,10 +20,10 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.folder_lock import FolderLock
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TopicPartition
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
 from tidemark.recovery.evidence import SourceOfState
@@ -65,23 +65,23 @@ def app(settings, admin, unique):
     return made
 
 
-def kit_of(app):
+def context_of(app):
     copies = [LocalCopies(app.settings.state_dir, app.name)]
-    return RestoreKit.of(app.plan, app.settings, copies, wall_clock_ms)
+    return OperationContext.of(app.plan, app.settings, copies, wall_clock_ms)
 
 
 def planned(app, asked=None, name=None):
-    kit = kit_of(app)
-    made = make_plan(kit, name or new_id(), asked)
+    context = context_of(app)
+    made = make_plan(context.evidence, name or new_id(), asked)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
-    return kit, workspace
+    return context, workspace
 
 
 def restore(app, asked=None, probe=NO_PROBE, said=None, listener=None):
-    kit, workspace = planned(app, asked)
+    context, workspace = planned(app, asked)
     run = RestoreRun(
-        kit, workspace, listener or LoggingRestoreListener(), probe, (said if said is not None else []).append
+        context, workspace, listener or LoggingRestoreListener(), probe, (said if said is not None else []).append
     )
     return run.run(), workspace, run
 
@@ -101,7 +101,7 @@ def counts_of(app, folder=None):
 
 
 def test_should_plan_from_the_local_store_and_change_nothing(app):
-    made = make_plan(kit_of(app), RESTORE_ID, None)
+    made = make_plan(context_of(app).evidence, RESTORE_ID, None)
     assert [(s.task, s.store, s.source) for s in made.stores] == [
         ("0_0", "n", SourceOfState.LOCAL), ("0_1", "n", SourceOfState.LOCAL),
     ]  # fmt: skip
@@ -109,9 +109,9 @@ def test_should_plan_from_the_local_store_and_change_nothing(app):
 
 
 def test_should_plan_while_the_application_runs(app):
-    stop, instance = threading.Event(), Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    stop, instance = threading.Event(), make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
-        made = make_plan(kit_of(app), RESTORE_ID, None)
+        made = make_plan(context_of(app).evidence, RESTORE_ID, None)
         assert {s.source for s in made.stores} == {SourceOfState.LOCAL}
     finally:
         stop.set()
@@ -170,18 +170,18 @@ def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_thei
         if point == "restore-tail":
             asleep_ms[0] = DAY_MS
 
-    kit = RestoreKit.of(
+    context = OperationContext.of(
         app.plan,
         app.settings,
         [LocalCopies(app.settings.state_dir, app.name)],
         lambda: wall_clock_ms() + asleep_ms[0],
     )
-    made = make_plan(kit, RESTORE_ID, None)
+    made = make_plan(context.evidence, RESTORE_ID, None)
     assert {store.source for store in made.stores} == {SourceOfState.LOCAL}
     workspace = Workspace(app.settings.state_dir, app.name, RESTORE_ID)
     workspace.create(made)
     said = []
-    done = RestoreRun(kit, workspace, LoggingRestoreListener(), sleep, said.append).run()
+    done = RestoreRun(context, workspace, LoggingRestoreListener(), sleep, said.append).run()
     assert done.state is RestoreState.DONE
     assert counts_of(app) == app.expected
     assert any("delete.retention.ms is 1d" in line and "next source of state" in line for line in said)
@@ -218,8 +218,8 @@ def test_should_stop_at_one_different_key_name_it_and_leave_the_old_state(app):
     changed: list[bytes] = []
     # One store after the other, so that only one is built when it is changed.
     app.settings = app.settings.model_copy(update={"restore_threads": 1})
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
-    run = RestoreRun(kit, workspace, LoggingRestoreListener(), tamper, [].append)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), tamper, [].append)
     with pytest.raises(StartRefused, match="differs from its changelog in 1 keys") as refused:
         run.run()
     assert changed[0].hex() in str(refused.value)
@@ -237,32 +237,32 @@ def test_should_go_on_where_a_crash_left_it(app, point):
             if len(passed) == 1:
                 raise Crash
 
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
-    done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash, [].append).run()
+    done = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
     assert done.state is RestoreState.DONE
     assert counts_of(app) == app.expected
 
 
 def test_should_not_build_again_what_was_verified_before_a_crash(app):
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
     listener = Counted()
-    RestoreRun(kit, workspace, listener, NO_PROBE, [].append).run()
+    RestoreRun(context, workspace, listener, NO_PROBE, [].append).run()
     assert listener.records == 0
 
 
 @pytest.mark.parametrize("point", ["swap-between", "swap-one"])
 def test_should_run_an_application_that_was_started_in_the_middle_of_a_swap(app, point):
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
     app.feed(300)
     app.run()
     assert counts_of(app) == app.expected
-    RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
     app.run()
     assert counts_of(app) == app.expected
 
@@ -336,12 +336,12 @@ def test_should_roll_back_what_there_was_and_keep_what_replaced_nothing(app):
 def test_should_remember_what_it_moved_when_the_same_plan_file_is_given_again(app, point):
     for task in ("0_0", "0_1"):
         (app.state / task / "witness").write_text("old")
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     made = workspace.plan()
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
     workspace.create(made)
-    run = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append)
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append)
     assert run.run().state is RestoreState.DONE
     assert counts_of(app) == app.expected
     run.roll_back()
@@ -417,16 +417,16 @@ def test_should_abort_and_leave_nothing_but_the_record_of_it(app):
         if at == "restore-whole":
             workspace.abort()
 
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(RestoreSuspended):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), ask_to_end, [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), ask_to_end, [].append).run()
     assert workspace.progress().state is RestoreState.ABORTED
     assert not workspace.built.exists()
     assert counts_of(app) == before
 
 
 def test_should_refuse_while_an_instance_holds_the_folder(app):
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
         with pytest.raises(TaskLocked, match="pause its DAG"):
             restore(app)
@@ -498,12 +498,12 @@ def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, m
     assert "but 1 are free" in str(refused.exception)
     assert workspaces(app.settings.state_dir, app.name) == []
     # What is built already needs no more room, and neither does a swap.
-    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("restore-built"), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at("restore-built"), [].append).run()
     assert isinstance(run("--resume", workspace.folder.name).exception, PreflightFailed)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
     assert run("--resume", workspace.folder.name).exit_code == 0
     free[0] = usage.free
     assert run("--from", "changelog").exit_code == 0
@@ -512,9 +512,9 @@ def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, m
 
 def test_should_say_that_nothing_could_be_compared_after_a_purge(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
-    kit = kit_of(app)
+    context = context_of(app)
     places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
-    purge(app.admin, app.settings, kit.ends.of(places))
+    purge(app.admin, app.settings, context.clients.ends.of(places))
     done = CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--from", "local", "--yes"])
     assert done.exit_code == ExitCode.RETRY, done.output
     said = " ".join(done.stdout.split())

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.integration.restore.test_restore_run import items_of, kit_of, with_unlogged_store
+from tests.integration.restore.test_restore_run import context_of, items_of, with_unlogged_store
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, crash_at
 from typer.testing import CliRunner
 
@@ -93,12 +93,12 @@ def damage(app, task, store="n", holder="0"):
 
 
 def begin(app, probe=NO_PROBE, *, tasks=(), stores=(), asked=CHANGELOG):
-    kit = kit_of(app)
-    made = make_plan(kit, new_id(), asked, Selection.of(tasks, stores))
+    context = context_of(app)
+    made = make_plan(context.evidence, new_id(), asked, Selection.of(tasks, stores))
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
     said = []
-    return made, workspace, RestoreRun(kit, workspace, LoggingRestoreListener(), probe, said.append), said
+    return made, workspace, RestoreRun(context, workspace, LoggingRestoreListener(), probe, said.append), said
 
 
 def counts_right(app):
@@ -239,16 +239,16 @@ def test_should_not_ask_for_a_source_of_a_store_that_was_not_selected(app):
 )
 def test_should_refuse_a_name_that_there_is_not_and_say_those_that_there_are(app, tasks, stores, said):
     with pytest.raises(StartRefused, match=said):
-        make_plan(kit_of(app), new_id(), None, Selection.of(tasks, stores))
+        make_plan(context_of(app).evidence, new_id(), None, Selection.of(tasks, stores))
 
 
 def test_should_refuse_a_plan_of_nothing(app):
-    kit = kit_of(app)
-    made = replace(make_plan(kit, new_id(), None), stores=())
+    context = context_of(app)
+    made = replace(make_plan(context.evidence, new_id(), None), stores=())
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
     with pytest.raises(StartRefused, match="there is nothing that a restore rebuilds in plan"):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+        RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
 
 
 def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_path, monkeypatch):

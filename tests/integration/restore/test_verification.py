@@ -8,7 +8,7 @@ from tests.support.standby import count, in_window
 
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.restore.task_opener import restore_job
 from tidemark.stores.protocol import Writes
@@ -29,17 +29,17 @@ def purge(app, place, offset):
 
 def verified(app, held, stream_time_ms=0, folder=None):
     """Of a store that holds this, at this stream time, against its changelog as it is."""
-    kit = RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
-    (spec,) = kit.plan.stores
+    context = OperationContext.of(app.plan, app.settings, [], wall_clock_ms)
+    (spec,) = context.plan.stores
     committed = CommittedProgress({app.source: 0}, 1, StreamTimes(stream_time_ms, {spec.name: stream_time_ms}))
-    job = restore_job(kit.plan, kit.facts()[TASK], spec, committed, wall_clock_ms())
+    job = restore_job(context.plan, context.evidence.facts()[TASK], spec, committed, wall_clock_ms())
     store = RocksStore(folder, write_buffer_bytes=1 << 20)
     segments = segments_of(spec, list(held)).tolist()
     store.put_many(
         [Writes(at, [key], [value]) for at, (key, value) in zip(segments, held.items(), strict=True)], job.target, None
     )
     store.close()
-    return kit.verify(TASK, job, folder, lambda: True)
+    return context.rebuilder.verify(TASK, job, folder, lambda: True)
 
 
 def test_should_compare_every_key_of_a_whole_changelog(counting, tmp_path):

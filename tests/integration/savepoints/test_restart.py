@@ -24,7 +24,7 @@ from tidemark.cli import main
 from tidemark.cli import savepoint as cli
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InstanceFenced, SavepointFailed
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.copy_sources import copy_sources
@@ -86,7 +86,7 @@ class Run:
         self.source = Counting(limit)
         self.stop = threading.Event()
         self.failure = None
-        self.instance = Instance(plan, settings, 0, "made", lambda point: None)
+        self.instance = make_instance(plan, settings, 0, "made", lambda point: None)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 

@@ -17,7 +17,7 @@ from tests.support.counting import NO_PROBE, CountingApp, counting, outputs
 from tests.support.secured import Secured, allow, binding, known_acls
 
 from tidemark.errors import PreflightFailed
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka import acls, offsets
 from tidemark.kafka.acls import CLUSTER, Acl, least_acls
 from tidemark.kafka.tools import kafka_tool
@@ -60,7 +60,7 @@ class Guarded:
         timer = threading.Timer(60, stop.set)
         timer.start()
         failure: BaseException | None = None
-        instance = Instance(self.app.plan, self.settings(), 0, "counting", NO_PROBE)
+        instance = make_instance(self.app.plan, self.settings(), 0, "counting", NO_PROBE)
         try:
             instance.run(self.app.source(self._broker.broker.bootstrap, f"{self.name}-in", stop), stop)
         except BaseException as error:

@@ -20,7 +20,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.acls import CLUSTER, Acl, least_acls
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.store_sizes import topic_bytes
@@ -68,9 +68,9 @@ def test_checks_and_drills_should_need_what_is_printed_for_audits(guarded: Guard
     # The instance that is drilled, and what feeds it, may do everything.
     same = {"state_dir": settings.state_dir, "var_dir": settings.var_dir, "commit_interval_ms": 100}
     app.settings = app.settings.model_copy(update=same)
-    kit = RestoreKit.of(app.plan, settings, [], wall_clock_ms)
+    context = OperationContext.of(app.plan, settings, [], wall_clock_ms)
     with running(app):
-        report = Drill(kit, DrillOptions(1, 60.0), LoggingRestoreListener(), lambda _: None).run()
+        report = Drill(context, DrillOptions(1, 60.0), LoggingRestoreListener(), lambda _: None).run()
     assert report.verdict is Verdict.OK, report.findings
 
 

@@ -34,7 +34,7 @@ from tidemark.kafka.tools import kafka_tool
 from tidemark.kafka.topics import internal_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.reset_plan import StateAfter
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import make_plan
 from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.operations.workspace import new_id
@@ -278,8 +278,8 @@ def test_with_all_of_them_each_command_should_work_and_every_one_is_used(
         app.allow(acls)
         if Command.FROM_SOURCE in commands:
             with app.operated():
-                kit = RestoreKit.of(app.plan, app.settings, [], wall_clock_ms, Command.RESTORE)
-                make_plan(kit, new_id(), SourceOfState.SOURCE)
+                context = OperationContext.of(app.plan, app.settings, [], wall_clock_ms, Command.RESTORE)
+                make_plan(context.evidence, new_id(), SourceOfState.SOURCE)
         app.do(commands[0])
         existing = app.existing()
         for acl in acls:

@@ -19,7 +19,7 @@ from spark_jobs.batch_source import SparkBatchSource
 from tests.support.truth.topics import read_all
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import ensure_user_topics
@@ -106,7 +106,7 @@ def batches_to(source, ends, timeout_s=120):
 def running(spark, plan, settings):
     """A real instance in a thread."""
     stop, failures = threading.Event(), []
-    instance = Instance(plan, settings, 0, "made", lambda _point: None)
+    instance = make_instance(plan, settings, 0, "made", lambda _point: None)
 
     def run():
         try:
@@ -232,7 +232,7 @@ def test_should_make_batches_smaller_that_spark_cannot_compute_and_remember_it(
     said = read_run_file(run_file_path(hurried.var_dir, plan.application_id, 0))
     assert 1000 <= said["batch_records"] < hurried.max_batch_records
     with running(spark, plan, hurried) as (instance, _):
-        assert instance._size.records == said["batch_records"]
+        assert instance.size.records == said["batch_records"]
     assert caplog.text.count("maxResultSize") > 0
 
 

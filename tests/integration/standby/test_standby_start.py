@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from tests.support.standby import contents, count
 
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.names import TaskId, TopicPartition
 from tidemark.standby.copies import write_copies
 from tidemark.standby.handover import Handovers
@@ -40,7 +40,7 @@ class Opened:
 def state_after_a_start(application):
     """What the store of task 0_0 holds once an instance has opened it, and the task's changelog offset."""
     stop = threading.Event()
-    instance = Instance(application.plan, application.settings, 0, "made", lambda point: None)
+    instance = make_instance(application.plan, application.settings, 0, "made", lambda point: None)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.standby.test_standby_start import Opened
 from tests.support.map_memory import limit_of
 
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.tasks.operators.map import MapOperator
 from tidemark.topology.builder import Topology
@@ -23,7 +23,7 @@ def test_an_instance_should_give_its_tasks_the_limit_of_the_settings(settings, a
     limited = settings.model_copy(update={"sql_memory_bytes": 48 << 20})
     ensure_user_topics(topology.plan(), limited, admin)
     stop = threading.Event()
-    instance = Instance(topology.plan(), limited, 0, "made", lambda _point: None)
+    instance = make_instance(topology.plan(), limited, 0, "made", lambda _point: None)
     try:
         instance.run(Opened(stop), stop)
         (task, *_) = instance._tasks.values()

@@ -35,7 +35,7 @@ from tidemark.devstack import airflow_parts
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.kafka import jars
 from tidemark.names import changelog_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.table import PastDrill, past_drills
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -92,7 +92,7 @@ class Drilled:
         self._bench = bench
         self._settings = settings
         self._environment = environment
-        self._kit = RestoreKit.of(bench.plan, settings, [], wall_clock_ms)
+        self._context = OperationContext.of(bench.plan, settings, [], wall_clock_ms)
         self._changelog = changelog_topic(bench.application_id, STORE)
 
     def drill(self, follow_timeout_s: int = 120) -> tuple[str, PastDrill]:
@@ -140,14 +140,16 @@ class Drilled:
 
     def purge(self) -> None:
         """Delete everything that all changelogs hold, as a person does by mistake."""
-        kit = self._kit
+        context = self._context
         places = [
-            kit.witnesses.changelog_of(task, spec) for task in kit.tasks() for spec in kit.buildable(task).values()
+            context.evidence.witnesses.changelog_of(task, spec)
+            for task in context.evidence.tasks()
+            for spec in context.evidence.buildable(task).values()
         ]
-        purge(kit.admin, self._settings, kit.ends.of(places))
+        purge(context.clients.admin, self._settings, context.clients.ends.of(places))
 
     def _batches(self) -> dict[object, int]:
-        found = {task: found.record for task, found in self._kit.facts().items()}
+        found = {task: found.record for task, found in self._context.evidence.facts().items()}
         holder = next(s.index for s in self._bench.plan.subtopologies if any(spec.name == STORE for spec in s.stores))
         return {task: r.batch for task, r in found.items() if r is not None and task.subtopology == holder}
 

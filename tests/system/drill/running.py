@@ -11,9 +11,9 @@ from tests.support.counting import NO_PROBE, CountingApp
 from tests.support.standby import count
 
 from tidemark.clock import wall_clock_ms
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.names import changelog_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
 from tidemark.supervision.state import InstanceState
 
@@ -25,7 +25,7 @@ BUSY_KEYS = 10
 def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[None]:
     """One instance, and a few records of the first keys again and again while `fed` is set; default: always."""
     stop, idle = threading.Event(), threading.Event()
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     source = app.source(app.settings.bootstrap_servers, f"{app.name}-in", idle)
     failures: list[BaseException | None] = []
 
@@ -47,11 +47,13 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
     for thread in threads:
         thread.start()
     try:
-        kit = kit_of(app)
+        context = context_of(app)
 
         # Also of one that committed before: what happens next is to happen to a running application, not to its start.
         def is_running() -> bool:
-            return instance.states.state is InstanceState.RUNNING and all(f.record for f in kit.facts().values())
+            return instance.states.state is InstanceState.RUNNING and all(
+                f.record for f in context.evidence.facts().values()
+            )
 
         assert wait_until(lambda: failures or is_running(), 60)
         assert failures == []
@@ -63,13 +65,13 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
     assert failures == [None]
 
 
-def kit_of(app: CountingApp) -> RestoreKit:
-    return RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
+def context_of(app: CountingApp) -> OperationContext:
+    return OperationContext.of(app.plan, app.settings, [], wall_clock_ms)
 
 
 def batches(app: CountingApp) -> list[int]:
     """The last committed batch of each task."""
-    return [found.record.batch for found in kit_of(app).facts().values() if found.record is not None]
+    return [found.record.batch for found in context_of(app).evidence.facts().values() if found.record is not None]
 
 
 def tamper(app: CountingApp, written: dict[str, int | None], commits: Callable[[], list[int]]) -> None:

@@ -279,6 +279,21 @@ def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_c
     assert kind_of() is None
 
 
+@pytest.mark.parametrize(
+    ("planned", "changelog_low", "taken"),
+    [(None, 0, "new"), ("old", 0, "old"), ("old", 60, "old"), ("old", 61, "new"), ("gone", 0, "new")],
+)
+def test_should_take_the_planned_copy_unless_it_has_a_fault(planned, changelog_low, taken):
+    copies = tuple(
+        dataclasses.replace(a_copy(99, changelog_offset, kind=SourceOfState.SAVEPOINT), location=location)
+        for location, changelog_offset in (("new", 89), ("old", 60))
+    )
+    evidence = found(record=a_record(), copies=copies, changelog=Watermarks(changelog_low, 90))
+    committed = committed_progress_of(evidence)
+    candidate = best_candidate(evidence, evidence.stores[0], committed, MEASURED, SourceOfState.SAVEPOINT, planned)
+    assert candidate.location == taken
+
+
 @pytest.mark.parametrize("use", [TopicUse.SOURCE, TopicUse.REPARTITION])
 def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
     evidence = found(record=a_record(), copies=(a_copy(100),))

@@ -19,7 +19,7 @@ from tidemark.operations.case.case import CaseFolder
 from tidemark.operations.case.plan import START_STOP_S, head, tail
 from tidemark.operations.case.plan_hash import plan_content
 from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
-from tidemark.operations.change.current_state import ApplicationState, described, kit_of, read_application_state
+from tidemark.operations.change.current_state import ApplicationState, described, read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repair_plan import RepairPlan
 from tidemark.operations.change.rescale import Rescale
@@ -28,7 +28,7 @@ from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.change.upgrade_plan import UpgradePlan
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.operations.times import parse_time
 from tidemark.recovery.evidence import SourceOfState
@@ -61,14 +61,13 @@ class Changing:
 
     def preflight(self) -> None:
         """Check whether a change could run at all. Changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
-        kit = self._kit()
-        found = self._read_state(kit)
-        require_all_here(kit)
-        require_nothing_else(kit, self.folder.case())
+        clients, app = self._clients(), self.topology.application_id
+        found = self._read_state(clients)
+        require_all_here(clients, app)
+        require_nothing_else(clients, app, self.folder.case())
         waiting = sum(found.waiting.values())
-        self.report(
-            f"{len(found.found)} tasks, {waiting} source offsets wait; {len(instances_here(kit))} instances run here"
-        )
+        running = len(instances_here(self.settings, app))
+        self.report(f"{len(found.found)} tasks, {waiting} source offsets wait; {running} instances run here")
 
     def plan(self) -> str:
         """Return what would be done, as Markdown, and store it. Changes nothing.
@@ -85,8 +84,8 @@ class Changing:
             made = work.show()
         if isinstance(made, UpgradePlan):
             made.require_possible()
-        kit = self._kit()
-        case, found, history = self.folder.case(), self._read_state(kit), drill_history(kit)
+        case, found = self.folder.case(), self._read_state(self._clients())
+        history = drill_history(self.settings, self.topology)
         eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / history.rates.changelog_offsets_per_s
         content = self._content(made, found.description)
         lines = [
@@ -126,7 +125,7 @@ class Changing:
 
         Raises `StartRefused`, which says what differs, if the plan made with all instances fenced is another one.
         """
-        self._approval.require_content(self._content(made, described(self._kit())))
+        self._approval.require_content(self._content(made, described(self._clients(), self.topology)))
         for line in summary(made):
             self.report(line)
         return True
@@ -138,11 +137,12 @@ class Changing:
     def _content(self, made: AnyPlan, description: Description) -> dict[str, Any]:
         return plan_content(self.folder.case(), self.topology, description, effects(made))
 
-    def _kit(self) -> RestoreKit:
-        return kit_of(self.topology, self.settings, self.clock)
+    def _clients(self) -> Clients:
+        return Clients.of(self.settings, self.clock)
 
-    def _read_state(self, kit: RestoreKit) -> ApplicationState:
-        return read_application_state(kit, may_be_gone=self.folder.case().kind in (RESET, REPAIR))
+    def _read_state(self, clients: Clients) -> ApplicationState:
+        may_be_gone = self.folder.case().kind in (RESET, REPAIR)
+        return read_application_state(clients, self.topology, may_be_gone=may_be_gone)
 
     def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset | Repair:
         case = self.folder.case()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.recovery.facts import TaskFacts
 
 _LOOK_S = 1.0
@@ -24,9 +24,9 @@ def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
     )
 
 
-def drain(kit: RestoreKit, timeout_s: float, report: Callable[[str], None]) -> None:
+def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], None]) -> None:
     """Wait until what was unprocessed at the beginning is committed. Reports the lag. Blocks. Raises `OutcomeUnknown`."""
-    facts = kit.facts()
+    facts = evidence.facts()
     ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
     deadline, told_at = time.monotonic() + timeout_s, 0.0
     pause = threading.Event()
@@ -45,4 +45,4 @@ def drain(kit: RestoreKit, timeout_s: float, report: Callable[[str], None]) -> N
                 f"and the log of the instance"
             )
         pause.wait(_LOOK_S)
-        facts = kit.facts()
+        facts = evidence.facts()

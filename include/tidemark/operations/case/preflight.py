@@ -6,10 +6,11 @@ from tidemark.errors import PreflightFailed
 from tidemark.kafka.group import members
 from tidemark.names import group_instance_id
 from tidemark.operations.case.case import Case
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.operations.rewind.rewind import unfinished_rewind
 from tidemark.operations.workspace import RestoreState, workspaces
 from tidemark.processes import wait_until
+from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold, stale_because
 from tidemark.supervision.live_instances import live_instances
 
@@ -17,52 +18,52 @@ _UNFINISHED = {RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLIN
 _LOOK_S = 1.0
 
 
-def instances_here(kit: RestoreKit) -> list[int]:
+def instances_here(settings: Settings, application_id: str) -> list[int]:
     """Return the numbers of the instances that run on this machine."""
-    return [live.instance for live in live_instances(kit.settings.var_dir, kit.plan.application_id)]
+    return [live.instance for live in live_instances(settings.var_dir, application_id)]
 
 
-def require_all_here(kit: RestoreKit) -> None:
+def require_all_here(clients: Clients, application_id: str) -> None:
     """Check that no instance runs elsewhere. Raises `PreflightFailed`, which names it. Blocks.
 
     A stopped instance stays a member of the group until its session ends, so a member that is not here is waited for
     that long.
     """
-    session_s = kit.settings.session_timeout_ms / 1000
-    if not wait_until(lambda: not _elsewhere(kit), session_s + _LOOK_S, every_s=_LOOK_S):
+    session_s = clients.settings.session_timeout_ms / 1000
+    if not wait_until(lambda: not _elsewhere(clients, application_id), session_s + _LOOK_S, every_s=_LOOK_S):
         raise PreflightFailed(
-            f"{', '.join(_elsewhere(kit))} is in the group of {kit.plan.application_id} but does not run on this machine: "
-            "stop it there"
+            f"{', '.join(_elsewhere(clients, application_id))} is in the group of {application_id} but does not run on this "
+            "machine: stop it there"
         )
 
 
-def require_nothing_else(kit: RestoreKit, case: Case) -> None:
+def require_nothing_else(clients: Clients, application_id: str, case: Case) -> None:
     """Check that there is no other unfinished restore or rewind, and no hold of another case or command.
 
     Raises `PreflightFailed`.
     """
-    app = kit.plan.application_id
-    for workspace in workspaces(kit.settings.state_dir, app):
+    settings, app = clients.settings, application_id
+    for workspace in workspaces(settings.state_dir, app):
         name, state = workspace.folder.name, workspace.progress().state
         if state in _UNFINISHED and name != case.case_id:
             raise PreflightFailed(
                 f"restore {name} of {app} is {state}: finish it with `tidemark restore run {case.topology} --resume {name}`, "
                 f"or give it up with `tidemark restore abort {case.topology} {name}`"
             )
-    rewind = unfinished_rewind(kit)
+    rewind = unfinished_rewind(clients, app)
     if rewind is not None and rewind != case.case_id:
         raise PreflightFailed(
             f"rewind {rewind} of {app} is committed but not finished: stop the application and finish it with `tidemark rewind "
             f"run {case.topology} --to -1m`, which puts its state in place whatever time it is given"
         )
-    hold = read_hold(kit.settings.var_dir, app)
+    hold = read_hold(settings.var_dir, app)
     is_another = hold is not None and hold.by != case.case_id
-    if hold is not None and is_another and stale_because(kit.settings.var_dir, app, hold) is None:
+    if hold is not None and is_another and stale_because(settings.var_dir, app, hold) is None:
         raise PreflightFailed(f"{app} is held by {hold.by} ({hold.reason}): wait until that has ended")
 
 
-def _elsewhere(kit: RestoreKit) -> list[str]:
-    app = kit.plan.application_id
-    here = tuple(f"{group_instance_id(app, number)} at " for number in instances_here(kit))
-    found = members(kit.settings, kit.admin, app)
+def _elsewhere(clients: Clients, application_id: str) -> list[str]:
+    running = instances_here(clients.settings, application_id)
+    here = tuple(f"{group_instance_id(application_id, number)} at " for number in running)
+    found = members(clients.settings, clients.admin, application_id)
     return [member for member in found if not member.startswith(here)]

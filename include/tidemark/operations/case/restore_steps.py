@@ -27,7 +27,7 @@ from tidemark.operations.case.drain import source_lag
 from tidemark.operations.case.plan import PlanKind, Planned, planned_restore, planned_rewind, restore_content
 from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
 from tidemark.operations.case.target import Latest, PointInTime, Target, moment_of_offsets, parse_target
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.disk_space import require_room
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.build import PastBuilder
@@ -52,8 +52,8 @@ FASTEST = "fastest"
 class OnCall:
     """The steps of one case. `restoring` uses all kinds of copies, `rewinding` only those that do not advance."""
 
-    restoring: RestoreKit
-    rewinding: RestoreKit
+    restoring: OperationContext
+    rewinding: OperationContext
     folder: CaseFolder
     listener: RestoreListener
     probe: Probe
@@ -67,23 +67,25 @@ class OnCall:
         """Check whether a restore could run at all. Changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
         if self._is_done():
             return
-        case, kit = self.folder.case(), self.restoring
+        case, context = self.folder.case(), self.restoring
         target = self._target()
         if not isinstance(target, Latest):
             self._require_all()
-            require_rewindable(kit.plan)
-        facts = kit.facts()
+            require_rewindable(context.plan)
+        facts = context.evidence.facts()
         if not any(found.record for found in facts.values()):
             raise StartRefused(f"{self._application_id} has never committed anything: there is nothing to restore")
-        require_all_here(kit)
-        require_nothing_else(kit, case)
-        made = make_plan(kit, case.case_id, self._source, self._selection) if isinstance(target, Latest) else None
-        if made is None:
-            require_room(kit, facts, None, [self.folder.folder])
+        require_all_here(context.clients, self._application_id)
+        require_nothing_else(context.clients, self._application_id, case)
+        witnesses = context.evidence.witnesses
+        if isinstance(target, Latest):
+            made = make_plan(context.evidence, case.case_id, self._source, self._selection)
+            require_room(witnesses, facts, made.stores)
         else:
-            require_room(kit, facts, made.stores)
+            require_room(witnesses, facts, None, [self.folder.folder])
         lag = source_lag(facts)
-        self.report(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
+        running = len(instances_here(context.clients.settings, self._application_id))
+        self.report(f"{len(facts)} tasks, {lag} source offsets wait; {running} instances run here")
 
     def plan(self) -> Planned:
         """Return what would be done, and store it. Changes nothing. Raises `StartRefused`.
@@ -92,10 +94,10 @@ class OnCall:
         """
         if self._approval.is_used:
             return self._planned()
-        case, settings = self.folder.case(), self.restoring.settings
+        case, settings = self.folder.case(), self.restoring.clients.settings
         target = self._target()
         if isinstance(target, Latest):
-            made = make_plan(self.restoring, case.case_id, self._source, self._selection)
+            made = make_plan(self.restoring.evidence, case.case_id, self._source, self._selection)
             planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
         else:
             self._require_all()
@@ -144,7 +146,7 @@ class OnCall:
         if self._is_done():
             return
         planned = self._planned()
-        facts = self.restoring.facts()
+        facts = self.restoring.evidence.facts()
         if planned.kind is PlanKind.REWIND:
             self._verify_rewind(planned, facts)
             return
@@ -297,9 +299,10 @@ class OnCall:
             raise StartRefused(f"target: {error}") from error
 
     def _moment_of(self, wanted: Mapping[TopicPartition, int]) -> int:
-        kit = self.rewinding
+        clients, tasks = self.rewinding.clients, self.rewinding.evidence.tasks()
+        after_s = stalled_after(clients.settings)
         records = commit_history(
-            kit.client_config, kit.ends, self._application_id, kit.tasks(), stalled_after_s=stalled_after(kit.settings)
+            clients.client_config, clients.ends, self._application_id, tasks, stalled_after_s=after_s
         )
         return moment_of_offsets(records, wanted)
 
@@ -308,18 +311,18 @@ class OnCall:
 
     @property
     def _approval(self) -> PlanApproval:
-        return PlanApproval(self.folder, self.restoring.settings)
+        return PlanApproval(self.folder, self.restoring.clients.settings)
 
     def _content(self, kind: PlanKind, plan: Mapping[str, Any]) -> dict[str, Any]:
         return restore_content(self.folder.case(), self.restoring.plan, kind, plan)
 
     @property
     def _workspace(self) -> Workspace:
-        return Workspace(self.restoring.settings.state_dir, self._application_id, self.folder.case().case_id)
+        return Workspace(self.restoring.clients.settings.state_dir, self._application_id, self.folder.case().case_id)
 
     @property
     def _rewind_workspace(self) -> Workspace:
-        state_dir, case_id = self.rewinding.settings.state_dir, self.folder.case().case_id
+        state_dir, case_id = self.rewinding.clients.settings.state_dir, self.folder.case().case_id
         return Workspace(state_dir, self._application_id, case_id, REWINDS_FOLDER)
 
     def _restore_run(self) -> RestoreRun:

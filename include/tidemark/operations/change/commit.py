@@ -22,44 +22,45 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic, transactional_id
 from tidemark.operations.change.current_state import ApplicationState, read_application_state
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
 from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.registry.topic_identities import topics_in_use
 from tidemark.restore.fencing import fenced, holders
+from tidemark.topology.plan import TopologyPlan
 
 _QUEUED_RECORDS = 500_000
 
 
-def fencing_producer(kit: RestoreKit) -> TransactionalProducer:
+def fencing_producer(clients: Clients, application_id: str) -> TransactionalProducer:
     """Take over the transactional id of every instance with a folder here, and return instance 0's producer. Blocks.
 
     This settles the transactions that they left open, so that no reader waits for them; copies of them elsewhere can no
     longer commit.
     """
-    known = {int(folder.parent.name) for folder in holders(kit.settings.state_dir, kit.plan.application_id)}
-    fence(kit, known - {0})
-    return _taken_over(kit, 0)
+    known = {int(folder.parent.name) for folder in holders(clients.settings.state_dir, application_id)}
+    fence(clients, application_id, known - {0})
+    return _taken_over(clients, application_id, 0)
 
 
-def fence(kit: RestoreKit, instances: Iterable[int]) -> None:
+def fence(clients: Clients, application_id: str, instances: Iterable[int]) -> None:
     """Take over the instances' transactional ids, and release them. Blocks."""
     for instance in instances:
-        _taken_over(kit, instance)
+        _taken_over(clients, application_id, instance)
 
 
-def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
-    name = transactional_id(kit.plan.application_id, instance)
-    timeout_ms = kit.settings.transaction_timeout_ms
-    producer = TransactionalProducer(kit.client_config, name, timeout_ms, _QUEUED_RECORDS)
-    producer.init(stalled_after(kit.settings))
+def _taken_over(clients: Clients, application_id: str, instance: int) -> TransactionalProducer:
+    name = transactional_id(application_id, instance)
+    timeout_ms = clients.settings.transaction_timeout_ms
+    producer = TransactionalProducer(clients.client_config, name, timeout_ms, _QUEUED_RECORDS)
+    producer.init(stalled_after(clients.settings))
     return producer
 
 
 @contextmanager
 def exclusive_access(
-    kit: RestoreKit, command: Command, folder_name: str, report: Callable[[str], None]
+    clients: Clients, plan: TopologyPlan, command: Command, folder_name: str, report: Callable[[str], None]
 ) -> Iterator[tuple[TransactionalProducer, Path, list[Path]]]:
     """Fence all instances while the block runs.
 
@@ -67,11 +68,11 @@ def exclusive_access(
     (see `fenced`). `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the
     application runs, and `PreflightFailed` first of all if the user may not do what `command` needs.
     """
-    app = kit.plan.application_id
-    verify_operator(command, kit.plan, kit.settings, kit.admin)
-    folder = kit.settings.state_dir / folder_name / app
-    with fenced(kit.settings, kit.admin, app, report) as held:
-        producer = fencing_producer(kit)
+    settings, app = clients.settings, plan.application_id
+    verify_operator(command, plan, settings, clients.admin)
+    folder = settings.state_dir / folder_name / app
+    with fenced(settings, clients.admin, app, report) as held:
+        producer = fencing_producer(clients, app)
         shutil.rmtree(folder, ignore_errors=True)
         try:
             yield producer, folder, held
@@ -79,11 +80,12 @@ def exclusive_access(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def fenced_application_state(kit: RestoreKit, *, may_be_gone: bool = False) -> ApplicationState:
+def fenced_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone: bool = False) -> ApplicationState:
     """Return the state once the instances that committed last, wherever they ran, can no longer commit. Blocks."""
-    fence(kit, read_application_state(kit, may_be_gone=may_be_gone).instances - {0})
+    last = read_application_state(clients, plan, may_be_gone=may_be_gone).instances
+    fence(clients, plan.application_id, last - {0})
     # Only now are the transactions settled that an instance elsewhere had left open.
-    return read_application_state(kit, may_be_gone=may_be_gone)
+    return read_application_state(clients, plan, may_be_gone=may_be_gone)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class Switch:
     `topics` are those that the change has created; the commit brings them into use.
     """
 
-    kit: RestoreKit
+    clients: Clients
+    plan: TopologyPlan
     producer: BatchProducer
     probe: Probe
     again: str
@@ -112,7 +115,7 @@ class Switch:
         has created, or accepts as they are now, are those that starts expect from then on (see invariant: topic
         identity). Ids that the description has already stay.
         """
-        app = self.kit.plan.application_id
+        app = self.plan.application_id
         if description is not None:
             description = replace(description, topic_ids=self._topic_ids(description.topic_ids))
         self.producer.begin()
@@ -129,15 +132,15 @@ class Switch:
                 message = {"key": DESCRIPTION_KEY, "value": description.to_bytes()}
                 self.producer.send_many(topology_topic(app), [message], 0)
             self.producer.flush()
-            send_offsets(self.kit, self.producer, records, f"`{self.again}`")
+            send_offsets(self.clients, app, self.producer, records, f"`{self.again}`")
         self.probe("switch-before-commit")
         with self.topics.committing():
             self.producer.commit()
             self.probe("switch-committed")
 
     def _topic_ids(self, known: Mapping[str, str]) -> dict[str, str]:
-        uses = topics_in_use(self.kit.plan)
-        ids = {**topic_ids(self.kit.admin, list(uses), self.kit.settings), **known}
+        uses = topics_in_use(self.plan)
+        ids = {**topic_ids(self.clients.admin, list(uses), self.clients.settings), **known}
         if missing := [topic for topic in uses if topic not in ids]:
             raise PreflightFailed(
                 f"topics {', '.join(missing)} do not exist; nothing was changed, run the command again"

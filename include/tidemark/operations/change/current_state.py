@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from tidemark.errors import StartRefused
 from tidemark.kafka.topics import format_partitions, partition_counts, task_ids, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.clients import Clients
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.evidence_reader import Found
 from tidemark.recovery.candidates import changelog_fault, level_batches
 from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress
@@ -24,13 +26,13 @@ from tidemark.topology.plan import TopologyPlan
 
 @dataclass(frozen=True)
 class ApplicationState:
-    """The state of an application before a change. `kit` reads it as it was left.
+    """The state of an application before a change. `context` works with it as it was left.
 
     `committed` holds the tasks that have committed.
     """
 
     description: Description
-    kit: RestoreKit
+    context: OperationContext
     found: Mapping[TaskId, Found]
     committed: Mapping[TaskId, CommittedProgress]
 
@@ -60,7 +62,7 @@ class ApplicationState:
         """
         damaged: set[str] = set()
         for each in self.found.values():
-            evidence = self.kit.witnesses.evidence(each.facts, each.copies)
+            evidence = self.context.evidence.witnesses.evidence(each.facts, each.copies)
             damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s)}
         return frozenset(damaged)
 
@@ -75,46 +77,51 @@ class ApplicationState:
         return waiting
 
 
-def kit_of(
+def context_of(
     plan: TopologyPlan, settings: Settings, clock: Callable[[], int], known_ids: Mapping[str, str] | None = None
-) -> RestoreKit:
-    """Return a kit of a plan with its generations, with all places of copies. `known_ids` are as in `RestoreKit.exactly`."""
-    return RestoreKit.exactly(plan, settings, copy_sources(plan, settings), clock, known_ids or {})
+) -> OperationContext:
+    """Return the context of a plan with its generations, with all places of copies.
+
+    `known_ids` are as in `OperationContext.exactly`. Raises `InvalidSettings`.
+    """
+    return OperationContext.exactly(plan, settings, copy_sources(plan, settings), clock, known_ids or {})
 
 
-def described(kit: RestoreKit) -> Description:
+def described(clients: Clients, plan: TopologyPlan) -> Description:
     """Return the description that the last commit left. Raises `StartRefused` for an application that has never committed.
 
     Blocks.
     """
-    app = kit.plan.application_id
-    found = recorded(kit.settings, kit.admin, kit.plan, partition_counts(kit.admin, kit.settings))
+    app = plan.application_id
+    counts = partition_counts(clients.admin, clients.settings)
+    found = recorded(clients.settings, clients.admin, plan, counts)
     if found is None:
         raise StartRefused(f"{app} has never committed anything: there is nothing to change, start it")
     return found
 
 
-def read_application_state(kit: RestoreKit, *, may_be_gone: bool = False) -> ApplicationState:
+def read_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone: bool = False) -> ApplicationState:
     """Read the state of an application from Kafka. Blocks. Raises `StartRefused` if it is contradictory, or if there is none.
 
     With `may_be_gone`, the sources may have deleted the next record to read, and topics may have been deleted or
     created again.
     """
-    description = described(kit)
-    own = kit_of(description.skeleton(), kit.settings, kit.clock, description.topic_ids)
-    lost = own.witnesses.identities.lost(own.plan)
+    description = described(clients, plan)
+    own = context_of(description.skeleton(), clients.settings, clients.clock, description.topic_ids)
+    witnesses = own.evidence.witnesses
+    lost = witnesses.identities.lost(own.plan)
     if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):
-        raise StartRefused(format_lost(kit.plan.application_id, lost.values()))
+        raise StartRefused(format_lost(plan.application_id, lost.values()))
     # Partitions that were added since belong to no task yet.
-    counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
+    counts = {**partition_counts(clients.admin, clients.settings), **description.partitions}
     if lost:
-        counts = _with_lost_topics(named(kit.plan, description), counts)
+        counts = _with_lost_topics(named(plan, description), counts)
     tasks = task_ids(own.plan, counts)
-    copies = find_copies(own.copies, tasks)
-    found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks, lost).items()}
+    copies = find_copies(own.evidence.copies, tasks)
+    found = {task: Found(facts, copies[task]) for task, facts in witnesses.facts(tasks, lost).items()}
     committed: dict[TaskId, CommittedProgress] = {}
     for task, each in found.items():
-        at = (witnessed if may_be_gone else committed_progress_of)(own.witnesses.evidence(each.facts, {}))
+        at = (witnessed if may_be_gone else committed_progress_of)(witnesses.evidence(each.facts, {}))
         if isinstance(at, Refuse):
             raise StartRefused(f"{at.reason}; {at.remedy}")
         if not isinstance(at, Fresh):
@@ -133,17 +140,16 @@ def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str
     return with_repartition_topics(plan, found)
 
 
-def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, int]:
+def output_ends(clients: Clients, plan: TopologyPlan, tasks: list[TaskId]) -> dict[TopicPartition, int]:
     """Return the read_uncommitted ends of sinks, dead letters and the tasks' changelogs, as a commit record holds them.
 
     Blocks.
     """
-    plan, counts = kit.plan, partition_counts(kit.admin, kit.settings)
-    places = format_partitions(plan, counts)
+    places = format_partitions(plan, partition_counts(clients.admin, clients.settings))
     places += [
         TopicPartition(changelog_of(plan.application_id, spec), task.partition)
         for task in tasks
         for spec in plan.subtopologies[task.subtopology].stores
         if spec.is_logged
     ]
-    return kit.ends.of(list(dict.fromkeys(places)))
+    return clients.ends.of(list(dict.fromkeys(places)))

@@ -10,19 +10,19 @@ from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, CommitRecord, commit_record
 from tidemark.kafka.messages import Message
 from tidemark.names import TaskId, TopicPartition, by_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.operations.offline_transaction import aborting
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.topology.plan import TopologyPlan
 
 
-def records_between(kit: RestoreKit, partition: TopicPartition, offset: int, end: int) -> int:
+def records_between(clients: Clients, partition: TopicPartition, offset: int, end: int) -> int:
     """Count the committed records of a partition in [offset, end); transaction markers also have offsets. Blocks."""
-    return sum(len(batch.keys) for batch in kit.read(partition, offset, end))
+    return sum(len(batch.keys) for batch in clients.read(partition, offset, end))
 
 
 def send_on(
-    kit: RestoreKit, producer: BatchProducer, partition: TopicPartition, offset: int, end: int, topic: str
+    clients: Clients, producer: BatchProducer, partition: TopicPartition, offset: int, end: int, topic: str
 ) -> int:
     """Send the committed records of [offset, end) to another topic, by murmur2 of their keys. Returns their number. Blocks.
 
@@ -30,7 +30,7 @@ def send_on(
     nothing may refer to that topic yet.
     """
     sent = 0
-    for found in kit.messages(partition, offset, end):
+    for found in clients.messages(partition, offset, end):
         producer.begin()
         with aborting(producer):
             producer.send_many(topic, [_sent_on(message) for message in found])

@@ -24,15 +24,17 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
-from tidemark.operations.change.current_state import ApplicationState, kit_of, output_ends, read_application_state
+from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
 from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER, note_repaired
 from tidemark.operations.change.store_copy import Copier, live_items
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.recovery.candidates import (
     MEASURED,
     RecoveryCandidate,
@@ -97,11 +99,11 @@ class Repair:
 
     def show(self) -> RepairPlan:
         """Return what a repair would do now, before anything is compared. The application may run. Raises `StartRefused`."""
-        before = read_application_state(kit_of(self.plan, self.settings, self.clock), may_be_gone=True)
-        own = self._kit(before)
+        before = read_application_state(Clients.of(self.settings, self.clock), self.plan, may_be_gone=True)
+        own = self._context(before)
         parts = self._parts(before, own, may_run=True)
         if not parts:
-            raise self._nothing(own)
+            raise self._nothing(own.plan)
         return self._planned(parts)
 
     def run(self, approve: Callable[[RepairPlan], bool]) -> bool:
@@ -110,10 +112,11 @@ class Repair:
         Does not ask if nothing differs. Raises `TaskLocked` or `PreflightFailed` while the application runs,
         `StartRefused`, and what a commit raises: after `OutcomeUnknown`, run it again to find out.
         """
-        kit = kit_of(self.plan, self.settings, self.clock)
-        with exclusive_access(kit, Command.REPAIR, REPAIRS_FOLDER, self.report) as (producer, folder, _):
-            before = fenced_application_state(kit, may_be_gone=True)
-            own = self._kit(before)
+        clients = Clients.of(self.settings, self.clock)
+        access = exclusive_access(clients, self.plan, Command.REPAIR, REPAIRS_FOLDER, self.report)
+        with access as (producer, folder, _):
+            before = fenced_application_state(clients, self.plan, may_be_gone=True)
+            own = self._context(before)
             parts = self._parts(before, own)
             if parts:
                 return self._run(before, own, parts, producer, folder, approve)
@@ -122,12 +125,12 @@ class Repair:
                     f"the changelogs of {self.plan.application_id} have already been repaired, and it has not run since"
                 )
                 return True
-            raise self._nothing(own)
+            raise self._nothing(own.plan)
 
     def _run(
         self,
         before: ApplicationState,
-        own: RestoreKit,
+        own: OperationContext,
         parts: Sequence[_Part],
         producer: BatchProducer,
         folder: Path,
@@ -148,26 +151,26 @@ class Repair:
             return True
         if not approve(plan):
             return False
-        with NewTopics(own.admin, self.settings, self.report) as topics:
+        with NewTopics(own.clients.admin, self.settings, self.report) as topics:
             new_stores = [store.store for store in plan.stores if store.is_new]
             counts: dict[TaskId, dict[str, int]] = {}
             after, description = own, None
             if new_stores:
-                description = self._new_changelogs(before, own, new_stores, topics)
-                after = kit_of(named(self.plan, description), self.settings, self.clock)
+                description = self._new_changelogs(before, own.clients, new_stores, topics)
+                after = context_of(named(self.plan, description), self.settings, self.clock)
                 copier = Copier(after, producer, folder / "new", self.probe)
                 self._copy([part for part in parts if part.spec.name in new_stores], before, copier, folder, counts)
                 self.probe("copied")
             stay = [part for part in parts if part.values and part.spec.name not in new_stores]
-            values = {own.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
+            values = {own.evidence.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
             for part in stay:
-                changelog = own.witnesses.changelog_of(part.task, part.spec)
+                changelog = own.evidence.witnesses.changelog_of(part.task, part.spec)
                 counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
             _remember_repaired(before, counts)
             committed = {task: before.followed(task) for task in counts}
-            ends = output_ends(after, list(committed))
+            ends = output_ends(after.clients, after.plan, list(committed))
             records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
-            Switch(after, producer, self.probe, "tidemark repair run", topics).commit(
+            Switch(after.clients, after.plan, producer, self.probe, "tidemark repair run", topics).commit(
                 records, description, values=values
             )
         self._verify(stay, before, own, folder)
@@ -178,26 +181,29 @@ class Repair:
         right = [(part.task, part.spec.name) for part in parts if part.summary.is_judge]
         note_repaired(self.settings.state_dir, self.plan.application_id, right, self.clock())
 
-    def _kit(self, before: ApplicationState) -> RestoreKit:
-        """Return a kit of the deployed topology with the names in use. Raises `StartRefused` if it keeps another state."""
+    def _context(self, before: ApplicationState) -> OperationContext:
+        """Return the context of the deployed topology with the names in use.
+
+        Raises `StartRefused` if it keeps another state.
+        """
         reads = (TopicUse.SOURCE, TopicUse.REPARTITION)
         if gone := [each for each in before.lost.values() if each.use in reads and each.found_id is None]:
             raise StartRefused(format_lost(self.plan.application_id, gone))
-        plan = resolved(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
-        return kit_of(plan, self.settings, self.clock, before.description.topic_ids)
+        plan = resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
+        return context_of(plan, self.settings, self.clock, before.description.topic_ids)
 
-    def _parts(self, before: ApplicationState, own: RestoreKit, *, may_run: bool = False) -> list[_Part]:
+    def _parts(self, before: ApplicationState, own: OperationContext, *, may_run: bool = False) -> list[_Part]:
         """Return each task's part of each store, with the source of its contents. Raises `StartRefused`.
 
         With `may_run`, the store of a running instance counts, because it will be up to date once the instance is
         stopped.
         """
         parts: list[_Part] = []
-        verdicts = drill_history(own).verdicts
-        for name in self._chosen(before, own, verdicts):
+        verdicts = drill_history(self.settings, own.plan).verdicts
+        for name in self._chosen(before, own.plan, verdicts):
             number = before.description.subtopology_of(name)
             found = [
-                self._part(before, own, task, name, may_run=may_run)
+                self._part(before, own.evidence, task, name, may_run=may_run)
                 for task in sorted(before.committed)
                 if task.subtopology == number
             ]
@@ -214,21 +220,19 @@ class Repair:
             parts += found
         return parts
 
-    def _changelogs(self, own: RestoreKit) -> dict[str, str]:
+    def _changelogs(self, own: TopologyPlan) -> dict[str, str]:
         """Return the changelogs that are the application's own, by store."""
-        return {
-            spec.name: changelog_of(self.plan.application_id, spec) for spec in own.plan.stores if spec.has_changelog
-        }
+        return {spec.name: changelog_of(self.plan.application_id, spec) for spec in own.stores if spec.has_changelog}
 
-    def _nothing(self, own: RestoreKit) -> StartRefused:
+    def _nothing(self, own: TopologyPlan) -> StartRefused:
         return StartRefused(
             f"no changelog of {self.plan.application_id} is damaged, and no drill has found one that differs from its store: "
             f"name the stores to compare with --store: {', '.join(self._changelogs(own))}"
         )
 
-    def _chosen(self, before: ApplicationState, own: RestoreKit, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
+    def _chosen(self, before: ApplicationState, own: TopologyPlan, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
         """Return the stores to repair. Raises `StartRefused` if one cannot be repaired."""
-        known = {spec.name: spec for spec in own.plan.stores}
+        known = {spec.name: spec for spec in own.stores}
         if unknown := [name for name in self.stores if name not in known]:
             raise StartRefused(f"there is no store {unknown[0]}; the topology has {', '.join(known)}")
         damaged = before.damaged_changelogs()
@@ -252,9 +256,9 @@ class Repair:
                 )
         return chosen
 
-    def _part(self, before: ApplicationState, own: RestoreKit, task: TaskId, name: str, *, may_run: bool) -> _Part:
+    def _part(self, before: ApplicationState, own: EvidenceReader, task: TaskId, name: str, *, may_run: bool) -> _Part:
         found, committed, spec = before.found[task], before.committed[task], own.buildable(task)[name]
-        evidence = own.weighed(found, self.source)
+        evidence = own.task_evidence(found, self.source)
         store = next(each for each in evidence.stores if each.store == name)
         damaged = changelog_fault(evidence, store)
         candidate = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
@@ -267,7 +271,7 @@ class Repair:
                     f"task {task}: {damaged}, and no copy of store {name} here is up to date with the last commit; "
                     f"`tidemark repair run NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
                 )
-            other = best_candidate(own.weighed(found, None), store, committed, MEASURED, None)
+            other = best_candidate(own.task_evidence(found, None), store, committed, MEASURED, None)
             if isinstance(other, Refuse):
                 raise StartRefused(
                     f"{other.reason}; `tidemark repair run NAME --store {name} --from source` computes it again, or "
@@ -320,21 +324,23 @@ class Repair:
             stores.append(StoreRepair(name, changelog, summary, _becomes(summary)))
         return RepairPlan(self.plan.application_id, self.source, tuple(stores))
 
-    def _compared(self, before: ApplicationState, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> list[_Part]:
+    def _compared(
+        self, before: ApplicationState, own: OperationContext, parts: Sequence[_Part], folder: Path
+    ) -> list[_Part]:
         """Build each part in the folder, and return the parts with what their changelogs lack."""
         recomputed = folder / "recomputed"
         if self.source is SourceOfState.SOURCE:
             self.report("processing the source topics from their start")
             ends = {part.task: before.committed[part.task].next_offsets for part in parts}
             recompute(Recomputation(own.plan, ends, recomputed), self.settings, self.listener, lambda: True)
-        builder = own.builder(self.listener, self.probe, own.copies, recomputed)
+        builder = own.rebuilder.builder(self.listener, self.probe, own.evidence.copies, recomputed)
         compared = [self._one(before, own, builder, part, folder) for part in parts]
         shutil.rmtree(recomputed, ignore_errors=True)
         self.probe("repair-compared")
         return compared
 
     def _one(
-        self, before: ApplicationState, own: RestoreKit, builder: StoreBuilder, part: _Part, folder: Path
+        self, before: ApplicationState, own: OperationContext, builder: StoreBuilder, part: _Part, folder: Path
     ) -> _Part:
         task, name = part.task, part.spec.name
         job = restore_job(own.plan, before.found[task].facts, part.spec, before.committed[task], self.clock())
@@ -358,8 +364,8 @@ class Repair:
                 values.extend({"key": key, "value": value} for key, value in rows)
 
         try:
-            _require_readable(own, job)
-            verdict = own.verify(task, job, built, lambda: True, differing)
+            _require_readable(own.clients, job)
+            verdict = own.rebuilder.verify(task, job, built, lambda: True, differing)
         except StartRefused as error:
             if not part.summary.is_judge:
                 raise
@@ -378,15 +384,15 @@ class Repair:
         )
 
     def _require_right_stores(
-        self, before: ApplicationState, own: RestoreKit, parts: Sequence[_Part], folder: Path
+        self, before: ApplicationState, own: OperationContext, parts: Sequence[_Part], folder: Path
     ) -> None:
         """Raise `StartRefused` if a changelog is right, but a local store that would be used without reading it is wrong."""
-        builder = own.builder(self.listener, self.probe, own.copies)
+        builder = own.rebuilder.builder(self.listener, self.probe, own.evidence.copies)
         for part in parts:
             if not part.summary.is_judge or part.candidate.kind is SourceOfState.LOCAL:
                 continue
             task, name, committed = part.task, part.spec.name, before.committed[part.task]
-            evidence = own.weighed(before.found[task], SourceOfState.LOCAL)
+            evidence = own.evidence.task_evidence(before.found[task], SourceOfState.LOCAL)
             store = next(each for each in evidence.stores if each.store == name)
             job = restore_job(own.plan, before.found[task].facts, part.spec, committed, self.clock())
             for candidate in rank_candidates(evidence, store, committed, MEASURED, SourceOfState.LOCAL):
@@ -394,7 +400,7 @@ class Repair:
                     continue
                 built = folder_of(folder / "local", task, name)
                 builder.build(task, job, candidate, built, lambda: True)
-                verdict = own.verify(task, job, built, lambda: True)
+                verdict = own.rebuilder.verify(task, job, built, lambda: True)
                 if not verdict.is_equal:
                     raise StartRefused(
                         f"{job.changelog} is equal to {part.candidate.location}, but {candidate.location} is not: "
@@ -403,10 +409,10 @@ class Repair:
                     )
 
     def _new_changelogs(
-        self, before: ApplicationState, own: RestoreKit, new_stores: Sequence[str], topics: NewTopics
+        self, before: ApplicationState, clients: Clients, new_stores: Sequence[str], topics: NewTopics
     ) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
-        existing = partition_counts(own.admin, self.settings)
+        existing = partition_counts(clients.admin, self.settings)
         description = with_new_changelogs(self.plan, before.description, new_stores, existing)
         # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
@@ -426,22 +432,24 @@ class Repair:
 
         Adds the records written, per task and changelog, to `counts`.
         """
-        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        specs = {spec.name: spec for spec in copier.context.plan.stores}
         for part in parts:
             task, at, spec = part.task, before.committed[part.task], specs[part.spec.name]
-            changelog = copier.kit.witnesses.changelog_of(task, spec)
+            changelog = copier.context.evidence.witnesses.changelog_of(task, spec)
             self.report(f"writing {task}/{spec.name} to {changelog}")
             with opened(folder_of(folder / "old", task, spec.name)) as store, copier.store(task, spec) as loaded:
                 items = live_items(store, part.spec, at)
                 counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)
             copier.verify(task, spec, at)
 
-    def _verify(self, parts: Sequence[_Part], before: ApplicationState, own: RestoreKit, folder: Path) -> None:
+    def _verify(self, parts: Sequence[_Part], before: ApplicationState, own: OperationContext, folder: Path) -> None:
         """Compare again what was written into changelogs that stay. Raises `PreflightFailed`."""
-        facts = own.witnesses.facts([part.task for part in parts])
+        facts = own.evidence.witnesses.facts([part.task for part in parts])
         for part in parts:
             job = restore_job(own.plan, facts[part.task], part.spec, before.committed[part.task], self.clock())
-            verdict = own.verify(part.task, job, folder_of(folder / "old", part.task, part.spec.name), lambda: True)
+            verdict = own.rebuilder.verify(
+                part.task, job, folder_of(folder / "old", part.task, part.spec.name), lambda: True
+            )
             self.report(verdict.summary)
             if not verdict.is_equal:
                 raise PreflightFailed(
@@ -493,9 +501,9 @@ def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:
     return differing > 0 and (not by_local or differing > MOST_IN_PLACE)
 
 
-def _require_readable(own: RestoreKit, job: RestoreJob) -> None:
+def _require_readable(clients: Clients, job: RestoreJob) -> None:
     """Raise `StartRefused` if the changelog holds records that a restore could not read, overwritten ones included."""
-    for batch in own.read(job.changelog, job.low_offset, job.target.changelog_offset):
+    for batch in clients.read(job.changelog, job.low_offset, job.target.changelog_offset):
         changelog_writes(job, batch)
 
 

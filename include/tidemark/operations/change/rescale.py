@@ -27,8 +27,8 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
 from tidemark.operations.change.current_state import (
     ApplicationState,
+    context_of,
     described,
-    kit_of,
     output_ends,
     read_application_state,
 )
@@ -37,7 +37,7 @@ from tidemark.operations.change.key_owner import Owner, owner_of
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.operations.change.store_copy import Copier, OldState, Place, live_items
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
@@ -67,7 +67,7 @@ class Rescale:
 
     def show(self) -> RescalePlan:
         """Return what a rescale would do now. The application may run. Raises `StartRefused`."""
-        return self._planned(read_application_state(kit_of(self.plan, self.settings, self.clock)))
+        return self._planned(read_application_state(Clients.of(self.settings, self.clock), self.plan))
 
     def run(self, approve: Callable[[RescalePlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -76,48 +76,56 @@ class Rescale:
         `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
         run it again to find out.
         """
-        kit = kit_of(self.plan, self.settings, self.clock)
-        with exclusive_access(kit, Command.RESCALE, RESCALES_FOLDER, self.report) as (producer, folder, held):
-            if self._is_done(kit):
+        clients = Clients.of(self.settings, self.clock)
+        access = exclusive_access(clients, self.plan, Command.RESCALE, RESCALES_FOLDER, self.report)
+        with access as (producer, folder, held):
+            if self._is_done(clients):
                 self.report(f"{self.plan.application_id} already has {self.tasks} tasks")
                 self._forget_folders(held)
                 return True
-            if not self._run(kit, producer, folder, approve):
+            if not self._run(clients, producer, folder, approve):
                 return False
             self._forget_folders(held)
             return True
 
-    def _is_done(self, kit: RestoreKit) -> bool:
-        found, counts = described(kit), partition_counts(kit.admin, self.settings)
+    def _is_done(self, clients: Clients) -> bool:
+        found, counts = described(clients, self.plan), partition_counts(clients.admin, self.settings)
         if not found.routing:
             return False
         return {counts.get(found.routed_topic(t)) for s in found.subtopologies for t in s.sources} == {self.tasks}
 
     def _run(
-        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[RescalePlan], bool]
+        self, clients: Clients, producer: BatchProducer, folder: Path, approve: Callable[[RescalePlan], bool]
     ) -> bool:
-        before = fenced_application_state(kit)
+        before = fenced_application_state(clients, self.plan)
         plan = self._planned(before)
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.report) as topics:
-            description = self._new_topics(kit, before, topics)
-            own = kit_of(named(self.plan, description), self.settings, self.clock)
+        with NewTopics(clients.admin, self.settings, self.report) as topics:
+            description = self._new_topics(clients, before, topics)
+            own = context_of(named(self.plan, description), self.settings, self.clock)
             self.probe("topics-made")
             self._send_on(before, description, producer)
-            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.report)
-            after = self._after(before, description, own)
+            old = OldState(before.context, folder / "old", self.listener, self.probe, self.report)
+            after = self._after(before, description, own.clients)
             counts = self._spread(before, after, old, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
             records = moved_records(
-                CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
+                CommitKind.RESCALE,
+                own.plan,
+                after,
+                counts,
+                output_ends(own.clients, own.plan, list(after)),
+                self.clock(),
             )
             gone = [task for task in before.committed if task not in after]
-            Switch(own, producer, self.probe, "tidemark rescale run", topics).commit(records, description, gone)
+            Switch(own.clients, own.plan, producer, self.probe, "tidemark rescale run", topics).commit(
+                records, description, gone
+            )
         return True
 
     def _planned(self, before: ApplicationState) -> RescalePlan:
-        description, counts = before.description, partition_counts(before.kit.admin, self.settings)
+        description, counts = before.description, partition_counts(before.context.clients.admin, self.settings)
         require_same(description, self.plan, counts)
         require_routable(self.plan)
         for name, store in description.stores.items():
@@ -161,7 +169,7 @@ class Rescale:
         """Count the committed records between sub-topologies that were not read, by the topic's present name."""
         unread: dict[str, int] = {}
         for place, offset, end in self._between(before):
-            found = records_between(before.kit, place, offset, end)
+            found = records_between(before.context.clients, place, offset, end)
             unread[place.topic] = unread.get(place.topic, 0) + found
         return unread
 
@@ -177,9 +185,9 @@ class Rescale:
             for place in [TopicPartition(topic, task.partition)]
         ]
 
-    def _new_topics(self, kit: RestoreKit, before: ApplicationState, made_topics: NewTopics) -> Description:
+    def _new_topics(self, clients: Clients, before: ApplicationState, made_topics: NewTopics) -> Description:
         """Create the new topics, and return the description from now on."""
-        old, existing = before.description, partition_counts(kit.admin, self.settings)
+        old, existing = before.description, partition_counts(clients.admin, self.settings)
         app = old.application_id
         generations = {
             name: next_generation(app, name, existing, store.spec.generation) for name, store in old.stores.items()
@@ -202,11 +210,11 @@ class Rescale:
         old = before.description
         names = {old.routed_topic(topic): made.routed_topic(topic) for topic in self._own_topics(old)}
         for place, offset, end in self._between(before):
-            sent = send_on(before.kit, producer, place, offset, end, names[place.topic])
+            sent = send_on(before.context.clients, producer, place, offset, end, names[place.topic])
             self.report(f"{place}: {sent} unread records sent on to {names[place.topic]}")
             self.probe("sent-on")
 
-    def _after(self, before: ApplicationState, made: Description, own: RestoreKit) -> dict[TaskId, CommittedProgress]:
+    def _after(self, before: ApplicationState, made: Description, clients: Clients) -> dict[TaskId, CommittedProgress]:
         """Return where every task continues: tasks at the beginning of their new topics, routers at the committed offsets."""
         after: dict[TaskId, CommittedProgress] = {}
         batch = max(at.batch for at in before.committed.values())
@@ -220,11 +228,11 @@ class Rescale:
             for task, at in before.committed.items()
             for topic, offset in at.next_offsets.items()
         }
-        counts = partition_counts(own.admin, self.settings)
+        counts = partition_counts(clients.admin, self.settings)
         for place, topic in enumerate(made.user_topics):
             partitions = [TopicPartition(topic, n) for n in range(counts[topic])]
             # A partition that was added later is read from its beginning.
-            lows = own.ends.beginnings([p for p in partitions if p not in read])
+            lows = clients.ends.beginnings([p for p in partitions if p not in read])
             for partition in partitions:
                 offset = read.get(partition, lows.get(partition, 0))
                 task = TaskId(len(made.subtopologies) + place, partition.partition)
@@ -238,13 +246,13 @@ class Rescale:
 
         Returns the records written, per task and changelog.
         """
-        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        specs = {spec.name: spec for spec in copier.context.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for name, held in before.description.stores.items():
             number, spec = before.description.subtopology_of(name), specs[name]
             place = _placed_by(owner_of(held), self.tasks)
             new = [TaskId(number, n) for n in range(self.tasks)]
-            topic = copier.kit.witnesses.changelog_of(new[0], spec).topic
+            topic = copier.context.evidence.witnesses.changelog_of(new[0], spec).topic
             self.report(f"writing {name} to {topic}")
             with ExitStack() as stores:
                 loaded = {task.partition: stores.enter_context(copier.store(task, spec)) for task in new}

@@ -18,12 +18,12 @@ from tidemark.kafka.topic_config import repartition_config
 from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
-from tidemark.operations.change.current_state import ApplicationState, kit_of, output_ends, read_application_state
+from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs
@@ -58,7 +58,7 @@ class Reset:
 
     def show(self) -> ResetPlan:
         """Return what a reset would do now. The application may run. Raises `StartRefused`."""
-        return self._planned(read_application_state(kit_of(self.plan, self.settings, self.clock), may_be_gone=True))
+        return self._planned(read_application_state(Clients.of(self.settings, self.clock), self.plan, may_be_gone=True))
 
     def run(self, approve: Callable[[ResetPlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -67,14 +67,15 @@ class Reset:
         that, unless the application has run since. Raises `TaskLocked` or `PreflightFailed` while the application runs,
         `StartRefused`, and what a commit raises.
         """
-        kit = kit_of(self.plan, self.settings, self.clock)
-        with exclusive_access(kit, Command.RESET, RESETS_FOLDER, self.report) as (producer, folder, _):
-            return self._run(kit, producer, folder, approve)
+        clients = Clients.of(self.settings, self.clock)
+        access = exclusive_access(clients, self.plan, Command.RESET, RESETS_FOLDER, self.report)
+        with access as (producer, folder, _):
+            return self._run(clients, producer, folder, approve)
 
     def _run(
-        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[ResetPlan], bool]
+        self, clients: Clients, producer: BatchProducer, folder: Path, approve: Callable[[ResetPlan], bool]
     ) -> bool:
-        before = fenced_application_state(kit, may_be_gone=True)
+        before = fenced_application_state(clients, self.plan, may_be_gone=True)
         plan = self._planned(before)
         if self._is_done(before, plan):
             self.report(f"{plan.application_id} has already been reset, and has not run since")
@@ -83,18 +84,26 @@ class Reset:
             raise StartRefused(f"{plan.application_id} is already at these offsets: there is nothing to reset")
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.report) as topics:
+        with NewTopics(clients.admin, self.settings, self.report) as topics:
             description = self._renewed(before, plan, topics)
             renewed = named(self.plan, description)
-            own = kit_of(renewed, self.settings, self.clock)
-            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.report, may_be_gone=True)
+            own = context_of(renewed, self.settings, self.clock)
+            old = OldState(before.context, folder / "old", self.listener, self.probe, self.report, may_be_gone=True)
             counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
             after = self._after(before, plan)
             records = moved_records(
-                CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.committed
+                CommitKind.RESET,
+                renewed,
+                after,
+                counts,
+                output_ends(own.clients, renewed, list(after)),
+                self.clock(),
+                before.committed,
             )
-            Switch(own, producer, self.probe, "tidemark reset run", topics).commit(records, description)
+            Switch(own.clients, renewed, producer, self.probe, "tidemark reset run", topics).commit(
+                records, description
+            )
         return True
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:
@@ -117,7 +126,7 @@ class Reset:
         for topic, each in before.lost.items():
             if each.use is TopicUse.SOURCE and each.found_id is None:
                 raise StartRefused(f"source topic {topic} does not exist: create it first")
-        resolved(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
+        resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
         internal = set(named(self.plan, before.description).repartition_topics)
         marks = {p: m for task in before.committed for p, m in before.found[task].facts.sources.items()}
         wanted = target_offsets(
@@ -125,7 +134,7 @@ class Reset:
             {p: m for p, m in marks.items() if p.topic not in internal},
             self.given,
             self.at_ms,
-            before.kit.ends,
+            before.context.clients.ends,
         )
         sources: list[SourceReset] = []
         for task, at in before.committed.items():
@@ -156,7 +165,7 @@ class Reset:
     def _renewed(self, before: ApplicationState, plan: ResetPlan, topics: NewTopics) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
         self._make_lost_topics(before, topics)
-        existing = partition_counts(before.kit.admin, self.settings)
+        existing = partition_counts(before.context.clients.admin, self.settings)
         renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
         topics.ensure(named(self.plan, renewed))
         self.probe("topics-made")
@@ -178,7 +187,7 @@ class Reset:
         self, before: ApplicationState, plan: ResetPlan, old: OldState, copier: Copier
     ) -> dict[TaskId, dict[str, int]]:
         """Copy the stores that are rewritten. Returns the records written, per task and changelog."""
-        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        specs = {spec.name: spec for spec in copier.context.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for name in plan.rewritten:
             held = before.description.stores[name].spec
@@ -187,7 +196,7 @@ class Reset:
             number = before.description.subtopology_of(name)
             for task in (task for task in before.committed if task.subtopology == number):
                 at, spec = before.committed[task], specs[name]
-                changelog = copier.kit.witnesses.changelog_of(task, spec)
+                changelog = copier.context.evidence.witnesses.changelog_of(task, spec)
                 self.report(f"writing {task}/{name} to {changelog}")
                 with opened(old.build(before.found[task], held)) as store, copier.store(task, spec) as loaded:
                     counts.setdefault(task, {})[changelog.topic] = copier.copy(

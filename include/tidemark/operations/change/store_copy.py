@@ -16,7 +16,8 @@ from tidemark.commit.producer import BatchProducer
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
 from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.context import OperationContext
+from tidemark.operations.evidence_reader import Found
 from tidemark.operations.offline_transaction import aborting
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.restore.listener import RestoreListener
@@ -44,7 +45,7 @@ class OldState:
     With `may_be_gone`, the sources may have deleted the next record to read.
     """
 
-    kit: RestoreKit
+    context: OperationContext
     folder: Path
     listener: RestoreListener
     probe: Probe
@@ -53,18 +54,20 @@ class OldState:
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
         """Build the store as the last commit left it, and return its folder. Blocks. Raises `StartRefused`."""
-        task, kit = found.facts.task, self.kit
+        task, context = found.facts.task, self.context
         folder = folder_of(self.folder, task, spec.name)
-        candidates = kit.candidates(found, None, may_be_gone=self.may_be_gone)
+        candidates = context.evidence.candidates(found, None, may_be_gone=self.may_be_gone)
         if candidates is None:
             raise StartRefused(f"task {task} has never committed anything: there is no state of it")
 
         def pass_over(error: CopyUnusable) -> None:
             self.report(f"store {task}/{spec.name}: {error}; the next source of state is tried")
 
-        builder = kit.builder(self.listener, self.probe, kit.copies)
-        job = kit.build(builder, found, candidates, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
-        verdict = kit.verify(task, job, folder, lambda: True)
+        builder = context.rebuilder.builder(self.listener, self.probe, context.evidence.copies)
+        job = context.rebuilder.build(
+            builder, found, candidates, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone
+        )
+        verdict = context.rebuilder.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
@@ -89,7 +92,7 @@ def live_items(store: RocksStore, spec: StoreSpec, committed: CommittedProgress)
 class Copier:
     """Writes new changelogs through `producer`, in transactions of their own, because nothing refers to those topics yet."""
 
-    kit: RestoreKit
+    context: OperationContext
     producer: BatchProducer
     folder: Path
     probe: Probe
@@ -160,9 +163,9 @@ class Copier:
 
         Blocks.
         """
-        facts = self.kit.witnesses.facts([task])[task]
-        job = restore_job(self.kit.plan, facts, spec, committed, self.kit.clock())
-        verdict = self.kit.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
+        facts = self.context.evidence.witnesses.facts([task])[task]
+        job = restore_job(self.context.plan, facts, spec, committed, self.context.clients.clock())
+        verdict = self.context.rebuilder.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:
             raise PreflightFailed(
                 f"{verdict.summary}; the new changelog differs from what was written to it; nothing was changed, try again"

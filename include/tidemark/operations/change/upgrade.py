@@ -22,8 +22,8 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
 from tidemark.operations.change.current_state import (
     ApplicationState,
+    context_of,
     described,
-    kit_of,
     output_ends,
     read_application_state,
 )
@@ -32,7 +32,7 @@ from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.store_copy import Copier, OldState, keys_of, live_items
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.change.value_conversion import converter
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, obstacles
 from tidemark.registry.declarations import parse_declared
@@ -103,8 +103,8 @@ class Upgrade:
 
         Blocks. Raises `StartRefused`.
         """
-        kit = kit_of(self.plan, self.settings, self.clock)
-        return self._planned(self._change(kit, read_application_state(kit)), folder, {})
+        clients = Clients.of(self.settings, self.clock)
+        return self._planned(self._change(clients, read_application_state(clients, self.plan)), folder, {})
 
     def run(self, approve: Callable[[UpgradePlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -113,48 +113,52 @@ class Upgrade:
         `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
         run it again to find out.
         """
-        kit = kit_of(self.plan, self.settings, self.clock)
-        with exclusive_access(kit, Command.UPGRADE, CHANGES_FOLDER, self.report) as (producer, folder, held):
-            if self._is_done(kit):
+        clients = Clients.of(self.settings, self.clock)
+        access = exclusive_access(clients, self.plan, Command.UPGRADE, CHANGES_FOLDER, self.report)
+        with access as (producer, folder, held):
+            if self._is_done(clients):
                 self.report(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
-                self._forget_folders(described(kit), held)
+                self._forget_folders(described(clients, self.plan), held)
                 return True
-            return self._run(kit, producer, folder, held, approve)
+            return self._run(clients, producer, folder, held, approve)
 
     def _run(
         self,
-        kit: RestoreKit,
+        clients: Clients,
         producer: BatchProducer,
         folder: Path,
         held: Sequence[Path],
         approve: Callable[[UpgradePlan], bool],
     ) -> bool:
-        change = self._change(kit, fenced_application_state(kit))
+        change = self._change(clients, fenced_application_state(clients, self.plan))
         built: dict[tuple[TaskId, str], Path] = {}
         plan = self._planned(change, folder / "old", built)
         plan.require_possible()
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.report) as topics:
-            description = self._new_topics(kit, change, topics)
+        with NewTopics(clients.admin, self.settings, self.report) as topics:
+            description = self._new_topics(clients, change, topics)
             settled = named(self.plan, description)
-            new_kit = kit_of(settled, self.settings, self.clock)
+            own = context_of(settled, self.settings, self.clock)
             self.probe("topics-made")
-            counts = self._copy(change, built, Copier(new_kit, producer, folder / "new", self.probe))
+            counts = self._copy(change, built, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
             committed = change.after
-            ends = output_ends(new_kit, list(committed))
+            ends = output_ends(own.clients, settled, list(committed))
             records = moved_records(CommitKind.UPGRADE, settled, committed, counts, ends, self.clock())
-            Switch(new_kit, producer, self.probe, "tidemark upgrade run", topics).commit(records, description)
+            Switch(own.clients, settled, producer, self.probe, "tidemark upgrade run", topics).commit(
+                records, description
+            )
         self._forget_folders(description, held)
         return True
 
-    def _is_done(self, kit: RestoreKit) -> bool:
-        found, own = described(kit), describe_state(self.plan, partition_counts(kit.admin, self.settings))
+    def _is_done(self, clients: Clients) -> bool:
+        found = described(clients, self.plan)
+        own = describe_state(self.plan, partition_counts(clients.admin, self.settings))
         return found.version == own.version and found.keeps_the_same(own)
 
-    def _change(self, kit: RestoreKit, before: ApplicationState) -> Change:
-        partitions = partition_counts(kit.admin, self.settings)
+    def _change(self, clients: Clients, before: ApplicationState) -> Change:
+        partitions = partition_counts(clients.admin, self.settings)
         old, new = before.description, describe_state(self.plan, partitions)
         require_partitions(old, partitions)
         declared = parse_declared(old, new, self.renames, self.drops, self.adds)
@@ -181,7 +185,7 @@ class Upgrade:
         if plan.refused:
             return plan
         keys: dict[str, int] = {}
-        state = OldState(change.before.kit, folder, self.listener, self.probe, self.report)
+        state = OldState(change.before.context, folder, self.listener, self.probe, self.report)
         for task, store, spec in change.stores((StoreChangeKind.COPIED, StoreChangeKind.DROPPED)):
             place = state.build(change.before.found[task], spec)
             keys[store.was] = keys.get(store.was, 0) + keys_of(place, spec, change.before.committed[task])
@@ -204,16 +208,16 @@ class Upgrade:
             for topic in internal & set(at.next_offsets) if task.subtopology in rekeyed else ():
                 partition = TopicPartition(topic, task.partition)
                 end = change.before.found[task].facts.sources[partition].end
-                if records_between(change.before.kit, partition, at.next_offsets[topic], end):
+                if records_between(change.before.context.clients, partition, at.next_offsets[topic], end):
                     summary.append(
                         f"{partition} holds records under the old key that are not read yet; bring the old version back "
                         "and let it run, without new input, until `tidemark lag` is 0 there"
                     )
         return summary
 
-    def _new_topics(self, kit: RestoreKit, change: Change, topics: NewTopics) -> Description:
+    def _new_topics(self, clients: Clients, change: Change, topics: NewTopics) -> Description:
         """Create the new topics. Returns the new description with its generations."""
-        existing = partition_counts(kit.admin, self.settings)
+        existing = partition_counts(clients.admin, self.settings)
         app, generations = self.plan.application_id, {}
         for each in change.changes:
             if not each.store:
@@ -235,13 +239,13 @@ class Upgrade:
         self, change: Change, built: Mapping[tuple[TaskId, str], Path], copier: Copier
     ) -> dict[TaskId, dict[str, int]]:
         """Write the copied stores to their changelogs. Returns the records written, per task and changelog."""
-        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        specs = {spec.name: spec for spec in copier.context.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for (task, was), folder in built.items():
             each = next(c for c in change.changes if c.was == was)
             before, spec, at = change.old.stores[was], specs[each.store], change.before.committed[task]
             convert = converter(before, change.new.stores[each.store], each)
-            changelog = copier.kit.witnesses.changelog_of(task, spec)
+            changelog = copier.context.evidence.witnesses.changelog_of(task, spec)
             self.report(f"writing {task}/{each.name} to {changelog}")
             with opened(folder) as store, copier.store(task, spec) as loaded:
                 items = ((keys, convert(values)) for keys, values in live_items(store, before.spec, at))

@@ -8,11 +8,12 @@ from pathlib import PurePosixPath
 
 from tidemark.errors import FactsUnavailable
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
 from tidemark.operations.drill_history.rates import last_rates, newest_rates
 from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name, last_verdicts
 from tidemark.recovery.candidates import Rates
 from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,15 @@ class DrillHistory:
         )
 
 
-def drill_history(kit: RestoreKit) -> DrillHistory:
-    """Return the drill history of the kit's application. Blocks.
+def drill_history(settings: Settings, plan: TopologyPlan) -> DrillHistory:
+    """Return the drill history of an application. `plan` has the generations of its stores. Blocks.
 
     If the database of facts does not answer, nothing is suspected and the rates are assumed, which `summary` says. What is
     restored is compared with its changelog in any case.
     """
     try:
-        rates = last_rates(kit.settings, kit.plan.application_id)
-        return DrillHistory(last_verdicts(kit.settings, kit.plan), rates.rates, rates.summary)
+        rates = last_rates(settings, plan.application_id)
+        return DrillHistory(last_verdicts(settings, plan), rates.rates, rates.summary)
     except FactsUnavailable as error:
         assumed = newest_rates([])
         return DrillHistory({}, assumed.rates, f"{assumed.summary}; drills are not taken into account: {error}")

@@ -72,7 +72,7 @@ class DrillVerdict:
 def last_verdicts(settings: Settings, topology: TopologyPlan) -> dict[Name, DrillVerdict]:
     """Return the newest drill's verdict on the live store of every task and store.
 
-    `topology` is the plan with the stores' generations, as in `RestoreKit.plan`: a drill of an earlier generation says
+    `topology` is the plan with the stores' generations, as in `OperationContext.plan`: a drill of an earlier generation says
     nothing about the present store. A drill that could not compare a store (it could not be rebuilt, or the changelog
     was read too late) is passed over for an older one. The result lacks a store that none of the last 20 drills has
     judged, and one that, since its drill ended, a restore has verified and replaced, a rewind has replaced, or a repair

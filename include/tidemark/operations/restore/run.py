@@ -13,8 +13,9 @@ from tidemark.commit.record import CommitKind
 from tidemark.errors import CopyUnusable, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.history import DrillHistory, drill_history
+from tidemark.operations.evidence_reader import EvidenceReader, Found
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, workspaces
 from tidemark.recovery.candidates import RecoveryCandidate
 from tidemark.recovery.evidence import CommittedProgress, SourceOfState
@@ -37,23 +38,23 @@ _NOTHING = "there is nothing that a restore rebuilds"
 
 
 def make_plan(
-    kit: RestoreKit, restore_id: str, asked: SourceOfState | None, selection: Selection = EVERYTHING
+    reader: EvidenceReader, restore_id: str, asked: SourceOfState | None, selection: Selection = EVERYTHING
 ) -> RestorePlan:
     """Compare the sources of all selected stores and return the plan. Changes nothing. Blocks.
 
     Raises `StartRefused` if a store has no source of state, a name is unknown, or there is nothing to restore.
     """
-    history = drill_history(kit)
-    evidence = _evidence(kit, asked, history)
-    selection.require_known(kit.plan, {task: kit.buildable(task) for task in evidence})
+    history = drill_history(reader.clients.settings, reader.plan)
+    evidence = _evidence(reader, asked, history)
+    selection.require_known(reader.plan, {task: reader.buildable(task) for task in evidence})
     stores: list[StoreRestore] = []
     committed: dict[str, dict[str, int]] = {}
     source_lag = 0
     for task, found in evidence.items():
-        selected = [store for store in kit.buildable(task) if selection.takes_store(store)]
+        selected = [store for store in reader.buildable(task) if selection.takes_store(store)]
         if not selection.takes_task(task) or (selection.stores and not selected):
             continue
-        candidates = kit.candidates(found, asked, stores=selected, rates=history.rates)
+        candidates = reader.candidates(found, asked, stores=selected, rates=history.rates)
         if candidates is None:
             continue
         committed[str(task)] = dict(candidates.committed.next_offsets)
@@ -67,16 +68,18 @@ def make_plan(
         ]
     if not committed:
         raise StartRefused(
-            f"{kit.plan.application_id} has never committed anything for {selection.summary}: there is nothing to restore"
+            f"{reader.plan.application_id} has never committed anything for {selection.summary}: there is nothing to restore"
         )
-    not_rebuilt = _not_rebuilt(kit.plan, selection, {task.subtopology for task in map(TaskId.parse, committed)})
+    not_rebuilt = _not_rebuilt(reader.plan, selection, {task.subtopology for task in map(TaskId.parse, committed)})
     if not stores:
-        raise StartRefused(f"{_NOTHING} of {kit.plan.application_id} ({'; '.join(not_rebuilt) or 'it keeps no state'})")
+        raise StartRefused(
+            f"{_NOTHING} of {reader.plan.application_id} ({'; '.join(not_rebuilt) or 'it keeps no state'})"
+        )
     return RestorePlan(
         restore_id=restore_id,
-        application_id=kit.plan.application_id,
-        topology_version=kit.plan.version,
-        created_ms=kit.clock(),
+        application_id=reader.plan.application_id,
+        topology_version=reader.plan.version,
+        created_ms=reader.clients.clock(),
         asked=asked,
         stores=tuple(stores),
         not_rebuilt=tuple(not_rebuilt),
@@ -88,9 +91,9 @@ def make_plan(
     )
 
 
-def _evidence(kit: RestoreKit, asked: SourceOfState | None, history: DrillHistory) -> dict[TaskId, Found]:
+def _evidence(reader: EvidenceReader, asked: SourceOfState | None, history: DrillHistory) -> dict[TaskId, Found]:
     """Return the evidence of each task. A kind of source that the operator asks for is not marked as suspected."""
-    found = kit.evidence()
+    found = reader.read()
     if asked is not None:
         return found
     return {
@@ -131,7 +134,7 @@ def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collec
 class RestoreRun:
     """Runs one plan in its workspace. `report` is called with a line for each step."""
 
-    kit: RestoreKit
+    context: OperationContext
     workspace: Workspace
     listener: RestoreListener
     probe: Probe
@@ -170,7 +173,7 @@ class RestoreRun:
             return progress
         if not plan.stores:
             raise StartRefused(f"{_NOTHING} in plan {plan.restore_id}; make another one with `tidemark restore plan`")
-        progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.kit.clock())
+        progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.context.clients.clock())
         return self._build_all(plan, progress, held)
 
     def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
@@ -236,7 +239,7 @@ class RestoreRun:
         The old folders would seem up to date, but were never compared with what the repair wrote. Once an instance has
         run, they lack its batches, and read the repaired records with the changelog's tail.
         """
-        for task, facts in self.kit.witnesses.facts([TaskId.parse(name) for name in plan.tasks]).items():
+        for task, facts in self.context.evidence.witnesses.facts([TaskId.parse(name) for name in plan.tasks]).items():
             record = facts.record
             if record is None or record.kind is not CommitKind.REPAIR or not record.changelogs:
                 continue
@@ -257,9 +260,12 @@ class RestoreRun:
 
         Raises `StartRefused` if the disk is full; the stored progress says how far it was.
         """
-        kit = self.kit
+        clients = self.context.clients
         try:
-            with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.report) as held:
+            with (
+                self.workspace.lock(),
+                fenced(clients.settings, clients.admin, plan.application_id, self.report) as held,
+            ):
                 yield held
         except (OSError, StoreFailed) as error:
             raise StartRefused(
@@ -270,7 +276,8 @@ class RestoreRun:
         """Build and verify every store. Returns the progress, with what to move. The old state is not touched."""
         self.workspace.write(progress)
         try:
-            found = _evidence(self.kit, plan.asked, drill_history(self.kit))
+            history = drill_history(self.context.clients.settings, self.context.plan)
+            found = _evidence(self.context.evidence, plan.asked, history)
             verdicts = self._build_and_verify(plan, found, dict(progress.verdicts or {}))
             moves = tuple(
                 move
@@ -297,11 +304,11 @@ class RestoreRun:
 
     def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
         """Copy stores that are not logged, and custom ones, along with their task."""
-        opener = self.kit.builder(self.listener, self.probe, []).opener
+        opener = self.context.rebuilder.builder(self.listener, self.probe, []).opener
         for one in found:
-            committed = committed_progress_of(self.kit.witnesses.evidence(one.facts, {}))
+            committed = committed_progress_of(self.context.evidence.witnesses.evidence(one.facts, {}))
             if isinstance(committed, CommittedProgress):
-                carry_over(opener, self.kit.plan, one.facts, committed, held, self.workspace.built, self.report)
+                carry_over(opener, self.context.plan, one.facts, committed, held, self.workspace.built, self.report)
 
     def _build_and_verify(
         self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, StoreVerification]
@@ -312,7 +319,7 @@ class RestoreRun:
                 "the application's partition counts have changed since the plan was made; make a new plan"
             )
         recomputed = self.workspace.folder / "recomputed"
-        builder = self.kit.builder(self.listener, self.probe, self.kit.copies, recomputed)
+        builder = self.context.rebuilder.builder(self.listener, self.probe, self.context.evidence.copies, recomputed)
         failed = threading.Event()
         verdicts: dict[str, StoreVerification] = {}
 
@@ -332,7 +339,7 @@ class RestoreRun:
                     builder, found[TaskId.parse(planned.task)], plan, planned, known, should_continue
                 ),
                 plan.stores,
-                self.kit.settings.restore_threads,
+                self.context.clients.settings.restore_threads,
                 on_failure=failed.set,
                 on_result=verified,
             )
@@ -348,14 +355,15 @@ class RestoreRun:
         """Compute the tasks' state again, up to the committed offsets of each."""
         self.report("processing the source topics from their start")
         candidates = {
-            task: self.kit.candidates(
+            task: self.context.evidence.candidates(
                 found[task], SourceOfState.SOURCE, stores=[s.store for s in plan.stores if s.task == name]
             )
             for name in plan.tasks
             for task in [TaskId.parse(name)]
         }
         ends = {task: one.committed.next_offsets for task, one in candidates.items() if one is not None}
-        recompute(Recomputation(self.kit.plan, ends, folder), self.kit.settings, self.listener, should_continue)
+        work = Recomputation(self.context.plan, ends, folder)
+        recompute(work, self.context.clients.settings, self.listener, should_continue)
         self.probe("restore-recomputed")
 
     def _one(
@@ -370,26 +378,33 @@ class RestoreRun:
         """Build one store and compare it with its changelog. Raises `StartRefused`, which names the first key that differs."""
         name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = folder_of(self.workspace.built, facts.task, planned.store)
-        spec = self.kit.buildable(facts.task).get(planned.store)
+        spec = self.context.evidence.buildable(facts.task).get(planned.store)
         if spec is None:
             raise StartRefused(f"task {facts.task} no longer has the store {planned.store}; make a new plan")
-        candidates = self.kit.candidates(found, planned.source, stores=[planned.store], rates=plan.rates)
+        candidates = self.context.evidence.candidates(
+            found, planned.source, stores=[planned.store], rates=plan.rates, planned=planned.location
+        )
         if candidates is None:
             raise StartRefused(
                 f"task {facts.task} has lost its commit record and offsets since the plan was made; make a new plan"
             )
         if name in known and _stands(folder, candidates.committed):
             return known[name]
+        location = candidates.candidates[planned.store].location
+        if location != planned.location:
+            self.report(f"store {name}: {planned.location} can no longer be used; {location} is taken instead")
 
         def pass_over(error: CopyUnusable) -> None:
             if plan.asked is not None:
                 raise StartRefused(f"store {name}: {error}; make a new plan without --from") from error
             self.report(f"store {name}: {error}; the next source of state is tried")
 
-        job = self.kit.build(builder, found, candidates, spec, folder, should_continue, pass_over, rates=plan.rates)
+        job = self.context.rebuilder.build(
+            builder, found, candidates, spec, folder, should_continue, pass_over, rates=plan.rates
+        )
         self.probe("restore-built")
         self.report(f"verifying {name} against its changelog")
-        verdict = self.kit.verify(facts.task, job, folder, should_continue)
+        verdict = self.context.rebuilder.verify(facts.task, job, folder, should_continue)
         if not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
@@ -399,7 +414,7 @@ class RestoreRun:
 
     def _forget_earlier(self) -> None:
         """Delete what earlier restores replaced, which is of no use once this one is done."""
-        for earlier in workspaces(self.workspace.state_dir, self.kit.plan.application_id):
+        for earlier in workspaces(self.workspace.state_dir, self.context.plan.application_id):
             if earlier.folder != self.workspace.folder:
                 shutil.rmtree(earlier.previous, ignore_errors=True)
                 earlier.drop_built()

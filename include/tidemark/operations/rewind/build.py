@@ -13,7 +13,7 @@ from tidemark.failpoint import Probe
 from tidemark.kafka.cluster import topic_configs
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.rewind.point_in_time import Neighbours, TaskPointInTime, neighbours, point_in_time_of
 from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress, StateCopy
@@ -38,12 +38,12 @@ class Past:
 
 @dataclass(frozen=True)
 class PastBuilder:
-    """Finds the state of a time and builds it. The kit's copies are those that do not advance: savepoints.
+    """Finds the state of a time and builds it. The copies in `context` are those that do not advance: savepoints.
 
     `report` is called with what an operator should know, one line each.
     """
 
-    kit: RestoreKit
+    context: OperationContext
     listener: RestoreListener
     probe: Probe
     report: Callable[[str], None]
@@ -51,19 +51,18 @@ class PastBuilder:
 
     def moments(self, at_ms: int) -> dict[TaskId, Past]:
         """Return the state of each task at `at_ms`. Blocks; raises `StartRefused`."""
-        kit = self.kit
-        plan, settings = kit.plan, kit.settings
-        tasks = kit.tasks()
+        clients, evidence, app = self.context.clients, self.context.evidence, self.context.plan.application_id
+        tasks = evidence.tasks()
         # The records are read before the ends, so what they record lies below the ends.
         around = neighbours(
             commit_history(
-                kit.client_config, kit.ends, plan.application_id, tasks, stalled_after_s=stalled_after(settings)
+                clients.client_config, clients.ends, app, tasks, stalled_after_s=stalled_after(clients.settings)
             ),
             at_ms,
         )
         lags_ms = self._compaction_lags_ms()
-        copies = find_copies(kit.copies, tasks)
-        facts = kit.witnesses.facts(tasks)
+        copies = find_copies(evidence.copies, tasks)
+        facts = evidence.witnesses.facts(tasks)
         return {
             task: Past(facts[task], self._moment(facts[task], copies[task], around.get(task), lags_ms, at_ms))
             for task in tasks
@@ -83,7 +82,7 @@ class PastBuilder:
             side_by_side(
                 lambda one: self._one(*one, at_ms, folder),
                 [(past, spec) for past in stale.values() for spec in self.stores_of(past.facts.task)],
-                self.kit.settings.restore_threads,
+                self.context.clients.settings.restore_threads,
                 on_failure=lambda: None,
             )
             built |= stale
@@ -93,19 +92,19 @@ class PastBuilder:
 
     def build_present(self, past: Past, committed: CommittedProgress, spec: StoreSpec, folder: Path) -> None:
         """Build what the changelog holds now, from the changelog alone, including what has expired since that time."""
-        job = restore_job(self.kit.plan, past.facts, spec, committed, self.kit.clock())
+        job = restore_job(self.context.plan, past.facts, spec, committed, self.context.clients.clock())
         job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_times.of(spec.name)))
-        self.kit.builder(self.listener, self.probe, []).build(
+        self.context.rebuilder.builder(self.listener, self.probe, []).build(
             past.facts.task, job, whole_changelog(job), folder, lambda: True
         )
 
     def stores_of(self, task: TaskId) -> list[StoreSpec]:
         """Return the stores whose past can be built: those that have a changelog of their own."""
-        return [spec for spec in self.kit.witnesses.logged_stores(task) if spec.source_topic is None]
+        return [spec for spec in self.context.evidence.witnesses.logged_stores(task) if spec.source_topic is None]
 
     def job(self, past: Past, spec: StoreSpec) -> RestoreJob:
         """Return what a restore of a store to its moment needs."""
-        job = restore_job(self.kit.plan, past.facts, spec, past.moment.committed, self.kit.clock())
+        job = restore_job(self.context.plan, past.facts, spec, past.moment.committed, self.context.clients.clock())
         end_offset = past.moment.stores[spec.name].candidate.end_offset
         target = replace(job.target, changelog_offset=end_offset, commit_time_ms=past.moment.record.commit_time_ms)
         return replace(job, target=target)
@@ -115,7 +114,7 @@ class PastBuilder:
 
         Raises `StartRefused`, which names the first differing key.
         """
-        verdict = self.kit.verify(task, job, folder, lambda: True)
+        verdict = self.context.rebuilder.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(f"{verdict.summary}; {remedy}")
         if not verdict.is_proven:
@@ -130,16 +129,17 @@ class PastBuilder:
         at_ms: int,
     ) -> TaskPointInTime:
         copies = {store: [c for c in held if c.location not in self._spoiled] for store, held in found.items()}
-        evidence = self.kit.witnesses.evidence(facts, copies)
-        return point_in_time_of(evidence, around, lags_ms, self.kit.plan.version, at_ms)
+        evidence = self.context.evidence.witnesses.evidence(facts, copies)
+        return point_in_time_of(evidence, around, lags_ms, self.context.plan.version, at_ms)
 
     def _compaction_lags_ms(self) -> dict[str, int]:
         topics = {
-            spec.name: self.kit.witnesses.changelog_of(TaskId(s.index, 0), spec).topic
-            for s in self.kit.plan.subtopologies
+            spec.name: self.context.evidence.witnesses.changelog_of(TaskId(s.index, 0), spec).topic
+            for s in self.context.plan.subtopologies
             for spec in self.stores_of(TaskId(s.index, 0))
         }
-        configs = topic_configs(self.kit.admin, list(topics.values()), self.kit.settings) if topics else {}
+        clients = self.context.clients
+        configs = topic_configs(clients.admin, list(topics.values()), clients.settings) if topics else {}
         return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
 
     def _one(self, past: Past, spec: StoreSpec, at_ms: int, folder: Path) -> None:
@@ -149,7 +149,7 @@ class PastBuilder:
         chosen = past.moment.stores[spec.name]
         job = self.job(past, spec)
         try:
-            self.kit.builder(self.listener, self.probe, self.kit.copies).build(
+            self.context.rebuilder.builder(self.listener, self.probe, self.context.evidence.copies).build(
                 task, job, chosen.candidate, target, lambda: True
             )
         except CopyUnusable as error:

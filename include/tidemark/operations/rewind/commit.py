@@ -12,7 +12,7 @@ from tidemark.errors import PreflightFailed
 from tidemark.failpoint import Probe
 from tidemark.kafka.topics import format_partitions, partition_counts
 from tidemark.names import TaskId, TopicPartition, by_topic
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
 from tidemark.operations.rewind.build import Past
 from tidemark.operations.rewind.store_diff import LiveStore, changes
@@ -70,7 +70,7 @@ class TaskWork:
 class RewindCommitter:
     """Commits a rewind. The group must be empty and `producer` initialised."""
 
-    kit: RestoreKit
+    evidence: EvidenceReader
     producer: BatchProducer
     probe: Probe
 
@@ -81,16 +81,13 @@ class RewindCommitter:
         process.
         """
         changelogs = {
-            (one.task, spec.name): self.kit.witnesses.changelog_of(one.task, spec)
+            (one.task, spec.name): self.evidence.witnesses.changelog_of(one.task, spec)
             for one in work
             for spec in one.stores
         }
-        before = self.kit.ends.of(
-            [
-                *changelogs.values(),
-                *format_partitions(self.kit.plan, partition_counts(self.kit.admin, self.kit.settings)),
-            ]
-        )
+        clients, plan = self.evidence.clients, self.evidence.plan
+        outputs = format_partitions(plan, partition_counts(clients.admin, clients.settings))
+        before = clients.ends.of([*changelogs.values(), *outputs])
         self.producer.begin()
         with aborting(self.producer):
             sent: dict[TopicPartition, int] = {}
@@ -101,14 +98,14 @@ class RewindCommitter:
                 moved.append(self._record(one, commit_time_ms, sent, before))
                 send_record(self.producer, moved[-1])
             self.producer.flush()
-            after = self.kit.ends.of(list(changelogs.values()))
+            after = clients.ends.of(list(changelogs.values()))
             for partition, records in sent.items():
                 if after[partition] - before[partition] < records:
                     raise PreflightFailed(f"{partition} did not receive all {records} records; nothing was changed")
             for one in work:
                 for spec in one.stores:
                     self._mark(one, spec, commit_time_ms, after[changelogs[one.task, spec.name]])
-            send_offsets(self.kit, self.producer, moved, "rewind")
+            send_offsets(clients, plan.application_id, self.producer, moved, "rewind")
         self.probe("rewind-before-commit")
 
     def commit(self) -> None:
@@ -135,12 +132,12 @@ class RewindCommitter:
         sent: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> CommitRecord:
-        kit = self.kit
-        topics = [kit.witnesses.changelog_of(one.task, spec) for spec in one.stores]
+        plan = self.evidence.plan
+        topics = [self.evidence.witnesses.changelog_of(one.task, spec) for spec in one.stores]
         return commit_record(
             CommitKind.REWIND,
-            kit.plan.application_id,
-            kit.plan.version,
+            plan.application_id,
+            plan.version,
             one.task,
             one.batch,
             commit_time_ms,

@@ -25,7 +25,7 @@ from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId, transactional_id
 from tidemark.operations.change.commit import fence
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.clients import Clients
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
 from tidemark.operations.rewind.plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
@@ -87,7 +87,7 @@ class Rewind:
 
         The application may run. Both states are built, to count what differs. Blocks.
         """
-        require_rewindable(self.builder.kit.plan)
+        require_rewindable(self.builder.context.plan)
         try:
             return self._planned(at_ms, self._work(at_ms))
         finally:
@@ -100,23 +100,21 @@ class Rewind:
         `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
         run it again to find out.
         """
-        kit = self.builder.kit
-        require_rewindable(kit.plan)
-        verify_operator(Command.REWIND, kit.plan, kit.settings, kit.admin)
-        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.report) as held:
+        clients, plan = self.builder.context.clients, self.builder.context.plan
+        app = plan.application_id
+        require_rewindable(plan)
+        verify_operator(Command.REWIND, plan, clients.settings, clients.admin)
+        with fenced(clients.settings, clients.admin, app, self.report) as held:
             # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
-            fence(kit, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
+            fence(clients, app, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             producer = TransactionalProducer(
-                kit.client_config,
-                transactional_id(kit.plan.application_id, 0),
-                TRANSACTION_TIMEOUT_MS,
-                _QUEUED_RECORDS,
+                clients.client_config, transactional_id(app, 0), TRANSACTION_TIMEOUT_MS, _QUEUED_RECORDS
             )
             # Fences a copy of instance 0 elsewhere, and settles the transactions that it or an earlier rewind left open.
-            producer.init(stalled_after(kit.settings))
+            producer.init(stalled_after(clients.settings))
             if self._finish_earlier():
                 return True
-            committer = RewindCommitter(kit, producer, self.probe)
+            committer = RewindCommitter(self.builder.context.evidence, producer, self.probe)
             try:
                 return self._run(at_ms, approve, committer, held)
             finally:
@@ -130,13 +128,13 @@ class Rewind:
         committer: RewindCommitter,
         held: Sequence[Path],
     ) -> bool:
-        kit = self.builder.kit
+        context = self.builder.context
         work = self._work(at_ms)
         plan = self._planned(at_ms, work)
         if plan.changes_nothing:
             raise StartRefused(
-                f"{kit.plan.application_id} is already in the state of {format_time(at_ms)}: there is nothing to rewind; if a "
-                "start refuses its local state, `tidemark restore run` replaces it"
+                f"{context.plan.application_id} is already in the state of {format_time(at_ms)}: there is nothing to rewind; "
+                "if a start refuses its local state, `tidemark restore run` replaces it"
             )
         if not approve(plan):
             return False
@@ -147,7 +145,7 @@ class Rewind:
             for move in self.workspace.moves_of(str(one.task), held, one.past.facts.last_instance)
         )
         progress = RewindProgress(
-            RewindState.COMMITTING, at_ms, kit.clock(), {str(one.task): one.batch for one in work}, moves
+            RewindState.COMMITTING, at_ms, context.clients.clock(), {str(one.task): one.batch for one in work}, moves
         )
         self.report("writing the difference, the offsets and the commit records")
         committer.prepare(work, progress.commit_time_ms)
@@ -161,7 +159,7 @@ class Rewind:
         builder = self.builder
         self.report(f"building the state of {format_time(at_ms)}")
         pasts = builder.build(at_ms, self.workspace.built)
-        facts = builder.kit.facts()
+        facts = builder.context.evidence.facts()
         self.report("building the present state from the changelogs")
         work = []
         for task, past in pasts.items():
@@ -180,8 +178,8 @@ class Rewind:
 
     def _present(self, facts: TaskFacts) -> CommittedProgress:
         if facts.lost:
-            raise StartRefused(format_lost(self.builder.kit.plan.application_id, facts.lost.values()))
-        committed = committed_progress_of(self.builder.kit.witnesses.evidence(facts, {}))
+            raise StartRefused(format_lost(self.builder.context.plan.application_id, facts.lost.values()))
+        committed = committed_progress_of(self.builder.context.evidence.witnesses.evidence(facts, {}))
         if isinstance(committed, Refuse):
             raise StartRefused(f"{committed.reason}; {committed.remedy}")
         if isinstance(committed, Fresh):
@@ -217,7 +215,7 @@ class Rewind:
                 for _, value in one.changes(spec):
                     written, deleted = (written, deleted + 1) if value is None else (written + 1, deleted)
                 stores.append(StoreRewind(str(one.task), spec.name, written, deleted))
-        plan = self.builder.kit.plan
+        plan = self.builder.context.plan
         sinks = tuple(dict.fromkeys(topic for s in plan.subtopologies for topic in s.sink_topics))
         return RewindPlan(plan.application_id, at_ms, tuple(tasks), tuple(stores), sinks)
 
@@ -226,12 +224,11 @@ class Rewind:
 
         Returns whether one was finished.
         """
-        kit = self.builder.kit
-        records = {task: facts.record for task, facts in kit.facts().items()}
-        for name in _names(kit.settings.state_dir, kit.plan.application_id):
-            earlier = replace(
-                self, workspace=Workspace(kit.settings.state_dir, kit.plan.application_id, name, REWINDS_FOLDER)
-            )
+        context = self.builder.context
+        state_dir, app = context.clients.settings.state_dir, context.plan.application_id
+        records = {task: facts.record for task, facts in context.evidence.facts().items()}
+        for name in _names(state_dir, app):
+            earlier = replace(self, workspace=Workspace(state_dir, app, name, REWINDS_FOLDER))
             progress = earlier._progress()
             if progress is None:
                 shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
@@ -249,16 +246,16 @@ class Rewind:
         """Verify the built state against the changelogs as they are now, and swap it in. May be repeated."""
         builder, workspace = self.builder, self.workspace
         self.report("verifying the changelogs, then swapping the state in")
-        facts = builder.kit.facts()
+        facts = builder.context.evidence.facts()
         for name in progress.batches:
             task = TaskId.parse(name)
-            buildable = builder.kit.buildable(task)
+            buildable = builder.context.evidence.buildable(task)
             for spec in builder.stores_of(task):
                 folder = folder_of(workspace.built, task, spec.name)
                 if not folder.exists():
                     continue  # Swapped before a crash.
                 committed = self._present(facts[task])
-                job = restore_job(builder.kit.plan, facts[task], spec, committed, builder.kit.clock())
+                job = restore_job(builder.context.plan, facts[task], spec, committed, builder.context.clients.clock())
                 builder.verify(
                     task, job, folder, "the rewind is committed: `tidemark restore run` rebuilds the local state"
                 )
@@ -268,7 +265,7 @@ class Rewind:
         workspace.swap(progress.moves, self.probe)
         shutil.rmtree(self._now_folder, ignore_errors=True)
         self._write(replace(progress, state=RewindState.DONE))
-        app = builder.kit.plan.application_id
+        app = builder.context.plan.application_id
         for name in _names(workspace.state_dir, app):
             if name != workspace.folder.name:
                 shutil.rmtree(workspace.folder.with_name(name), ignore_errors=True)
@@ -287,19 +284,19 @@ def finished_rewinds(state_dir: Path, application_id: str) -> list[RewindProgres
     return [progress for progress in found if progress is not None and progress.state is RewindState.DONE]
 
 
-def unfinished_rewind(kit: RestoreKit) -> str | None:
+def unfinished_rewind(clients: Clients, application_id: str) -> str | None:
     """Return the id of a rewind that was committed last and whose state is not in place; None if there is none.
 
     Blocks, and asks Kafka only if a rewind has left a folder. Raises `OutcomeUnknown`.
     """
-    app = kit.plan.application_id
-    for name in _names(kit.settings.state_dir, app):
-        progress = _read(kit.settings.state_dir / REWINDS_FOLDER / app / name)
+    state_dir = clients.settings.state_dir
+    for name in _names(state_dir, application_id):
+        progress = _read(state_dir / REWINDS_FOLDER / application_id / name)
         if progress is None or progress.state is not RewindState.COMMITTING:
             continue
         tasks = [TaskId.parse(task) for task in progress.batches]
-        after_s = stalled_after(kit.settings)
-        found = last_commit_records(kit.client_config, kit.ends, app, tasks, stalled_after_s=after_s)
+        after_s = stalled_after(clients.settings)
+        found = last_commit_records(clients.client_config, clients.ends, application_id, tasks, stalled_after_s=after_s)
         if _is_last(progress, {task: found.get(task) for task in tasks}):
             return name
     return None

@@ -20,7 +20,7 @@ from tidemark.operations.case.plan import PlanKind
 from tidemark.operations.case.plan_hash import plan_hash
 from tidemark.operations.case.report import RESTORE
 from tidemark.operations.case.restore_steps import FASTEST, OnCall
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import make_plan
 from tidemark.operations.workspace import RestoreState, new_id, workspaces
@@ -45,7 +45,7 @@ class Approved(OnCall):
 
     def plan(self):
         planned = super().plan()
-        answered(self.folder, self.restoring.settings)
+        answered(self.folder, self.restoring.clients.settings)
         return planned
 
 
@@ -55,11 +55,11 @@ def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None, 
     folder = CaseFolder.of(app.settings.var_dir, app.name, case_id, wall_clock_ms)
     asked = {"source": source, "tasks": list(tasks), "stores": list(stores), "target": target}
     folder.open(Case(case_id, RESTORE, "made", app.name, asked, False, "a | <b>", wall_clock_ms()))
-    kits = (
-        RestoreKit.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
+    contexts = (
+        OperationContext.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
         for find in (copy_sources, past_sources)
     )
-    return Approved(*kits, folder, LoggingRestoreListener(), probe, [].append)
+    return Approved(*contexts, folder, LoggingRestoreListener(), probe, [].append)
 
 
 def everything(folder):
@@ -158,7 +158,7 @@ def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app)
     assert sum(store["compared"] for store in call.figures()) == len(app.expected)
     app.feed(200, keys=50)
     app.run()
-    drain(call.restoring, 10, call.report)
+    drain(call.restoring.evidence, 10, call.report)
     assert counts_of(app) == app.expected
 
 
@@ -283,12 +283,14 @@ def test_should_restore_nothing_that_nobody_approved(app):
     with pytest.raises(StartRefused, match="Grace answered Reject"):
         call.restore()
     answered(call.folder, app.settings)
-    deployed = replace(call.restoring, plan=replace(app.plan, version="2"))
+    deployed = OperationContext.exactly(replace(app.plan, version="2"), app.settings, (), wall_clock_ms, {})
     with pytest.raises(StartRefused, match=r'plan\.topology\.version is "2" now and was "1" when the plan was made'):
         replace(call, restoring=deployed).restore()
-    named = call.restoring.settings.model_copy(update={"oncall_approvers": ["ada"]})
+    named = call.restoring.clients.settings.model_copy(update={"oncall_approvers": ["ada"]})
     with pytest.raises(StartRefused, match="is not in the setting oncall_approvers"):
-        replace(call, restoring=replace(call.restoring, settings=named)).restore()
+        replace(
+            call, restoring=replace(call.restoring, clients=replace(call.restoring.clients, settings=named))
+        ).restore()
     assert workspaces(app.settings.state_dir, app.name) == []
     assert not approval_of(call).is_used
 
@@ -296,7 +298,7 @@ def test_should_restore_nothing_that_nobody_approved(app):
 def test_should_not_go_on_with_a_restore_that_was_begun_under_another_plan(app):
     call = call_of(app)
     call.plan()
-    other = make_plan(call.restoring, call.folder.case().case_id, SourceOfState.CHANGELOG)
+    other = make_plan(call.restoring.evidence, call.folder.case().case_id, SourceOfState.CHANGELOG)
     call._workspace.create(other)
     with pytest.raises(StartRefused, match=r'plan\.effects\.asked is "changelog" now and was null'):
         call.restore()
@@ -317,18 +319,18 @@ def test_should_use_an_answer_once_and_do_nothing_when_a_finished_case_is_repeat
 
 
 def approval_of(call):
-    return PlanApproval(call.folder, call.restoring.settings)
+    return PlanApproval(call.folder, call.restoring.clients.settings)
 
 
 def test_should_tell_when_what_waits_is_not_drained(app):
     app.feed(60, keys=50)
     call = call_of(app)
     with pytest.raises(OutcomeUnknown, match="60 source offsets still wait after 0 s"):
-        drain(call.restoring, 0.1, call.report)
+        drain(call.restoring.evidence, 0.1, call.report)
 
 
 def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(app):
-    facts = call_of(app).rewinding.facts()
+    facts = call_of(app).rewinding.evidence.facts()
     stood = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
     then = counts_of(app)
     app.feed(300, keys=70)

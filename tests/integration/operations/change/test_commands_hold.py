@@ -14,14 +14,14 @@ from tests.support.counting import NO_PROBE, Crash, committed
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.operator_acls import Command
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.build import PastBuilder
@@ -48,9 +48,9 @@ class HeldApp(ChangingApp):
         self.feed(400)
         self.run()
 
-    def _kit(self, copies):
+    def _context(self, copies):
         found = copies(self.plan, self.settings)
-        return RestoreKit.of(self.plan, self.settings, found, wall_clock_ms, Command.RESTORE)
+        return OperationContext.of(self.plan, self.settings, found, wall_clock_ms, Command.RESTORE)
 
     def prepare(self, command: str) -> None:
         """What the command needs to find."""
@@ -70,14 +70,14 @@ class HeldApp(ChangingApp):
 
         listener, said = LoggingRestoreListener(), print
         if command == "restore run":
-            kit = self._kit(copy_sources)
-            made = make_plan(kit, new_id(), None)
+            context = self._context(copy_sources)
+            made = make_plan(context.evidence, new_id(), None)
             workspace = Workspace(self.settings.state_dir, self.name, made.restore_id)
             workspace.create(made)
-            RestoreRun(kit, workspace, listener, probe, said).run()
+            RestoreRun(context, workspace, listener, probe, said).run()
         elif command == "restore rollback":
             workspace = workspaces(self.settings.state_dir, self.name)[0]
-            run = RestoreRun(self._kit(copy_sources), workspace, listener, NO_PROBE, said)
+            run = RestoreRun(self._context(copy_sources), workspace, listener, NO_PROBE, said)
             swap_back = Workspace.swap_back
 
             def seen(*args):
@@ -88,7 +88,7 @@ class HeldApp(ChangingApp):
                 patch.setattr(Workspace, "swap_back", seen)
                 run.roll_back()
         elif command == "rewind":
-            builder = PastBuilder(self._kit(past_sources), listener, NO_PROBE, said)
+            builder = PastBuilder(self._context(past_sources), listener, NO_PROBE, said)
             workspace = Workspace(self.settings.state_dir, self.name, new_id(), REWINDS_FOLDER)
             assert Rewind(builder, workspace, NO_PROBE, said).run(self.then_ms, approve)
         elif command == "repair":
@@ -121,7 +121,7 @@ def test_should_hold_the_application_while_a_command_changes_it(app, command):
         assert hold.process.pid == os.getpid()
         assert stale_because(var_dir, app.name, hold) is None
         with pytest.raises(ApplicationHeld, match="is held by"):
-            Instance(app.plan, app.settings, 1, "counting", NO_PROBE)
+            make_instance(app.plan, app.settings, 1, "counting", NO_PROBE)
         with pytest.raises(TaskLocked, match="held by"):
             take_hold(var_dir, app.name, Hold("a case", "why", 5))
         holds.append(hold)
@@ -167,12 +167,12 @@ def test_should_end_an_instance_that_came_up_between_the_hold_and_the_locks(app,
         taken.append(args)
         return preflight(*args)
 
-    from tidemark.instance import instance
+    from tidemark.instance import assembly
 
-    preflight = instance.preflight
-    monkeypatch.setattr(instance, "preflight", after_preflight)
+    preflight = assembly.preflight
+    monkeypatch.setattr(assembly, "preflight", after_preflight)
     with pytest.raises(ApplicationHeld, match="held by c9"):
-        Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+        make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     assert taken
     release_hold(var_dir, app.name, "c9")
     monkeypatch.undo()

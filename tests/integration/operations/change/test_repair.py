@@ -256,8 +256,8 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
         is_suspect = True
         summary = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
 
-    def suspected(kit):
-        found = drill_history(kit)
+    def suspected(settings, plan):
+        found = drill_history(settings, plan)
         assert found.verdicts == {}
         return replace(found, verdicts={(task, "n"): Suspect() for task in app.last_records()})
 

@@ -20,7 +20,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import EndOffsets, committed_offsets
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
@@ -50,7 +50,7 @@ class RescaledApp(CountingApp):
     def run(self, probe=NO_PROBE, settings=None, number=0) -> None:
         """One instance until all input is counted."""
         stop = threading.Event()
-        instance = Instance(self.plan, settings or self.settings, number, "rescaled", probe)
+        instance = make_instance(self.plan, settings or self.settings, number, "rescaled", probe)
         counts = partition_counts(self.admin, self.settings)
         partitions = sum(counts[topic] for s in instance.plan.subtopologies for topic in s.source_topics)
         too_long = threading.Timer(90, stop.set)

@@ -15,7 +15,7 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ExitCode, StartRefused, TaskLocked
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
@@ -149,7 +149,7 @@ def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(a
     first, before = app.plan, (description(app), committed(app))
     app.become(renamed(app))
     assert not upgrade_of(app, **RENAMED).run(lambda _plan: False)
-    instance = Instance(first, app.settings, 0, "changing", NO_PROBE)
+    instance = make_instance(first, app.settings, 0, "changing", NO_PROBE)
     try:
         with pytest.raises(TaskLocked, match="pause its DAG"):
             upgrade_of(app, **RENAMED).run(YES)
@@ -186,8 +186,8 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
 
     class Idle:
         def start(self, next_offsets, max_batch_records):
-            instance._member.ownership.assigned([given])
-            instance._changed.set()
+            instance.member.ownership.assigned([given])
+            instance.changed.set()
 
         def next(self, timeout_s):
             return None
@@ -195,7 +195,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
         def stop(self):
             return
 
-    instance = Instance(app.plan, app.settings, 0, "changing", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "changing", NO_PROBE)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:

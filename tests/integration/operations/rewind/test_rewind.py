@@ -20,11 +20,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import commit_history, last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
-from tidemark.instance.instance import Instance
+from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
-from tidemark.operations.context import RestoreKit
+from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
+from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
@@ -61,8 +62,8 @@ def last_commit_ms(app):
 
 
 def builder_of(app, probe=NO_PROBE, said=None):
-    kit = RestoreKit.of(app.plan, app.settings, past_sources(app.plan, app.settings), wall_clock_ms)
-    return PastBuilder(kit, LoggingRestoreListener(), probe, (said if said is not None else []).append)
+    context = OperationContext.of(app.plan, app.settings, past_sources(app.plan, app.settings), wall_clock_ms)
+    return PastBuilder(context, LoggingRestoreListener(), probe, (said if said is not None else []).append)
 
 
 def rewind_of(app, probe=NO_PROBE, said=None):
@@ -113,17 +114,17 @@ def test_should_build_anew_when_the_end_that_was_taken_holds_a_later_batch(app, 
     """A batch that is only being committed lies below the read_uncommitted end, and is visible when it is read."""
     asked_ms, before = wall_clock_ms(), Counter(app.expected)
     made = builder_of(app)
-    facts = type(made.kit).facts
+    facts = EvidenceReader.facts
     late = []
 
-    def facts_with_a_later_end(kit):
+    def facts_with_a_later_end(reader):
         if not late:
             late.append(True)
             app.feed(300)
             app.run()
-        return facts(kit)
+        return facts(reader)
 
-    monkeypatch.setattr(type(made.kit), "facts", facts_with_a_later_end)
+    monkeypatch.setattr(EvidenceReader, "facts", facts_with_a_later_end)
     folder = tmp_path / "past"
     made.build(asked_ms, folder)
     assert counts_of(app, lambda number: folder_of(folder, TaskId(0, number), "n")) == before
@@ -247,11 +248,11 @@ def test_should_be_refused_at_a_start_and_repaired_by_a_restore_when_killed_befo
         rewind(app, crash_at("rewind-committed"))
     with pytest.raises(StartRefused, match="tidemark restore run"):
         app.run()
-    kit = RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
-    plan = make_plan(kit, new_id(), None)
+    context = OperationContext.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
+    plan = make_plan(context.evidence, new_id(), None)
     workspace = Workspace(app.settings.state_dir, app.name, plan.restore_id)
     workspace.create(plan)
-    done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    done = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
     assert done.state is RestoreState.DONE
     assert counts_of(app) == app.then
     app.run()
@@ -305,7 +306,7 @@ def test_should_refuse_where_nothing_happened_since(app):
 
 
 def test_should_refuse_while_an_instance_runs(app):
-    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
         with pytest.raises(TaskLocked, match="pause its DAG"):
             rewind(app)
