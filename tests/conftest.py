@@ -79,9 +79,12 @@ def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathF
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three real brokers for the whole session. A test that stops a node starts it again."""
+    """Three real brokers for one module. A test that stops a node starts it again.
+
+    They take a tenth of a core also when nobody uses them, so they do not stay for the whole session.
+    """
     with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars) as running:
         yield running
 
