@@ -9,7 +9,7 @@ KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
 RATE ?= 10000
 SEED ?= 1
-# Tests wait for brokers as long as they compute: more workers than two cores.
+# Tests often wait for brokers, so three workers keep two cores busy.
 WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
 

@@ -79,9 +79,12 @@ def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathF
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three real brokers for the whole session. A test that stops a node starts it again."""
+    """Three real brokers for one module. A test that stops a node starts it again.
+
+    Idle brokers still use a tenth of a core, so they stop when the module ends and not when the session ends.
+    """
     with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars) as running:
         yield running
 
@@ -133,16 +136,16 @@ def settings(broker: EmbeddedBroker, tmp_path: Path) -> Settings:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the files so that those that may take longest begin first: unit tests then fill the workers up to the end.
+    """Sort the test files by the time that they may take, the longest first, so that no long file runs alone at the end.
 
-    What a file may take is the sum of its tests' time-outs, as they are marked. Other tests count as a second each, unit
-    tests as nothing.
+    The time of a file is the sum of the time-outs that its tests are marked with. A test without such a mark counts as one
+    second, or as zero if it is a unit test.
     """
-    longest: Counter[Path] = Counter()
+    time_s: Counter[Path] = Counter()
     for item in items:
         marked = item.get_closest_marker("timeout")
         if marked is not None:
-            longest[item.path] += marked.args[0]
+            time_s[item.path] += marked.args[0]
         elif _UNIT not in item.path.parents:
-            longest[item.path] += 1
-    items.sort(key=lambda item: -longest[item.path])
+            time_s[item.path] += 1
+    items.sort(key=lambda item: -time_s[item.path])

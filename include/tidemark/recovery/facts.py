@@ -86,7 +86,7 @@ class Witnesses:
         two seconds if a topic is gone.
         """
         stalled_after_s = stalled_after(self.settings)
-        lost = self.identities.lost(self.plan) if known_lost is None else dict(known_lost)
+        lost = self.identities.lost(self.plan) if known_lost is None else known_lost
         gone = {topic for topic, each in lost.items() if each.found_id is None}
         sources = [partition for task in tasks for partition in self.sources_of(task)]
         group = self.plan.application_id

@@ -29,8 +29,10 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.operations.change.current_state import kit_of, read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repaired_stores import repaired_ms
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
@@ -213,6 +215,17 @@ def test_should_name_the_repair_where_a_start_is_refused(app):
     lose_the_disk(app)
     with pytest.raises(StartRefused, match="--from source` computes it again"):
         repair_of(app).run(not_asked)
+
+
+def test_should_ask_once_which_topics_are_lost_when_it_reads_the_state(app, monkeypatch):
+    delete(app, changelog_of(app))
+    asked = []
+    monkeypatch.setattr(
+        "tidemark.operations.context.topic_ids", lambda *given: asked.append(given) or topic_ids(*given)
+    )
+    state = read_application_state(kit_of(app.plan, app.settings, wall_clock_ms), may_be_gone=True)
+    assert {topic for found in state.found.values() for topic in found.facts.lost} == {changelog_of(app)}
+    assert len(asked) == 1, "each time takes two seconds where a topic is gone"
 
 
 def test_should_leave_to_a_reset_what_else_was_lost(app):
