@@ -32,10 +32,11 @@ from tidemark.errors import PreflightFailed, StartRefused
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.operations.change.current_state import kit_of, read_application_state
+from tidemark.operations.change.current_state import read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repaired_stores import repaired_ms
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.clients import Clients
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.processes import wait_until
 from tidemark.recovery.evidence import SourceOfState
@@ -223,7 +224,7 @@ def test_should_ask_once_which_topics_are_lost_when_it_reads_the_state(app, monk
     monkeypatch.setattr(
         "tidemark.operations.context.topic_ids", lambda *given: asked.append(given) or topic_ids(*given)
     )
-    state = read_application_state(kit_of(app.plan, app.settings, wall_clock_ms), may_be_gone=True)
+    state = read_application_state(Clients.of(app.settings, wall_clock_ms), app.plan, may_be_gone=True)
     assert {topic for found in state.found.values() for topic in found.facts.lost} == {changelog_of(app)}
     assert len(asked) == 1, "each time takes two seconds where a topic is gone"
 
