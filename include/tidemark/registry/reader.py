@@ -184,5 +184,8 @@ def _difference(found: Description, own: Description) -> str:
 
 
 def named_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
-    """Call `named` with what the cluster has: to look at an application, not to run it. Blocks. Raises `OutcomeUnknown`."""
+    """Return what `named` makes of the plan and the description in the cluster; to look at an application, not to run it.
+
+    Blocks. Raises `OutcomeUnknown`.
+    """
     return named(plan, recorded(settings, admin, plan, partition_counts(admin, settings)))

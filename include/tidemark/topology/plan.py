@@ -128,7 +128,7 @@ class Fold(Enum):
 
 
 class Number(Enum):
-    """Type of an aggregate's result. LONG and DOUBLE are numpy names of eight bytes, little-endian, as most folds store."""
+    """Type of an aggregate's result. LONG and DOUBLE are numpy names of eight bytes, little-endian, as most aggregates do."""
 
     LONG = "<i8"
     DOUBLE = "<f8"
@@ -139,7 +139,7 @@ class Number(Enum):
 class Aggregate:
     """One named result. `expression` is SQL over the record's columns, or None for `count(*)`.
 
-    `argument` is the rank of a quantile, 0 to 1, or the number of values that a collect keeps; None for other folds.
+    `argument` is the rank of a quantile, 0 to 1, or the number of values that a collect keeps; None for other functions.
     """
 
     name: str
