@@ -9,10 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
 from tests.support.counting import PARTITIONS, CountingApp, CountingSource, outputs
 from tests.support.truth.topics import read_all
 
@@ -23,9 +26,9 @@ from tidemark.events.event import Event, EventKind
 from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.kafka.availability import find_outage
-from tidemark.kafka.offsets import EndOffsets, committed_offsets
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, retry_until_stable
 from tidemark.kafka.topics import partition_counts
-from tidemark.names import TopicPartition, events_topic
+from tidemark.names import TopicPartition, events_topic, transactional_id
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import outage_path, read_outage
@@ -62,7 +65,7 @@ class StreamingApp(CountingApp):
         admin.create_topics([sink])[f"{name}-out"].result(15)
         assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 15)
         super().__init__(settings, admin, name)
-        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 3000, "commit_interval_ms": 50})
+        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 6000, "commit_interval_ms": 50})
 
     @contextmanager
     def streaming(self, probe: Callable[[str], None] = lambda _point: None) -> Iterator[list[BaseException]]:
@@ -118,17 +121,31 @@ def make(
     cluster: EmbeddedCluster, settings: Settings, tmp_path: Path, unique: Callable[[str], str]
 ) -> Callable[..., StreamingApp]:
     """Makes applications on the three brokers."""
+    client_config = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+    admin = AdminClient(client_config)
+    # Kafka creates the topic of the transactions' coordinators for the first transactional id.
+    Producer({**client_config, "transactional.id": "first"}).init_transactions(30)
 
-    def made(name: str, homes: list[list[int]]) -> StreamingApp:
-        own = {
-            "bootstrap_servers": cluster.bootstrap,
-            "var_dir": tmp_path / name,
-            "state_dir": tmp_path / name / "state",
-        }
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        return StreamingApp(settings.model_copy(update=own), admin, unique(name), homes)
+    def made(name: str, homes: list[list[int]], *, spared: bool = False) -> StreamingApp:
+        """With `spared`, the broker that is killed coordinates neither the group nor the transactions of the application."""
+        own = settings.model_copy(
+            update={
+                "bootstrap_servers": cluster.bootstrap,
+                "var_dir": tmp_path / name,
+                "state_dir": tmp_path / name / "state",
+            }
+        )
+        names = (unique(f"{name}-{number}") for number in count())
+        return StreamingApp(own, admin, next(n for n in names if not spared or _is_spared(own, admin, n)), homes)
 
     return made
+
+
+def _is_spared(settings: Settings, admin: AdminClient, name: str) -> bool:
+    """Whether the broker that is killed coordinates nothing of an application."""
+    group = retry_until_stable(lambda: describe_group(settings, admin, name), name, 60).coordinator.id
+    transactions = transaction_coordinator(transactional_id(name, 0), admin.list_topics(TRANSACTIONS, timeout=15))
+    return GONE not in (group, transactions)
 
 
 @contextmanager
@@ -154,7 +171,8 @@ def events(app: StreamingApp) -> list[Event]:
 
 def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_on(cluster, make, caplog):
     caplog.set_level("INFO")
-    app, other = make("waits", [[GONE], [1]]), make("goes-on", [[1], [2]])
+    # librdkafka may wait for ever for a coordinator that has gone. The instance ends then, so it must not be the other one's.
+    app, other = make("waits", [[GONE], [1]]), make("goes-on", [[1], [2]], spared=True)
     partition = f"{app.name}-out[0]"
     with app.streaming() as ended, other.streaming() as other_ended:
         before_s = app.drain(5000)
@@ -208,16 +226,17 @@ def test_should_stop_as_asked_while_it_waits_and_wait_again_when_it_is_started(c
     assert app.exact()
 
 
-def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(cluster, make):
-    """What has begun cannot be ended without the partition: the instance may end with 10 then, and is launched again."""
-    app = make("midway", [[GONE], [1]])
+@pytest.mark.parametrize("point", ["3-changelogs", "5-offsets"])
+def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(cluster, make, point):
+    """After step 5 the commit succeeds. Before, it may need the partition: an instance may end with 10 then."""
+    app = make("midway", [[GONE], [1]], spared=True)
     with app.streaming() as ended:
         app.drain(500)
     assert ended == []
     killed: list[str] = []
 
-    def kill(point: str) -> None:
-        if point == "3-changelogs" and not killed:
+    def kill(reached: str) -> None:
+        if reached == point and not killed:
             killed.append(point)
             cluster.kill_node(GONE)
 
@@ -225,13 +244,16 @@ def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(clus
         app.feed(500)
         with app.streaming(kill) as ended:
             assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90)
-            wait_until(lambda: bool(ended), 30)
+            wait_until(lambda: bool(ended) or app.is_level(), 30)
         for error in ended:
             assert isinstance(error, TidemarkError), error
             assert error.exit_code is ExitCode.RETRY, error
+        assert point == "3-changelogs" or (ended == [] and app.is_level())
     finally:
         cluster.start_node(GONE)
     with app.streaming() as ended:
         assert wait_until(app.is_level, 90), ended
+        # Kafka forgets the marker of a partition that no broker leads (KAFKA-20734): read_committed waits for the next one.
+        app.drain(500)
     assert ended == []
     assert app.exact()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import psutil
 from confluent_kafka import KafkaException
+from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
 from tests.system.chaos.kinds import Fault, Needs, When, kind
 from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
 from tests.system.chaos.world import INSTANCES, World
@@ -241,10 +242,9 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind("broker: a transaction coordinator killed", spares="there are no transactions")
 def _(world: World, chance: random.Random) -> None:
-    topics = _answered(lambda: world.admin.list_topics("__transaction_state", timeout=15)).topics
+    metadata = _answered(lambda: world.admin.list_topics(TRANSACTIONS, timeout=15))
     name = transactional_id(world.application_id, _one(world, chance))
-    partitions = topics["__transaction_state"].partitions
-    _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
+    _killed(world, [transaction_coordinator(name, metadata)], chance)
 
 
 @kind("broker: the controller killed", spares="a commit does not ask it, unless it is the group's coordinator")
@@ -455,11 +455,3 @@ def _full(world: World, folder: Path, seconds: float, when: Callable[[], bool] |
         _lasts(world, seconds, when)
     finally:
         disk.free(folder)
-
-
-def _java_hash(text: str) -> int:
-    """`String.hashCode`, without its sign, as Kafka takes it for the partition of a name."""
-    found = 0
-    for character in text:
-        found = (31 * found + ord(character)) & 0xFFFFFFFF
-    return found & 0x7FFFFFFF
