@@ -167,8 +167,9 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
 
 
 def _answers(settings: Settings) -> bool:
+    timeout_s = min(_ANSWER_S, settings.broker_timeout_ms / 1000)
     try:
-        AdminClient({**librdkafka_config(settings), "log_level": 0}).list_topics(timeout=_ANSWER_S)
+        AdminClient({**librdkafka_config(settings), "log_level": 0}).list_topics(timeout=timeout_s)
     except (KafkaException, TidemarkError):
         return False
     return True

@@ -47,7 +47,10 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(topologies, "__path__", [str(modules)])
     monkeypatch.delitem(sys.modules, "topologies.looked_at", raising=False)
     made = Settings.load(
-        bootstrap_servers=f"127.0.0.1:{free_port()}", var_dir=tmp_path / "var", state_dir=tmp_path / "state"
+        bootstrap_servers=f"127.0.0.1:{free_port()}",
+        broker_timeout_ms=100,
+        var_dir=tmp_path / "var",
+        state_dir=tmp_path / "state",
     )
     for name, value in made.as_environment().items():
         monkeypatch.setenv(name, value)

@@ -27,7 +27,7 @@ ONE = [TopicSpec("t", 1, {})]
 def purge_letters(admin, _settings):
     place = TopicPartition("t", 0)
     ends = SimpleNamespace(beginnings=lambda _: {place: 0}, at_time=lambda *_: {place: 9}, of=lambda _: {place: 9})
-    return purge(SimpleNamespace(topic="t", partitions=[place], admin=admin, ends=ends, timeout_s=1), 1)
+    return purge(SimpleNamespace(topic="t", partitions=[place], admin=admin, ends=ends, timeout_s=0.2), 1)
 
 
 REQUESTS = {
@@ -51,7 +51,7 @@ def silent():
 
 @pytest.mark.parametrize("request_of", REQUESTS.values(), ids=REQUESTS.keys())
 def test_should_try_again_and_name_no_right_when_a_broker_does_not_answer_in_time(silent, request_of):
-    settings = Settings.load(bootstrap_servers=silent, broker_timeout_ms=1000)
+    settings = Settings.load(bootstrap_servers=silent, broker_timeout_ms=200)
     with pytest.raises(OutcomeUnknown) as raised:
         request_of(AdminClient({"bootstrap.servers": silent, "log_level": 0}), settings)
     assert raised.value.exit_code is ExitCode.RETRY
