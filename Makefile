@@ -12,6 +12,8 @@ SEED ?= 1
 # Tests often wait for brokers, so three workers keep two cores busy.
 WORKERS ?= 3
 export PYTHONUNBUFFERED := 1
+# Where it is set, as in many images, every process would compile anew what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench fmt lint browser
 
