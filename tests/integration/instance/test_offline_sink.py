@@ -65,7 +65,7 @@ class StreamingApp(CountingApp):
         admin.create_topics([sink])[f"{name}-out"].result(15)
         assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 15)
         super().__init__(settings, admin, name)
-        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 6000, "commit_interval_ms": 50})
+        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 10_000, "commit_interval_ms": 50})
 
     @contextmanager
     def streaming(self, probe: Callable[[str], None] = lambda _point: None) -> Iterator[list[BaseException]]:
