@@ -224,7 +224,14 @@ def _of_transaction(found: OpenTransaction, rules: LagRules) -> Finding:
     evidence = {name: value for name, value in asdict(found).items() if name not in ("partition", "why")}
     subject = f"transactions of {found.partition}"
     place = f"read_committed readers stop at {found.stable_offset}, {held} offsets before the end"
-    if found.open_ms is None:
+    if found.is_hanging and found.transactional_id is not None:
+        verdict = Verdict.FAILED
+        message = (
+            f"{place}: {who} has ended, but this partition has lost the marker of its end, as when no broker leads it at that "
+            "moment. The next transaction that writes to it would end both in the same way. Stop the application, and follow "
+            "docs/commit-protocol.md, \"A partition that loses its last broker within a transaction\""
+        )
+    elif found.open_ms is None:
         verdict, message = Verdict.NOT_ENOUGH_EVIDENCE, f"{place}; the transaction's age is not known: {found.why}"
     elif found.open_ms < rules.open_transaction_ms:
         verdict, message = Verdict.OK, f"{place} for {who}, open for {found.open_ms / 1000:.1f} s"

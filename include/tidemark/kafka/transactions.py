@@ -6,8 +6,8 @@ See invariant: what clients cannot see.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tidemark.errors import TidemarkError
 from tidemark.kafka.offsets import EndOffsets
@@ -18,6 +18,11 @@ from tidemark.settings import Settings
 _LOOKS = 10
 _DESCRIBED = 3
 """Partitions that the tools examine, a few seconds each. Mostly, one producer holds all of them."""
+_ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+"""States in which a coordinator has written the markers of its last transaction, or believes so."""
+_ENDED_MEANWHILE = "the transaction ended while it was examined"
+_YOUNGER_MS = 10_000
+"""A transaction that began so much later than the last record of a partition is another one than the partition's."""
 
 
 def held_partitions(ends: EndOffsets, places: Sequence[TopicPartition], wait_s: float) -> dict[TopicPartition, int]:
@@ -56,7 +61,10 @@ def open_transactions(
             found.append(OpenTransaction(place, held[place], end[place], why=why))
             continue
         try:
-            found.append(_describe(place, held[place], end[place], now_ms, settings))
+            seen = _describe(place, held[place], end[place], now_ms, settings)
+            if seen.is_hanging and ends.stable([place])[place] != seen.stable_offset:
+                seen = replace(seen, open_ms=None, is_hanging=False, why=_ENDED_MEANWHILE)
+            found.append(seen)
         except (TidemarkError, OSError) as error:
             found.append(OpenTransaction(place, held[place], end[place], why=f"kafka-transactions failed: {error}"))
     return found
@@ -66,26 +74,31 @@ def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, setting
     asked = ("describe-producers", "--topic", place.topic, "--partition", str(place.partition))
     producers = [row for row in _rows(settings, *asked) if row["CurrentTransactionStartOffset"].isdigit()]
     if not producers:
-        return OpenTransaction(place, stable, end, why="the transaction ended while it was examined")
+        return OpenTransaction(place, stable, end, why=_ENDED_MEANWHILE)
     first = min(producers, key=lambda row: int(row["CurrentTransactionStartOffset"]))
     producer_id = int(first["ProducerId"])
+    age_ms = max(0, now_ms - int(first["LastTimestamp"]))
     names = [row["TransactionalId"] for row in _rows(settings, "list") if row["ProducerId"] == str(producer_id)]
     if not names:
-        # A hanging transaction: the partition has it, no coordinator does. It is at least as old as its last record.
-        open_ms = now_ms - int(first["LastTimestamp"])
-        return OpenTransaction(place, stable, end, producer_id, None, max(0, open_ms))
+        # The partition has it, no coordinator does. It is at least as old as its last record.
+        return OpenTransaction(place, stable, end, producer_id, None, age_ms, is_hanging=True)
     (summary,) = _rows(settings, "describe", "--transactional-id", names[0])
-    duration = summary["TransactionDurationMs"]
-    return OpenTransaction(
-        place,
-        stable,
-        end,
-        producer_id,
-        names[0],
-        int(duration) if duration.isdigit() else None,
-        int(summary["TransactionTimeoutMs"]),
-        "" if duration.isdigit() else f"its coordinator reports the state {summary['TransactionState']}",
-    )
+    return _judged(OpenTransaction(place, stable, end, producer_id, names[0]), summary, age_ms)
+
+
+def _judged(found: OpenTransaction, summary: Mapping[str, str], age_ms: int) -> OpenTransaction:
+    """Compare a transaction in a partition with what its coordinator reports.
+
+    `age_ms` is the age of its producer's last record in the partition. The coordinator has ended the transaction if it has none
+    now, or one that is clearly younger.
+    """
+    state, duration = summary["TransactionState"], summary["TransactionDurationMs"]
+    known = replace(found, timeout_ms=int(summary["TransactionTimeoutMs"]))
+    if state in _ENDED or (duration.isdigit() and age_ms > int(duration) + _YOUNGER_MS):
+        return replace(known, open_ms=age_ms, is_hanging=True)
+    if duration.isdigit():
+        return replace(known, open_ms=int(duration))
+    return replace(known, why=f"its coordinator reports the state {state}")
 
 
 def _rows(settings: Settings, *arguments: str) -> list[dict[str, str]]:
@@ -100,7 +113,8 @@ class OpenTransaction:
     """A transaction that holds read_committed readers of a partition back at `stable_offset`.
 
     `transactional_id` is None if no coordinator knows it, or if it was not looked up. `open_ms` is its age and `timeout_ms`
-    its producer's limit, None if they are not known; `why` is the reason.
+    its producer's limit, None if they are not known; `why` is the reason. If `is_hanging`, its coordinator has ended it, but the
+    partition has no marker of its end, so no broker will end it.
     """
 
     partition: TopicPartition
@@ -111,3 +125,4 @@ class OpenTransaction:
     open_ms: int | None = None
     timeout_ms: int | None = None
     why: str = ""
+    is_hanging: bool = False

@@ -251,6 +251,11 @@ def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(clus
         assert point == "3-changelogs" or (ended == [] and app.is_level())
     finally:
         cluster.start_node(GONE)
+    if point == "5-offsets":
+        subject = f"transactions of {app.name}-out[0]"
+        found = {finding.subject: finding for finding in check_lag(app.plan, app.settings, "counting")}
+        assert found[subject].verdict is Verdict.FAILED
+        assert "has lost the marker of its end" in found[subject].message
     with app.streaming() as ended:
         assert wait_until(app.is_level, 90), ended
         # Kafka forgets the marker of a partition that no broker leads (KAFKA-20734): read_committed waits for the next one.

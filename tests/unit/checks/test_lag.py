@@ -151,6 +151,15 @@ def test_should_judge_an_open_transaction_by_its_age(open_ms, verdict):
     assert ("no java" if open_ms is None else "loader") in finding.message
 
 
+def test_should_say_that_no_broker_ends_a_transaction_without_its_marker():
+    found = OpenTransaction(PLACE, 10, 15, 4, "loader", 5, 60_000, is_hanging=True)
+    (finding,) = transaction_findings(3, [found], RULES)
+    assert finding.verdict is Verdict.FAILED
+    assert "transaction loader has ended, but this partition has lost the marker" in finding.message
+    assert "docs/commit-protocol.md" in finding.message
+    assert "start-offset" not in finding.message
+
+
 def test_should_say_of_how_many_partitions_none_is_held_back():
     assert [(f.verdict, f.evidence) for f in transaction_findings(3, [], RULES)] == [(Verdict.OK, {"partitions": 3})]
     assert transaction_findings(0, [], RULES) == []
