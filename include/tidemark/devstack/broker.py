@@ -114,8 +114,16 @@ class EmbeddedBroker:
 
     def wait_ready(self, nodes: int = 1, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until this node answers and knows `nodes` brokers. Raises `PreflightFailed` as `start` does. Blocks."""
-        processes.wait_until(lambda: not self.is_alive() or answers(self.bootstrap, nodes), timeout_s)
-        if not (self.is_alive() and answers(self.bootstrap, nodes, timeout_s=5.0)):
+        ready = False
+
+        def is_decided() -> bool:
+            nonlocal ready
+            ready = answers(self.bootstrap, nodes)
+            return ready or not self.is_alive()
+
+        processes.wait_until(is_decided, timeout_s)
+        # A node that was ready is not asked again, because a busy one may be slow for a moment.
+        if not ready and not (self.is_alive() and answers(self.bootstrap, nodes, timeout_s=5.0)):
             self.kill()
             raise PreflightFailed(
                 f"the broker in {self.folder} did not answer at {self.bootstrap}: "
@@ -241,14 +249,17 @@ class EmbeddedCluster:
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every node knows all. Raises `PreflightFailed` for a node that has ended or does not answer. Blocks."""
         nodes = list(self._brokers.values())
-        count = len(nodes)
+        count, ready = len(nodes), False
 
         def is_decided() -> bool:
-            return any(not node.is_alive() for node in nodes) or all(answers(node.bootstrap, count) for node in nodes)
+            nonlocal ready
+            ready = all(answers(node.bootstrap, count) for node in nodes)
+            return ready or any(not node.is_alive() for node in nodes)
 
         processes.wait_until(is_decided, timeout_s)
-        for node in sorted(nodes, key=EmbeddedBroker.is_alive):
-            node.wait_ready(count, timeout_s=0)
+        if not ready:
+            for node in sorted(nodes, key=EmbeddedBroker.is_alive):
+                node.wait_ready(count, timeout_s=0)
 
     def node(self, node_id: int) -> EmbeddedBroker:
         """Return one node."""
