@@ -113,8 +113,8 @@ class OpenTransaction:
     """A transaction that holds read_committed readers of a partition back at `stable_offset`.
 
     `transactional_id` is None if no coordinator knows it, or if it was not looked up. `open_ms` is its age and `timeout_ms`
-    its producer's limit, None if they are not known; `why` is the reason. If `is_hanging`, its coordinator has ended it, but the
-    partition has no marker of its end, so no broker will end it.
+    its producer's limit, None if they are not known; `why` is the reason. If `is_hanging`, its coordinator has ended it, but
+    the partition has no marker of its end, so no broker will end it.
     """
 
     partition: TopicPartition

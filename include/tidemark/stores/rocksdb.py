@@ -10,10 +10,13 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import islice, repeat
+from operator import le
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -32,6 +35,8 @@ from tidemark.stores.protocol import Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
+_FEW_KEYS = 1_000
+"""A list that is shorter is not sorted."""
 _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
 
 CHECKPOINT_KEY = b"checkpoint"
@@ -91,8 +96,14 @@ class RocksStore:
         held = self._segments.get(segment)
         if held is None:
             return [None] * len(keys)
-        values: Any = held[0].get(list(keys))
-        return list(values)
+        order = _key_order(keys)
+        if order is None:
+            values: Any = held[0].get(list(keys))
+            return list(values)
+        found: list[bytes | None] = [None] * len(keys)
+        for number, value in zip(order, held[0].get([keys[number] for number in order]), strict=True):
+            found[number] = value
+        return found
 
     def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -136,10 +147,13 @@ class RocksStore:
                 continue
             family = self._segment(write.segment)[1]
             put, delete = batch.put, batch.delete
-            if None not in write.values:
-                deque(map(put, write.keys, write.values, repeat(family)), maxlen=0)
+            keys, values = write.keys, write.values
+            if (order := _key_order(keys)) is not None:
+                keys, values = [keys[number] for number in order], [values[number] for number in order]
+            if None not in values:
+                deque(map(put, keys, values, repeat(family)), maxlen=0)
                 continue
-            for key, value in zip(write.keys, write.values, strict=True):
+            for key, value in zip(keys, values, strict=True):
                 if value is None:
                     delete(key, family)
                 else:
@@ -208,6 +222,17 @@ class RocksStore:
             self._segments.clear()
             with self._writing():
                 self._db.close()
+
+
+def _key_order(keys: Sequence[bytes]) -> list[int] | None:
+    """Return the numbers of the keys in their order, or None if they are in order already, or too few to matter.
+
+    RocksDB reads and writes many keys several times faster in their order, because neighbours share its caches.
+    """
+    if len(keys) < _FEW_KEYS or all(map(le, keys, islice(keys, 1, None))):
+        return None
+    order: list[int] = pc.sort_indices(pa.array(keys, pa.large_binary())).to_pylist()
+    return order
 
 
 def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
