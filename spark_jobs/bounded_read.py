@@ -60,15 +60,15 @@ class BoundedReader:
         for number, source in enumerate(self._subtopology.sources):
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
-            if any(start < end for start, end in spans.values()):
+            if records := sum(end - start for start, end in spans.values()):
                 frame = self._read(spans, {**following(f"{self._group}-catch-up"), **read_options(self._subtopology)})
-                found |= self.statements.tables(frame, pipelines)
+                found |= self.statements.tables(frame, pipelines, records)
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
                 first = {p: (start, start + 1) for p, (start, _) in spans.items()}
                 nothing = self._read(first, read_options(self._subtopology)).where("false")
-                self._empty |= self.statements.tables(nothing, missing)
+                self._empty |= self.statements.tables(nothing, missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
 

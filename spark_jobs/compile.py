@@ -45,6 +45,8 @@ _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _PLACE = f"__p AS {Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
 TIME_COLUMNS = ("source", Partial.PARTITION, Partial.RECORD_OFFSET, "ts")
 """The columns of `times_sql`: the number of the source INT, partition, offset, and event time BIGINT."""
+MERGEABLE = frozenset({Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN})
+"""The folds of which two partial results of one key can be merged to one."""
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -184,15 +186,17 @@ def pipeline_sql(
     max_timestamp_ahead_ms: int,
     *,
     canonical_only: bool = False,
+    is_grouped: bool = True,
 ) -> str:
     """Return the SQL of the partial results of one pipeline, or of its records if it has no aggregation.
 
-    With `canonical_only`, it reads canonical records alone, for a source with `canonical.is_possible`.
+    With `canonical_only`, it reads canonical records alone, for a source with `canonical.is_possible`. If it is not
+    `is_grouped`, each record has a partial result of its own in each of its windows; all aggregates must be `MERGEABLE`.
     """
     sql = _reaching_sql(subtopology, pipeline, view, max_timestamp_ahead_ms, canonical_only)
     if pipeline.aggregation is None:
         return _records_sql(sql, pipeline)
-    return _partials_sql(sql, pipeline.aggregation)
+    return _partials_sql(sql, pipeline.aggregation, is_grouped)
 
 
 def _reaching_sql(
@@ -294,9 +298,10 @@ def _records_sql(sql: str, pipeline: Pipeline) -> str:
     return f"SELECT {', '.join(selected)} FROM ({sql})"
 
 
-def _partials_sql(sql: str, aggregation: Aggregation) -> str:
+def _partials_sql(sql: str, aggregation: Aggregation, is_grouped: bool) -> str:
     good = f"__status = {Status.GOOD}"
-    partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in _partials(aggregation.aggregates))
+    of_all = _partials if is_grouped else _partials_of_one
+    partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in of_all(aggregation.aggregates))
     key = f"CASE WHEN {good} THEN __k END AS {Partial.KEY}"
     group = f"{Partial.PARTITION}, {Partial.STATUS}, {Partial.KEY}"
     start = selected = ""
@@ -308,11 +313,14 @@ def _partials_sql(sql: str, aggregation: Aggregation) -> str:
         if has_row_per_record(aggregation):
             start += f", CASE WHEN {good} THEN __offset END AS __one"
             group += ", __one"
+    rows, newest, last = (
+        ("count(1)", "max(__ts)", "max(__offset)") if is_grouped else ("CAST(1 AS BIGINT)", "__ts", "__offset")
+    )
     return (
-        f"SELECT {Partial.PARTITION}, {Partial.STATUS}, count(1) AS {Partial.ROWS}, max(__ts) AS {Partial.MAX_TS}, "
-        f"max(__offset) AS {Partial.LAST_OFFSET}, {Partial.KEY}{selected}{partials} "
-        f"FROM (SELECT *, __p AS {Partial.PARTITION}, __status AS {Partial.STATUS}, {key}{start} FROM ({sql})) "
-        f"GROUP BY {group}"
+        f"SELECT {Partial.PARTITION}, {Partial.STATUS}, {rows} AS {Partial.ROWS}, {newest} AS {Partial.MAX_TS}, "
+        f"{last} AS {Partial.LAST_OFFSET}, {Partial.KEY}{selected}{partials} "
+        f"FROM (SELECT *, __p AS {Partial.PARTITION}, __status AS {Partial.STATUS}, {key}{start} FROM ({sql}))"
+        + (f" GROUP BY {group}" if is_grouped else "")
     )
 
 
@@ -351,6 +359,23 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
         else:
             kind = _NUMBER_TYPE[aggregate.number]
             found.append((next(names).column, f"CAST({aggregate.fold.value}({of}) AS {kind})"))
+    return found
+
+
+def _partials_of_one(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
+    """Return what `_partials` returns for a group of a single record."""
+    found: list[tuple[str, str]] = []
+    names = iter(slots_of(aggregates))
+    for aggregate in aggregates:
+        of = aggregate.expression
+        one = "CAST(1 AS BIGINT)" if of is None else f"CAST(IF(({of}) IS NULL, 0, 1) AS BIGINT)"
+        if aggregate.fold is Fold.COUNT:
+            found.append((next(names).column, one))
+        elif aggregate.fold is Fold.MEAN:
+            found.append((next(names).column, f"CAST(({of}) AS DOUBLE)"))
+            found.append((next(names).column, one))
+        else:
+            found.append((next(names).column, f"CAST(({of}) AS {_NUMBER_TYPE[aggregate.number]})"))
     return found
 
 

@@ -136,7 +136,7 @@ class _Handler:
 
     def _hand_over(self, frame: DataFrame, ends: Offsets, spanned: int) -> None:
         started = time.monotonic()
-        tables = list(self._reader.statements.tables(frame, range(self._pipelines)).values())
+        tables = list(self._reader.statements.tables(frame, range(self._pipelines), spanned).values())
         # Dead letters are read again with their headers, which the stream does not read.
         for batch in self._reader.batches(self.next_offsets, ends, tables):
             log.info(

@@ -3,6 +3,10 @@
 A statement for canonical records alone is one stage of generated code. A second statement reads the records that the first one
 leaves unread, and runs only for batches that have such records. If many records of a source are not canonical, one statement
 reads all of them for the next batches (`docs/decisions/0020-one-stage-for-canonical-records.md`).
+
+Spark groups records in two stages with a shuffle between them. For a small batch the second stage takes longer than its work,
+and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without grouping,
+and Arrow merges the partial results of each key and window (`docs/decisions/0023-grouping-in-arrow.md`).
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from spark_jobs import canonical
-from spark_jobs.compile import has_row_per_record, pipeline_sql, unread_sql
+from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unread_sql
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.partials import Partial, Status
-from tidemark.topology.plan import Aggregation, Fold, SubTopology
+from tidemark.topology.plan import Aggregation, Fold, SubTopology, Window
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +33,14 @@ _MUCH = 0.1
 _TRY_AGAIN_BATCHES = 100
 """After this many batches, the statements for canonical records are tried again."""
 
-_MERGED = {Fold.COUNT: "sum", Fold.SUM: "sum", Fold.MIN: "min", Fold.MAX: "max", Fold.MEAN: "sum"}
+_MERGED = {fold: fold.value if fold in (Fold.MIN, Fold.MAX) else "sum" for fold in MERGEABLE}
 """The function that merges two partial results of one key. Sketches and lists cannot be merged here."""
+
+_FEW_ROWS = 20_000
+"""Spark does not group a batch that cannot have more rows, which are the records times the windows of each."""
+
+_MANY_GROUPS = 0.5
+"""After a larger batch in which the groups were a larger share of the rows, Spark does not group the next one."""
 
 
 class Statements:
@@ -44,9 +54,14 @@ class Statements:
             number: 0 for number, source in enumerate(subtopology.sources) if canonical.is_possible(source.schema)
         }
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
+        self._has_many_groups: set[int] = set()
+        """The numbers of the pipelines whose last large batch had many groups."""
 
-    def tables(self, frame: DataFrame, pipelines: Sequence[int]) -> dict[int, pa.Table]:
-        """Return the tables of pipelines by their numbers, in the order given. `frame` is as Spark's Kafka source gives it."""
+    def tables(self, frame: DataFrame, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
+        """Return the tables of pipelines by their numbers, in the order given. `frame` is as Spark's Kafka source gives it.
+
+        It has at most `records` records.
+        """
         frame.createOrReplaceTempView(self._view)
         several = len(pipelines) > 1
         if several:
@@ -55,30 +70,46 @@ class Statements:
             found: dict[int, pa.Table] = {}
             for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
                 own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
-                found |= self._of_source(frame, source, own)
+                found |= self._of_source(frame, source, own, records)
             return {number: found[number] for number in pipelines}
         finally:
             if several:
                 frame.unpersist()
 
-    def _of_source(self, frame: DataFrame, source: int, pipelines: Sequence[int]) -> dict[int, pa.Table]:
+    def _of_source(self, frame: DataFrame, source: int, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
         waits = self._waits.get(source)
         if waits is None or waits > 0:
             if waits:
                 self._waits[source] = waits - 1
-            return {number: _run(frame, self._sql(number)) for number in pipelines}
-        tables = {number: _run(frame, self._sql(number, canonical_only=True)) for number in pipelines}
-        records, unread = _unread(tables[pipelines[0]])
+            return {number: self._grouped(frame, number, records) for number in pipelines}
+        tables = {number: self._grouped(frame, number, records, canonical_only=True) for number in pipelines}
+        read, unread = _unread(tables[pipelines[0]])
         if not unread:
             return tables
-        if unread > records * _MUCH:
+        if unread > read * _MUCH:
             log.info(
                 "%d of %d records are not in the usual form: subtopology=%d source=%s, the next %d batches use the statement "
                 "for all records",
-                unread, records, self._subtopology.index, self._subtopology.sources[source].topic, _TRY_AGAIN_BATCHES,
+                unread, read, self._subtopology.index, self._subtopology.sources[source].topic, _TRY_AGAIN_BATCHES,
             )  # fmt: skip
             self._waits[source] = _TRY_AGAIN_BATCHES
         return {number: self._completed(frame, number, table) for number, table in tables.items()}
+
+    def _grouped(self, frame: DataFrame, number: int, records: int, *, canonical_only: bool = False) -> pa.Table:
+        """Run the statement of one pipeline. Spark or Arrow groups its partial results, whichever is cheaper."""
+        aggregation = self._subtopology.pipelines[number].aggregation
+        if aggregation is None or has_row_per_record(aggregation) or not _is_mergeable(aggregation):
+            return _run(frame, self._sql(number, canonical_only=canonical_only))
+        is_large = records * _windows_of_a_record(aggregation) > _FEW_ROWS
+        is_grouped = is_large and number not in self._has_many_groups
+        table = _run(frame, self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped))
+        rows = pc.sum(table.column(Partial.ROWS)).as_py() or 0
+        if not is_grouped:
+            table = _merged(table, aggregation)
+        if is_large:
+            is_many = table.num_rows > rows * _MANY_GROUPS
+            (self._has_many_groups.add if is_many else self._has_many_groups.discard)(number)
+        return table
 
     def _completed(self, frame: DataFrame, number: int, table: pa.Table) -> pa.Table:
         """Add the partial results of the unread records to a table of those of the canonical ones."""
@@ -94,9 +125,15 @@ class Statements:
         both = pa.concat_tables([read, rest.select(read.column_names).cast(read.schema)])
         return both if aggregation is None or has_row_per_record(aggregation) else _merged(both, aggregation)
 
-    def _sql(self, number: int, *, canonical_only: bool = False) -> str:
-        pipeline = self._subtopology.pipelines[number]
-        return pipeline_sql(self._subtopology, pipeline, self._view, self._ahead_ms, canonical_only=canonical_only)
+    def _sql(self, number: int, *, canonical_only: bool = False, is_grouped: bool = True) -> str:
+        return pipeline_sql(
+            self._subtopology,
+            self._subtopology.pipelines[number],
+            self._view,
+            self._ahead_ms,
+            canonical_only=canonical_only,
+            is_grouped=is_grouped,
+        )
 
 
 def _run(frame: DataFrame, sql: str) -> pa.Table:
@@ -112,16 +149,23 @@ def _unread(table: pa.Table) -> tuple[int, int]:
 
 
 def _is_mergeable(aggregation: Aggregation) -> bool:
-    return has_row_per_record(aggregation) or all(each.fold in _MERGED for each in aggregation.aggregates)
+    return has_row_per_record(aggregation) or all(each.fold in MERGEABLE for each in aggregation.aggregates)
+
+
+def _windows_of_a_record(aggregation: Aggregation) -> int:
+    """Return the largest number of windows that contain one record."""
+    window = aggregation.window
+    return -(-window.size_ms // window.advance_ms) if isinstance(window, Window) else 1
 
 
 def _merged(table: pa.Table, aggregation: Aggregation) -> pa.Table:
-    """Merge the rows that have the same partition, status, key and window."""
+    """Merge the rows that have the same partition, status, key and window. Sums add in the rows' order."""
     groups = (Partial.PARTITION, Partial.STATUS, Partial.KEY, Partial.WINDOW)
     keys = [name for name in groups if name in table.column_names]
     how = {Partial.ROWS: "sum", Partial.MAX_TS: "max", Partial.LAST_OFFSET: "max"}
     how |= {slot.column: _MERGED[each.fold] for each in aggregation.aggregates for slot in slots_of((each,))}
-    found = table.group_by(keys).aggregate(list(how.items()))
+    # With threads, a sum of doubles would depend on their timing.
+    found = table.group_by(keys, use_threads=False).aggregate(list(how.items()))
     names = {**{name: name for name in keys}, **{name: f"{name}_{function}" for name, function in how.items()}}
     merged = pa.table({name: found.column(names[name]) for name in table.column_names})
     return merged.cast(table.schema)

@@ -215,7 +215,7 @@ class TopologyTestDriver:
         view = f"test_driver_{subtopology.index}"
         frame.createOrReplaceTempView(view)
         statements = self._statements[subtopology.index]
-        tables = list(statements.tables(frame, range(len(subtopology.pipelines))).values())
+        tables = list(statements.tables(frame, range(len(subtopology.pipelines)), len(rows)).values())
         letters: list[DeadLetter] = []
         if bad_records(tables):
             letters = self._dead_letters(subtopology, view)

@@ -66,16 +66,34 @@ def content(table):
     return sorted(map(sortable, table.to_pylist()))
 
 
+MANY = 1_000_000
+"""So many records are grouped by Spark, fewer by Arrow."""
+
+
+def noting(spark, frame, asked):
+    """The frame; the statements that its session runs are added to `asked`."""
+
+    class Noting:
+        columns = frame.columns
+        sparkSession = type("Session", (), {"sql": staticmethod(lambda text: (asked.append(text), spark.sql(text))[1])})
+
+        def createOrReplaceTempView(self, name):
+            frame.createOrReplaceTempView(name)
+
+    return Noting()
+
+
 def assert_alike(spark, subtopology, records):
-    """Each path's table is that of one statement for all records."""
+    """Each path's table is that of one statement for all records, whether Arrow or Spark groups them."""
     frame = frame_of(spark, records)
     statements = Statements(subtopology, "statements", AHEAD)
-    found = statements.tables(frame, range(len(subtopology.pipelines)))
+    found = [statements.tables(frame, range(len(subtopology.pipelines)), most) for most in (len(records), MANY)]
     frame.createOrReplaceTempView("all_records")
     for number, pipeline in enumerate(subtopology.pipelines):
         expected = spark.sql(pipeline_sql(subtopology, pipeline, "all_records", AHEAD)).toArrow()
-        assert found[number].schema.names == expected.schema.names
-        assert content(found[number]) == content(expected)
+        for tables in found:
+            assert tables[number].schema == expected.schema
+            assert content(tables[number]) == content(expected)
 
 
 MIXED = [(key, value) for value in VALUES for key in (b"p1", None, b"\xff", "ü".encode())]
@@ -134,19 +152,35 @@ def test_should_read_a_source_with_many_records_in_another_form_by_one_statement
     statements = Statements(subtopology, "much", AHEAD)
     odd = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1"}).encode())] * 20
     asked = []
-    frame = frame_of(spark, [*odd, *[(b"p1", canonical())] * 80])
-
-    class Counting:
-        columns = frame.columns
-        sparkSession = type("Session", (), {"sql": staticmethod(lambda text: (asked.append(text), spark.sql(text))[1])})
-
-        def createOrReplaceTempView(self, name):
-            frame.createOrReplaceTempView(name)
-
+    counting = noting(spark, frame_of(spark, [*odd, *[(b"p1", canonical())] * 80]), asked)
     with caplog.at_level(logging.INFO):
-        first = statements.tables(Counting(), [0])[0]
+        first = statements.tables(counting, [0], 100)[0]
     assert "20 of 100 records are not in the usual form: subtopology=0 source=in" in caplog.text
     assert len(asked) == 2
-    second = statements.tables(Counting(), [0])[0]
+    second = statements.tables(counting, [0], 100)[0]
     assert len(asked) == 3
     assert content(first) == content(second)
+
+
+def test_should_group_in_spark_only_where_many_records_have_few_keys(spark):
+    subtopology, asked = plan_of(PATHS["counted"]), []
+    statements = Statements(subtopology, "grouped", AHEAD)
+    few_keys = noting(spark, frame_of(spark, [(b"p1", canonical())] * 10), asked)
+    many_keys = noting(spark, frame_of(spark, [(f"p{n}".encode(), beat(f"p{n}")) for n in range(10)]), asked)
+    for frame, records in (
+        (many_keys, 10),  # Few records, from which nothing is learnt.
+        (few_keys, MANY),
+        (many_keys, MANY),
+        (many_keys, MANY),
+        (few_keys, MANY),
+        (few_keys, MANY),
+    ):
+        statements.tables(frame, [0], records)
+    assert ["GROUP BY" in text for text in asked if "unread" not in text] == [False, True, True, False, False, True]
+
+
+def test_should_count_each_window_of_a_record_as_a_row(spark):
+    asked = []
+    frame = noting(spark, frame_of(spark, [(b"p1", canonical())]), asked)
+    Statements(plan_of(PATHS["hopping"]), "hops", AHEAD).tables(frame, [0], 7_000)
+    assert ["GROUP BY" in text for text in asked] == [True]
