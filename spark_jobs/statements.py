@@ -23,7 +23,7 @@ from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unre
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.partials import Partial, Status
-from tidemark.topology.plan import Aggregation, Fold, SubTopology, Window
+from tidemark.topology.plan import Aggregation, Fold, Number, SubTopology, Window
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,11 @@ def _unread(table: pa.Table) -> tuple[int, int]:
 
 
 def _is_mergeable(aggregation: Aggregation) -> bool:
-    return has_row_per_record(aggregation) or all(each.fold in MERGEABLE for each in aggregation.aggregates)
+    # For Spark and for stores NaN is the largest number; Arrow's maximum ignores it.
+    return has_row_per_record(aggregation) or all(
+        each.fold in MERGEABLE and (each.fold, each.number) != (Fold.MAX, Number.DOUBLE)
+        for each in aggregation.aggregates
+    )
 
 
 def _windows_of_a_record(aggregation: Aggregation) -> int:

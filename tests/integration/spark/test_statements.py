@@ -184,3 +184,11 @@ def test_should_count_each_window_of_a_record_as_a_row(spark):
     frame = noting(spark, frame_of(spark, [(b"p1", canonical())]), asked)
     Statements(plan_of(PATHS["hopping"]), "hops", AHEAD).tables(frame, [0], 7_000)
     assert ["GROUP BY" in text for text in asked] == [True]
+
+
+def test_should_take_nan_for_the_largest_number_whoever_groups(spark):
+    """Arrow would ignore it. The record that is not in the usual form is read by a statement of its own."""
+    odd = json.dumps({"beat_ms": NOW, "patient_id": "p1", "ibi_ms": 7, "recording": "NaN"}).encode()
+    values = [canonical(recording='"1.5"'), odd, canonical(recording='"2.5"')]
+    path = plan_of(lambda s: s.group_by_key().aggregate(store="s", most="max(CAST(recording AS DOUBLE))"))
+    assert_alike(spark, path, [(b"p1", value) for value in [*values, *[values[0]] * 20]])
