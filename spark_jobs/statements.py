@@ -172,4 +172,5 @@ def _merged(table: pa.Table, aggregation: Aggregation) -> pa.Table:
     found = table.group_by(keys, use_threads=False).aggregate(list(how.items()))
     names = {**{name: name for name in keys}, **{name: f"{name}_{function}" for name, function in how.items()}}
     merged = pa.table({name: found.column(names[name]) for name in table.column_names})
-    return merged.cast(table.schema)
+    # Spark says of some columns that they are never null, depending on the statement.
+    return merged.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
