@@ -265,7 +265,7 @@ def _(world: World, chance: random.Random) -> None:
     _killed(world, world.brokers.alive(), chance)
 
 
-@kind("broker: SIGSTOP for 5 to 20 s")
+@kind("broker: SIGSTOP for 5 to 20 s", spares=_TAKES_OVER)
 def _(world: World, chance: random.Random) -> None:
     with world.brokers.stopped(_a_broker(world, chance)):
         _lasts(world, chance.uniform(5, 20))
