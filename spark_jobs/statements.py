@@ -6,7 +6,7 @@ reads all of them for the next batches (`docs/decisions/0020-one-stage-for-canon
 
 Spark groups records in two stages with a shuffle between them. For a small batch the second stage takes longer than its work,
 and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without grouping,
-and Arrow merges the partial results of each key and window (`docs/decisions/0023-grouping-in-arrow.md`).
+and Arrow merges the partial results of each key and window (`docs/decisions/0025-grouping-in-arrow.md`).
 """
 
 from __future__ import annotations
