@@ -95,7 +95,7 @@ def test_should_plan_hold_change_relaunch_and_report(app):
 
 
 @pytest.mark.broker
-def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
+def test_should_release_the_hold_and_fail_when_the_change_fails(app, monkeypatch):
     context = asked("upgrade", app, **UPGRADED)
     planned(context)
     approve(context)
@@ -117,7 +117,7 @@ def refused(*_):
 
 
 @pytest.mark.broker
-def test_should_fail_for_good_with_the_reasons_where_it_is_refused(app):
+def test_should_fail_without_retries_and_give_the_reasons_when_the_change_is_refused(app):
     with pytest.raises(AirflowFailException, match="--rename n=NEW"):
         planned(asked("upgrade", app, rename=[], drop=[], add=[]))
     with pytest.raises(AirflowFailException, match="tidemark upgrade plan"):
@@ -139,7 +139,7 @@ def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
+def test_should_write_a_lost_changelog_again(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     delete(app, f"{app.name}-n-changelog")
@@ -159,7 +159,7 @@ def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path, monkeypatch):
+def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the_plan(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
@@ -202,7 +202,7 @@ def change(request, app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
+def test_should_stop_and_change_nothing_when_nobody_has_approved(app, change):
     context, _ = change
     before = committed(app)
 
@@ -225,7 +225,7 @@ def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
 
 
 @pytest.mark.broker
-def test_should_refuse_the_answer_of_a_user_who_may_not_give_it(app, change, monkeypatch):
+def test_should_refuse_an_answer_when_its_user_may_not_approve(app, change, monkeypatch):
     context, _ = change
     monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada", "7"]')
     assert [user["id"] for user in ask(context)["assigned_users"]] == ["ada", "7"]
@@ -282,7 +282,7 @@ def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(ap
 
 
 @pytest.mark.broker
-def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_else(app, change):
+def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(app, change):
     context, _ = change
     approve(context)
     folder = cases.case_of(context).folder
@@ -296,9 +296,7 @@ def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_
 
 
 @pytest.mark.broker
-def test_a_reset_should_be_refused_where_it_would_process_records_again_that_nobody_was_told_of(
-    app, tmp_path, monkeypatch
-):
+def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did_not_show(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
@@ -315,7 +313,7 @@ def test_a_reset_should_be_refused_where_it_would_process_records_again_that_nob
 
 
 @pytest.mark.broker
-def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_failed(app, tmp_path, monkeypatch):
+def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     context = asked("offsets_reset", app, **RESET)
@@ -339,7 +337,7 @@ def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_
 
 @pytest.mark.broker
 @pytest.mark.airflow
-def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
+def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("dry"))
     app.feed(100)
     app.run()
@@ -355,7 +353,7 @@ def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
 @pytest.mark.broker
 @pytest.mark.airflow
 @pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset", "changelog_repair"])
-def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothing(kind, operations, admin, unique):
+def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_by_hand(kind, operations, admin, unique):
     app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
     app.feed(100)
     app.run()

@@ -48,7 +48,7 @@ with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=
 
 @pytest.mark.airflow
 @pytest.mark.timeout(300)
-def test_a_stream_should_be_launched_while_more_audits_wait_than_there_are_workers(
+def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tmp_path / "done"

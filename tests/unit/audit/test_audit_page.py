@@ -24,7 +24,7 @@ PAGE = AuditPage(
 )
 
 
-def test_should_need_nothing_from_elsewhere():
+def test_should_load_nothing_from_elsewhere():
     text = render(PAGE)
     assert not re.search(r"https?:|<script|<link|<img|@import|url\(", text)
 

@@ -34,7 +34,7 @@ def writes(value, *aggregates):
 
 
 @pytest.mark.parametrize("aggregates", [(COUNT,), (LAST,), (COUNT, LAST)], ids=["fixed", "variable", "both"])
-def test_should_take_what_the_store_keeps(aggregates):
+def test_should_accept_values_that_the_store_keeps(aggregates):
     (written,) = writes(value_of(*aggregates), *aggregates)
     assert written.values == [value_of(*aggregates), None]
 
