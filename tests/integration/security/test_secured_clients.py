@@ -20,8 +20,8 @@ from spark_jobs.kafka_reading import read_between
 from spark_jobs.session import spark_session
 from tests.support.secured import PASSWORD, USER, Secured
 
-from tidemark.devstack.broker import answers
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import brokers_answer
 from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition as Place
 
@@ -87,7 +87,7 @@ def test_should_connect_with_sparks_kafka_source(
 @pytest.mark.parametrize("candidate", WAYS)
 def test_should_connect_with_the_probe_of_tidemark_up(candidate: str, guarded_broker: Secured) -> None:
     settings = guarded_broker.settings(candidate)
-    assert answers(settings.bootstrap_servers, timeout_s=15, config=librdkafka_config(settings))
+    assert brokers_answer(librdkafka_config(settings), 15)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_should_refuse_clients_with_wrong_credentials(
     candidate: str, wrong: dict[str, str], guarded_broker: Secured
 ) -> None:
     settings = guarded_broker.settings(candidate, **wrong)
-    assert not answers(settings.bootstrap_servers, timeout_s=3, config=librdkafka_config(settings))
+    assert not brokers_answer(librdkafka_config(settings), 3)
 
 
 def test_should_pass_an_extra_client_option_to_the_broker(
