@@ -143,7 +143,7 @@ def test_should_skip_a_standby_whose_list_of_copies_cannot_be_read(counting, sta
     standby(counting)
     (settings.state_dir / "standby-0" / counting.id / ".copies").write_text('{"0_0": {"n": {"batch')
     assert copies_of(counting).find([TASK])[TASK] == {}
-    assert "passed over" in caplog.text
+    assert "its copies are skipped" in caplog.text
 
 
 def test_should_remove_the_files_of_an_earlier_process(tmp_path):

@@ -114,7 +114,7 @@ def test_should_continue_when_the_description_was_written_again_unchanged(counti
 
         assert wait_until(lambda: ended or has_followed(), 60)
     assert ended == []
-    assert "followed from a new start" not in caplog.text
+    assert "starts following again" not in caplog.text
 
 
 @pytest.mark.broker

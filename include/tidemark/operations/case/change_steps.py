@@ -67,7 +67,7 @@ class Changing:
         require_nothing_else(clients, app, self.folder.case())
         waiting = sum(found.waiting.values())
         running = len(instances_here(self.settings, app))
-        self.report(f"{len(found.found)} tasks, {waiting} source offsets wait; {running} instances run here")
+        self.report(f"{len(found.found)} tasks, {waiting} source offsets are unread; {running} instances run here")
 
     def plan(self) -> str:
         """Return what would be done, as Markdown, and store it. Changes nothing.
