@@ -8,7 +8,7 @@ import logging
 import random
 
 import pytest
-from spark_jobs.compile import dead_letters_sql, pipeline_sql
+from spark_jobs.compile import dead_letter_places_sql, pipeline_sql
 from spark_jobs.statements import Statements
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
@@ -123,7 +123,7 @@ def test_should_count_the_same_for_random_records(spark):
 def test_should_find_dead_letters_among_all_records(spark):
     subtopology = plan_of(PATHS["counted"])
     frame_of(spark, MIXED).createOrReplaceTempView("letters")
-    found = spark.sql(dead_letters_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
+    found = spark.sql(dead_letter_places_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
     expected = spark.sql(pipeline_sql(subtopology, subtopology.pipelines[0], "letters", AHEAD)).toArrow().to_pylist()
     assert len(found) == sum(row["rows"] for row in expected if row["status"] in (1, 3)) > 0
     assert len({row["record_offset"] for row in found}) == len(found)

@@ -44,6 +44,16 @@ def test_should_read_each_record_unchanged(settings, topic):
     ]
 
 
+def test_should_read_records_that_cannot_be_parsed_unchanged(settings, topic):
+    bad = [(b"p1", b"{"), (b"\xff", b'{"id": 1}'), (b"p2", b"\x00\xff")]
+    producer = Producer(librdkafka_config(settings))
+    for key, value in bad:
+        producer.produce(topic, value, key, 0, timestamp=7, headers=[("h", b"\xfe")])
+    assert producer.flush(30) == 0
+    found = read(settings, {TopicPartition(topic, 0): range(len(bad))})
+    assert found == [(0, n, key, value, 7, [("h", b"\xfe")]) for n, (key, value) in enumerate(bad)]
+
+
 def test_should_read_a_record_without_key_or_value(settings, topic):
     producer = Producer(librdkafka_config(settings))
     producer.produce(topic, None, None, 0, timestamp=5)
