@@ -129,13 +129,13 @@ def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     assert "3 tasks instead of [2]" in planned(asked("rescale", app, tasks=3))
-    reset = asked("offsets_reset", app, when=1, **RESET)
+    reset = asked("reset", app, when=1, **RESET)
     assert "offsets to earliest, state: empty" in planned(reset)
     approve(reset)
     changes.change(reset)
-    assert "records are processed again" not in planned(asked("offsets_reset", app, when=2, **RESET))
+    assert "records are processed again" not in planned(asked("reset", app, when=2, **RESET))
     with pytest.raises(AirflowFailException, match="time"):
-        planned(asked("offsets_reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
+        planned(asked("reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
 
 
 @pytest.mark.broker
@@ -143,7 +143,7 @@ def test_should_write_a_lost_changelog_again(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     delete(app, f"{app.name}-n-changelog")
-    context = asked("changelog_repair", app, **REPAIR)
+    context = asked("repair", app, **REPAIR)
     summary = planned(context)
     assert (
         f"`0_0/n`, compared with {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
@@ -163,7 +163,7 @@ def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
-    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     planned(context)
     offsets = cases.case_of(context).folder.read("plan.json")["offsets"]
     app.feed(300)
@@ -171,7 +171,7 @@ def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the
     for _ in range(2):  # Tried again, it finds what is done.
         changes.change(context)
     assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
-    again = asked("offsets_reset", app, when=1, **{**RESET, "state": "keep"})
+    again = asked("reset", app, when=1, **{**RESET, "state": "keep"})
     planned(again)
     assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
 
@@ -181,15 +181,15 @@ def committed(app):
     return app.last_records(), description(app)
 
 
-@pytest.fixture(params=["upgrade", "rescale", "offsets_reset", "changelog_repair"])
+@pytest.fixture(params=["upgrade", "rescale", "reset", "repair"])
 def change(request, app, tmp_path, monkeypatch):
     """A run of each kind, planned, that would change something; and what deploys another topology meanwhile."""
     kind = request.param
-    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "offsets_reset": RESET, "changelog_repair": REPAIR}[kind]
+    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "reset": RESET, "repair": REPAIR}[kind]
     if kind != "upgrade":
         app.module = app.for_commands(tmp_path, monkeypatch)
         write(app, tmp_path, "version_one({name!r})")
-    if kind == "changelog_repair":
+    if kind == "repair":
         delete(app, f"{app.name}-n-changelog")
     context = asked(kind, app, **params)
     planned(context)
@@ -300,7 +300,7 @@ def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
-    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     assert "are never processed" in planned(context)
     approve(context)
     app.feed(300)
@@ -316,7 +316,7 @@ def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did
 def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
-    context = asked("offsets_reset", app, **RESET)
+    context = asked("reset", app, **RESET)
     planned(context)
     approve(context)
     cases.fence(context)
@@ -352,7 +352,7 @@ def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, admin, uniqu
 
 @pytest.mark.broker
 @pytest.mark.airflow
-@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset", "changelog_repair"])
+@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "reset", "repair"])
 def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_by_hand(kind, operations, admin, unique):
     app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
     app.feed(100)
@@ -365,7 +365,7 @@ def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_b
     own = {
         "upgrade": {"add": ["n.most=0"]},
         "rescale": {"tasks": 3},
-        "changelog_repair": {"stores": ["n"]},
+        "repair": {"stores": ["n"]},
     }.get(kind, {})
     before, stores = committed(app), app.counts()
     params = {"topology": app.module, "reason": "to see", "dry_run": False, **own}

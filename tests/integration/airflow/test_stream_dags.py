@@ -215,7 +215,7 @@ def test_should_change_topics_only_after_an_approval(report: Mapping[str, Any]) 
 def test_should_change_an_application_only_after_an_approval_and_with_its_instances_held(
     report: Mapping[str, Any],
 ) -> None:
-    for name in ("upgrade", "rescale", "offsets_reset", "changelog_repair"):
+    for name in ("upgrade", "rescale", "reset", "repair"):
         dag = report["dags"][name]
         assert dag["params"]["dry_run"]["value"] is True, name
         assert dag["cron"] is None, name

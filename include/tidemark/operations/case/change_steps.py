@@ -38,7 +38,7 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
-UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "changelog_repair"
+UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "reset", "repair"
 _MOVING = (ResetTo.LATEST, ResetTo.TIME)
 
 BEST = "best"
