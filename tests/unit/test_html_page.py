@@ -1,4 +1,4 @@
-"""Templates of HTML pages: what is not given is an error, and an installed package has all of them."""
+"""Templates of HTML pages: a missing value is an error, and an installed package has all templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that is supervised while its broker is away: the real instance, which ends before it starts Spark."""
+"""Supervision of a stream whose broker is away, with the real instance, which ends before it starts Spark."""
 
 from __future__ import annotations
 

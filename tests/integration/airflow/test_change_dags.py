@@ -1,4 +1,4 @@
-"""What the tasks of the DAGs that change an application do, on a real broker; and the order that they come in."""
+"""The tasks of the DAGs that change an application, and their order, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of `restore_drill` and `drill_age_check` say of an application that cannot have passed a drill."""
+"""The verdicts of `restore_drill` and `drill_age_check` on an application that cannot have passed a drill."""
 
 from __future__ import annotations
 

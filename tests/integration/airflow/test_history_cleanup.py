@@ -1,4 +1,4 @@
-"""`history_cleanup` run whole by Airflow, on its own database."""
+"""The DAG `history_cleanup`, run as a whole by Airflow on its own database."""
 
 from __future__ import annotations
 

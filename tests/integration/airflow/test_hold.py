@@ -1,4 +1,4 @@
-"""A hold, with real instance processes: nothing is launched while it lies there, and the stream's task waits."""
+"""A hold, with real instance processes: nothing is launched while it exists, and the stream's task waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance owes its supervisor, held against the fake that other tests use and against the real one."""
+"""The contract between an instance and its supervisor, checked on the fake that other tests use and on the real one."""
 
 from __future__ import annotations
 

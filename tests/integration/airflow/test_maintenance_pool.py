@@ -1,4 +1,4 @@
-"""Audits in a real Airflow: however many there are, a stream that is to be launched waits behind none of them."""
+"""Audits in a real Airflow: a stream is launched without waiting for them, however many there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAGs of operations run whole by Airflow, over a real broker: what they say is what their tasks end as."""
+"""The DAGs of operations, run as a whole by Airflow on a real broker: tasks end as the verdicts say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream in a real Airflow, through spark-submit, with a fake instance: kill everything, there is always one."""
+"""A stream in a real Airflow, through spark-submit, with a fake instance: whatever is killed, one instance runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `restore_oncall` is wired: who may say yes, what silence means, and what runs when a step fails."""
+"""The wiring of `restore_oncall`: who may approve, what no answer means, and what runs when a step fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow makes of `dags/`: read in a fresh interpreter, as the DAG processor does."""
+"""The DAGs that Airflow reads from `dags/`, in a fresh interpreter as in the DAG processor."""
 
 from __future__ import annotations
 

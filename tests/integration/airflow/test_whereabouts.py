@@ -1,4 +1,4 @@
-"""Where the broker says that the other copy of an instance is."""
+"""The place of the other copy of an instance, as the broker reports it."""
 
 from __future__ import annotations
 

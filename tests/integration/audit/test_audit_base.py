@@ -1,4 +1,4 @@
-"""What an audit goes on from where the audit before left nothing: the changelog, as long as it tells that."""
+"""The base of an audit whose predecessor left no results: the changelog, as long as it is not compacted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A healthy application of which records are gone by the time of the audit, or which another topology wrote: no false alarm."""
+"""An audit reports no fault when records were deleted before it, or when another topology wrote them."""
 
 from __future__ import annotations
 

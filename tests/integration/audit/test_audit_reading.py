@@ -1,4 +1,4 @@
-"""To which task and batch a record belongs: on Arrow batches, without Spark and without a broker."""
+"""The task and batch to which a record belongs, on Arrow batches, without Spark and without a broker."""
 
 from __future__ import annotations
 

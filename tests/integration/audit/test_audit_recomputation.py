@@ -1,4 +1,4 @@
-"""The audit's own road beside the stream's: both give the same partial results, accounts and dead letters for odd records."""
+"""The audit's computation and the stream's give the same partial results, accounts and dead letters for odd records."""
 
 from __future__ import annotations
 

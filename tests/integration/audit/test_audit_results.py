@@ -1,4 +1,4 @@
-"""How the records of a topic are told apart and compared: on rows at hand, with Spark and without a broker."""
+"""The comparison of a topic's records with the expected results, with Spark and without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compaction check on a real broker whose cleaner is held up by a setting, and works once that is set right."""
+"""The compaction check on a real broker whose cleaner is delayed by a setting, and works once that is corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durability rehearsed on three brokers: what was acknowledged and is gone stands beside what the check had said.
+"""Durability rehearsed on three brokers: the loss of acknowledged records is compared with what the check predicted.
 
 Stages of 40 records go to the outputs and to the changelog of one application per profile, by the product's own producers:
 while all is well, while the other replicas lag (frozen), and while the leader answers nothing either. Then it is killed.

@@ -1,4 +1,4 @@
-"""The lag check on a real broker: each bad state is brought about, named, mended, and then said to be right."""
+"""The lag check on a real broker: each bad state is caused, reported, corrected, and then found to be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for an instance, on a real broker: only its own partitions, and only what it could read."""
+"""The unread input of an instance, on a real broker: only its own partitions, and only readable records."""
 
 from __future__ import annotations
 

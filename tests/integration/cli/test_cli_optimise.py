@@ -1,4 +1,4 @@
-"""`tidemark optimise`: what it tells of a topology, and a small measured run on real brokers with real instances."""
+"""`tidemark optimise`: its report on a topology, and a small measured run on real brokers with real instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that wait for less than state does: through which client they go, and what a batch waits for."""
+"""Outputs with lower acks than state: which client sends them, and what a batch waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters fit into their topic, and what a topic refuses for its size is known before it is sent."""
+"""Dead letters fit into their topic, and records that are too large for a topic are found before they are sent."""
 
 from __future__ import annotations
 

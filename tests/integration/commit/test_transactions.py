@@ -1,4 +1,4 @@
-"""The transactional producer on a real broker: fencing, generations, what an error means."""
+"""The transactional producer on a real broker: fencing, generations, and the meaning of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database of facts: its tables, several processes at once, what is said of one that is away."""
+"""The database of facts: its tables, several processes at once, and the message when it is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of the database of facts: what the scripts make, and what they do with a database that exists already."""
+"""The schema of the database of facts: what the migrations create, and what they do with an existing database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary files: each process has a folder of its own, and the next one of its name removes what a killed one has left."""
+"""Temporary files: each process has its own folder, and the next process of that name removes what a killed one left."""
 
 from __future__ import annotations
 

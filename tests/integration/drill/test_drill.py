@@ -1,4 +1,4 @@
-"""Drills of an application that runs, on a real broker: the healthy one passes, a changelog that was tampered with does not."""
+"""Drills of a running application on a real broker: a healthy one passes, and a tampered changelog is found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEYS = 200
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 200 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 200 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.settings = made.settings.model_copy(update={"commit_interval_ms": 100})
     made.feed(2000, keys=KEYS)

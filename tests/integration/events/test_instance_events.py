@@ -1,4 +1,4 @@
-"""An instance on a real broker, its batches made by hand: what topic, database, run file and a user's listener get."""
+"""The events of an instance on a real broker, with hand-made batches: in topic, database, run file and user listeners."""
 
 from __future__ import annotations
 

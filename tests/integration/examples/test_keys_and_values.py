@@ -1,4 +1,4 @@
-"""Records without a key, without a value, with bytes that are no text; what their timestamps and headers become."""
+"""Records without a key, without a value, or with bytes that are not text; and their timestamps and headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `docs/semantics.md` says of how Tidemark differs from Kafka Streams, on the test driver."""
+"""The differences from Kafka Streams in `docs/semantics.md`, on the test driver."""
 
 from __future__ import annotations
 

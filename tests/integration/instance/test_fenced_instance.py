@@ -1,4 +1,4 @@
-"""What an instance ends with when the group has given its place to another member: a live copy, or nobody."""
+"""The exit code of an instance whose place in the group another member has taken: a live copy, or no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk under `var_dir` is full: what an instance says of itself cannot be written, and the stream goes on."""
+"""A full disk under `var_dir`: the instance cannot write its run file, and the stream continues."""
 
 from __future__ import annotations
 

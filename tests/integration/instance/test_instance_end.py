@@ -1,4 +1,4 @@
-"""How an instance ends: everything is closed whatever fails, and its process ends whatever still runs in it."""
+"""The end of an instance: everything is closed even after a failure, and the process ends although threads still run."""
 
 from __future__ import annotations
 

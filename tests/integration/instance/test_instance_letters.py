@@ -1,4 +1,4 @@
-"""An instance on a real broker goes on behind records that cannot be processed, without Spark."""
+"""An instance on a real broker, without Spark, continues after records that cannot be processed."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Scripted:
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 def run(plan, settings, script, probe=lambda point: None):

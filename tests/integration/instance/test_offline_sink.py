@@ -1,4 +1,4 @@
-"""A sink partition whose only broker is down, on three real brokers: its stream waits, others go on, and nothing is lost.
+"""A sink partition whose only broker is down, on three real brokers: its stream waits, others continue, nothing is lost.
 
 Batches are made in plain Python; instances, transactions and brokers are real.
 """

@@ -1,4 +1,4 @@
-"""Topics that are deleted, or deleted and made again, under an application on a real broker."""
+"""Topics of an application that are deleted, or deleted and created again, on a real broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("known"))
     made.feed(1000)
     made.run()

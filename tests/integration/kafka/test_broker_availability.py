@@ -1,4 +1,4 @@
-"""What is away of the brokers, on real ones that are stopped and come back."""
+"""The detection of outages, on real brokers that are stopped and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys go where Java's and librdkafka's producers put them, and a user's partitioner is taken or refused in words."""
+"""Keys are placed as by Java's and librdkafka's producers, and a bad user partitioner is refused with a clear message."""
 
 from __future__ import annotations
 

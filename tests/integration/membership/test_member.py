@@ -1,4 +1,4 @@
-"""A group member on a real broker: it closes whatever the group is about to tell it."""
+"""A group member on a real broker: it closes in any state of the group."""
 
 from __future__ import annotations
 

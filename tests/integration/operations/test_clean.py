@@ -1,4 +1,4 @@
-"""`tidemark clean` on a real broker: what goes, what stays and why, and that no start and no restore is another afterwards."""
+"""`tidemark clean` on a real broker: what it removes, what it keeps and why, and that starts and restores stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that people are sent, in Debian's chromium: they show what they should, and load nothing from elsewhere."""
+"""Reports and pages in Debian's chromium: they show what they should, and load nothing from elsewhere."""
 
 from __future__ import annotations
 

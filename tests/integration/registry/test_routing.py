@@ -1,4 +1,4 @@
-"""Plans with routers, and whose a stored key is."""
+"""Plans with routers, and the task to which a stored key belongs."""
 
 from __future__ import annotations
 

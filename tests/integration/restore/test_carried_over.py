@@ -1,4 +1,4 @@
-"""Custom logged stores in a restore: they keep what they hold where that is level, on a real broker."""
+"""Custom logged stores in a restore, on a real broker: they keep their contents when these are up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changelog that is loaded by a process of its own: the same state, the same errors, and nothing left behind."""
+"""Loading of a changelog by a separate process: the same state, the same errors, and nothing left over."""
 
 from __future__ import annotations
 

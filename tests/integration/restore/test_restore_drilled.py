@@ -1,4 +1,4 @@
-"""Restores after drills on a real broker: a store that a drill found differing is not copied from, its rates are used."""
+"""Restores after drills, on a real broker: suspected stores are not used as a source, and measured rates are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State computed again from the source topic's start, by a real Spark job: `restore run --from source`."""
+"""Recomputation of state from the start of the source topic, by a real Spark job: `restore run --from source`."""
 
 from __future__ import annotations
 

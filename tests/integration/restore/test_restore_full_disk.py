@@ -1,4 +1,4 @@
-"""A disk that is full from some step of a restore on: that is said, the old state stands, and it goes on with more room."""
+"""A disk that gets full during a restore: the message says so, the old state stays, and the restore can continue later."""
 
 from __future__ import annotations
 

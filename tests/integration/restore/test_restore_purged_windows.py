@@ -1,4 +1,4 @@
-"""A changelog of windows that somebody cut sooner than its retention does: the commits that wrote to it tell."""
+"""A window changelog that was shortened by hand before its retention: the commit records show it."""
 
 from __future__ import annotations
 

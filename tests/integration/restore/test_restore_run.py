@@ -1,4 +1,4 @@
-"""Restores of a stopped application on a real broker: from each source, killed at each step, refused, undone."""
+"""Restores of a stopped application on a real broker: from each source, killed at each step, refused, rolled back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Counted(LoggingRestoreListener):
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 200 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 200 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.feed(2000)
     made.run()

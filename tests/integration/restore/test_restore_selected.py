@@ -1,4 +1,4 @@
-"""Restores of one task and of one store on a real broker: what was not asked for keeps exactly what it holds."""
+"""Restores of one task or one store on a real broker: everything that was not selected keeps its contents."""
 
 from __future__ import annotations
 

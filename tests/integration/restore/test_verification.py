@@ -1,4 +1,4 @@
-"""What a verification compares of a changelog whose beginning is gone, on a real broker."""
+"""The verification against a changelog whose first records were deleted, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifying a store that is larger than the memory it may use: it is written to the workspace, or the setting is named."""
+"""Verification of a store that is larger than the allowed memory: it spills to the workspace, or names the setting."""
 
 from __future__ import annotations
 

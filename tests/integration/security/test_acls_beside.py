@@ -1,4 +1,4 @@
-"""A standby, the checks and a drill run beside an instance on a broker with ACLs, and need what `tidemark acls` prints."""
+"""A standby, the checks and a drill on a broker with ACLs need what `tidemark acls` prints for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the ACLs of `tidemark acls --operator` each command works on a stopped application; without one of them it names it.
+"""Commands work on a stopped application with the ACLs of `tidemark acls --operator`, and name one that is missing.
 
 A super user runs the application's instances and writes its input, so only the commands need these ACLs.
 """

@@ -1,4 +1,4 @@
-"""What Tidemark writes holds personal data: its user alone may read it, whatever umask a process was started with."""
+"""Files that Tidemark writes may hold personal data: only its user can read them, whatever umask a process has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of client comes in by every way that a secured broker has, with options from one place."""
+"""Every kind of client connects to a secured broker in every supported way, with options from one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of batches on a real broker: it may run for months, and keeps nothing of the batches before."""
+"""The source of batches on a real broker: it keeps nothing of earlier batches, so that it can run for months."""
 
 from __future__ import annotations
 

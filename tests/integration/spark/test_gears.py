@@ -1,4 +1,4 @@
-"""Both gears of the source of batches on a real broker: what is read together, and when one gear follows the other."""
+"""Both gears of the source of batches on a real broker: which records are read together, and when the gear changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches read by statements for canonical records, completed by those for the other records, against one statement for all."""
+"""Statements for canonical records, combined with those for other records, compared with one statement for all records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy that changes hands while it is followed, and copies that are not to be had."""
+"""The hand-over of a copy while it is followed, and copies that cannot be handed over."""
 
 from __future__ import annotations
 

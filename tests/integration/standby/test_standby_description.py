@@ -1,4 +1,4 @@
-"""A standby beside an application whose state moves to other changelogs: it follows them, or ends and says why."""
+"""A standby of an application whose state moves to other changelogs: it follows them, or ends and says why."""
 
 from __future__ import annotations
 

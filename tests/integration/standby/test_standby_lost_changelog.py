@@ -1,4 +1,4 @@
-"""A standby that runs while the changelog that it follows is deleted, made again, or cut: it keeps its copy and says so."""
+"""A running standby whose changelog is deleted, created again or truncated: it keeps its copy and says so."""
 
 from __future__ import annotations
 

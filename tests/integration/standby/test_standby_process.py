@@ -1,4 +1,4 @@
-"""`tidemark standby` as a person runs it: processes, signals, locks, what status shows."""
+"""`tidemark standby` as a user runs it: processes, signals, locks, and the status."""
 
 from __future__ import annotations
 

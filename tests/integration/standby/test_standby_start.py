@@ -1,4 +1,4 @@
-"""An instance that starts beside a standby takes the copy, and reads no more than the changelog's tail."""
+"""An instance that starts on the machine of a standby takes its copy and reads only the tail of the changelog."""
 
 from __future__ import annotations
 

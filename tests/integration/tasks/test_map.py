@@ -1,4 +1,4 @@
-"""SQL behind stateful nodes gives what Spark gives, value by value, or is refused when it is written."""
+"""SQL after a stateful node gives Spark's results, value by value, or is refused when the topology is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL behind stateful nodes keeps within its memory: what needs more is computed in parts, and one row that does is named."""
+"""SQL after a stateful node stays within its memory: a large batch is computed in parts, and too large a row is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison against real topics, written by hand as a right and as a faulty application would."""
+"""The comparison on real topics, written by hand as a correct and as a faulty application would write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to brokers whose leaders and coordinators move, and of topics that are written to meanwhile."""
+"""Queries to brokers while leaders and coordinators move, and while topics are written."""
 
 from __future__ import annotations
 

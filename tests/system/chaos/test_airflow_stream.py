@@ -1,4 +1,4 @@
-"""The checker of the stream that Airflow keeps running sees what is lost, doubled and wrong in it."""
+"""The checks of the stream that Airflow keeps running find lost, duplicated and wrong records."""
 
 from __future__ import annotations
 

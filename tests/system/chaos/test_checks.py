@@ -1,4 +1,4 @@
-"""The checker of chaos sees what is lost, duplicated, wrong, aborted and out of order, and nothing where all is right."""
+"""The checks of the chaos tests find lost, duplicated, wrong, aborted and reordered records, and nothing in a correct run."""
 
 from __future__ import annotations
 

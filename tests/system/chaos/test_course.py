@@ -1,4 +1,4 @@
-"""What is said of a run at the end, and whether it has passed."""
+"""The report at the end of a run, and whether the run has passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates that are changed for a while: what was sent before is out when the new ones hold."""
+"""Rates that are changed for a while: earlier records are sent before the new rates apply."""
 
 from __future__ import annotations
 

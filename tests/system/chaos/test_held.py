@@ -1,4 +1,4 @@
-"""A commit that is held waits at its point until it is let go, and nothing else of its process does."""
+"""A held commit waits at its point until it is released, while the rest of its process continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator types the command that a refusal names, and nothing that would give state or records up."""
+"""The operator runs the command that a refusal names, and none that would give up state or records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of a transaction that reach the broker in the next one, from a bare client and from ours."""
+"""Requests of a transaction that reach the broker during the next one, from the plain client and from Tidemark's."""
 
 from __future__ import annotations
 

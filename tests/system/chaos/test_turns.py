@@ -1,4 +1,4 @@
-"""The order of faults: each kind as often as the others, and never two at a time that act on one thing."""
+"""The order of faults: each kind equally often, and never two at a time on the same target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash leaves behind under each guarantee: the same kill, the same topology but for one word."""
+"""The results of a crash under each guarantee: the same kill, and topologies that differ only in the guarantee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawn cases equal Kafka Streams; the comparer sees what differs; the interpreter in Spark's place gives what Spark gives."""
+"""Random cases equal Kafka Streams; the comparison finds differences; the interpreter computes what Spark computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make restores` draws, and two of its draws by name: the real stream, its loss, and an independent count."""
+"""The draws of `make restores`, and two of them by name with the real stream and an independent count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make restores` compares stores only once their owners have them: the moments at which a group looks at rest."""
+"""`make restores` compares stores only once their owners have them: when a group counts as stable."""
 
 from __future__ import annotations
 

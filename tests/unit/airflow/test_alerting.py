@@ -1,4 +1,4 @@
-"""What Airflow hands to the callbacks of a DAG, and the alerts that come of it."""
+"""The arguments that Airflow passes to the callbacks of a DAG, and the alerts that they raise."""
 
 from __future__ import annotations
 

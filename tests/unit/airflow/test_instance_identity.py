@@ -1,4 +1,4 @@
-"""Who is alive: process ids, places, torn files."""
+"""Which instances are alive: process ids, machines, torn files."""
 
 from __future__ import annotations
 

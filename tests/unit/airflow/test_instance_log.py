@@ -1,4 +1,4 @@
-"""What of an instance's log comes to the log of its task, and when."""
+"""The part of an instance's log that is copied to the log of its task, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch over `rto_s`: one alert per standstill, whoever looks, with real files and fake instances."""
+"""The watch over `rto_s`: one alert per standstill, whoever checks, with real files and fake instances."""
 
 from __future__ import annotations
 

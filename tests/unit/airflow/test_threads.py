@@ -1,4 +1,4 @@
-"""What blocks in one trigger keeps no other trigger from looking at its instance."""
+"""A call that blocks in one trigger does not keep other triggers from watching their instances."""
 
 from __future__ import annotations
 

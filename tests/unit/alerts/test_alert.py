@@ -1,4 +1,4 @@
-"""What an alert says, and that its runbook is there."""
+"""The contents of an alert, and that its runbook exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An alert reaches the log and the user's callback, and nothing that a callback does reaches back."""
+"""An alert reaches the log and the user's callback, and a failing callback changes nothing."""
 
 from __future__ import annotations
 

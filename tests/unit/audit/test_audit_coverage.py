@@ -1,4 +1,4 @@
-"""What an audit cannot say is told, and is never a false alarm: pure, on ranges of commit records."""
+"""An audit reports what it cannot judge, and raises no false alarm; a pure function of ranges of commit records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cut of an audit while an application rests, writes, or a transaction hangs; the brokers are made up."""
+"""The cut of an audit while an application is idle or writes, or while a transaction hangs; with fake brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which topics the audit computes the truth, and why not of the others."""
+"""The topics whose expected contents the audit computes, and the reason why it does not for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit's process comes after the stream, whatever session each of them is in."""
+"""The audit's process has a lower priority than the stream, in whichever sessions they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run event of an audit, held against what OpenLineage's schemas require of it and of its two facets."""
+"""The run event of an audit, validated against OpenLineage's schemas of it and of its two facets."""
 
 from __future__ import annotations
 

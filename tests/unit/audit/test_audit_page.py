@@ -1,4 +1,4 @@
-"""The page of an audit stands alone and shows what was found."""
+"""The page of an audit is self-contained and shows the findings."""
 
 from __future__ import annotations
 

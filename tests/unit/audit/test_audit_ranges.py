@@ -1,4 +1,4 @@
-"""Which batches an audit looks at: pure, on lists of commit records."""
+"""The batches that an audit covers: pure functions of lists of commit records."""
 
 from __future__ import annotations
 

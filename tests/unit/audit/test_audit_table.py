@@ -1,4 +1,4 @@
-"""What was audited is remembered per task."""
+"""Audited ranges are remembered per task."""
 
 from __future__ import annotations
 

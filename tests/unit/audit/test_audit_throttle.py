@@ -1,4 +1,4 @@
-"""An audit rests for the cores it had, not for the time that others kept it waiting."""
+"""An audit pauses for the processor time that it used, not for the time that it waited for a core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on an output topic: what it must find, and what it must not mind."""
+"""The verdict on an output topic: the faults that it must find, and what is not a fault."""
 
 import json
 

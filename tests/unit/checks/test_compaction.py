@@ -1,4 +1,4 @@
-"""Verdicts on compaction, and what a scan is counted as."""
+"""Verdicts on compaction, and how a scan is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an instance stands still, since when, and when that is too long: tables of looks."""
+"""When an instance makes no progress, since when, and when that is too long: tables of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidemark audit` shows what the job found, keeps it, and ends with 1 when something is wrong; the job's end is told."""
+"""`tidemark audit` shows and stores the findings of the job, ends with 1 when something is wrong, and reports failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidemark status`: holds and what was left behind, read from the disk alone while no broker answers."""
+"""`tidemark status`: holds and leftovers, read only from the disk while no broker answers."""
 
 from __future__ import annotations
 

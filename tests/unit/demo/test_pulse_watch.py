@@ -1,4 +1,4 @@
-"""The demo's sums and pictures, and its reading of a real broker."""
+"""The demo's sums and tables, and how it reads a real broker."""
 
 from __future__ import annotations
 

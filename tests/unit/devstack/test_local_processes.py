@@ -1,4 +1,4 @@
-"""Processes: known by start time, found by their mark, ended to the last one."""
+"""Processes: identified by start time, found by their mark, and all of them ended."""
 
 from __future__ import annotations
 

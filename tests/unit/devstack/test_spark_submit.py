@@ -1,4 +1,4 @@
-"""A job in a process of its own: its lines as they come, its last words, and that it never outlives who asked for it."""
+"""A job in a separate process: its lines as they arrive, its last output, and that it never outlives its caller."""
 
 from __future__ import annotations
 

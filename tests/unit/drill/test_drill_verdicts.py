@@ -1,4 +1,4 @@
-"""What a drill's comparison comes to: each rule at its boundary, without a broker."""
+"""The verdict of a drill's comparison: each rule at its boundary, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans take from drills: suspected copies, and rates that were measured here."""
+"""The facts that plans take from drills: suspected copies, and measured rates."""
 
 from __future__ import annotations
 

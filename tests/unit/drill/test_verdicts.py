@@ -1,4 +1,4 @@
-"""What drills found of the live stores: the newest that could judge counts, until what it judged is replaced."""
+"""The verdict on a live store: that of the newest drill that could judge it, until the store is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling all listeners; a user's own that raises, blocks or cannot be loaded."""
+"""Notifying all listeners, among them a user's listener that raises, blocks or cannot be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what listeners are told to events in the places that keep them."""
+"""From the calls of listeners to events in the sinks that keep them."""
 
 from __future__ import annotations
 

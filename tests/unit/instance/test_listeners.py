@@ -1,4 +1,4 @@
-"""What the run file and the log say of an instance that tells its listeners."""
+"""The run file and the log lines that an instance's listeners write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a bounded read goes: the beginning of the sequence in which Kafka Streams would take the records."""
+"""The end of a bounded read: the first records of the sequence in which Kafka Streams would take them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request of an administrator that fails comes to: a right is named only where the broker says that it is lacking."""
+"""The error of a failed admin request: a permission is named only when the broker says that it is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application's topics: what it needs, and what is refused, without a broker."""
+"""An application's topics: their required settings, and what is refused, without a broker."""
 
 from __future__ import annotations
 

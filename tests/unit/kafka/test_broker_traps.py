@@ -1,4 +1,4 @@
-"""Calls of the client library that must not come back."""
+"""Calls of the client library that must not be used again."""
 
 from __future__ import annotations
 

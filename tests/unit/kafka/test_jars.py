@@ -1,4 +1,4 @@
-"""The jar cache: verified, mended, shared, and clear when it cannot be filled."""
+"""The jar cache: verified, repaired, shared, with a clear error when it cannot be filled."""
 
 from __future__ import annotations
 

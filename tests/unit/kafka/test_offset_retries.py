@@ -1,4 +1,4 @@
-"""A question about a group is asked again while its coordinator moves, and for no other reason."""
+"""A query about a group is retried while its coordinator moves, and for no other reason."""
 
 from __future__ import annotations
 

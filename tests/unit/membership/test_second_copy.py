@@ -1,4 +1,4 @@
-"""Who has the place of a fenced instance, from what the group said of it."""
+"""The member that has the place of a fenced instance, judged from descriptions of the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk that a restore needs is that of what it builds, also where nothing lies there any more."""
+"""The disk space that a restore needs is that of what it builds, even if no folder exists there any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed of the past, and what never is."""
+"""The history that is removed, and the history that never is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of a restore: every holder of a task is replaced, a crash is gone on from, nothing is the only copy and removed."""
+"""Folders of a restore: every copy of a task is replaced, a crash can be continued, and the only copy is never removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PROBE = lambda _point: None  # noqa: E731
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 def crash_at(number):

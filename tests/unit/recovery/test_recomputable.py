@@ -1,4 +1,4 @@
-"""Which stores can be computed again from the beginnings of their source topics."""
+"""The stores that can be recomputed from the first records of their source topics."""
 
 from __future__ import annotations
 

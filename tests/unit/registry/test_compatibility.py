@@ -1,4 +1,4 @@
-"""Every case of the table in `docs/upgrade.md`: what becomes of a store, what is refused, and with which remedy."""
+"""Every case of the table in `docs/upgrade.md`: what happens to a store, what is refused, and with which remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents that are written anew: names, copies of an earlier generation, and what a start makes of a description."""
+"""Rewritten stores: names of generations, copies of an earlier generation, and a start with a recorded description."""
 
 from __future__ import annotations
 

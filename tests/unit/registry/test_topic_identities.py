@@ -1,4 +1,4 @@
-"""Which topics an application knows by their ids, and what becomes of one that is another by now."""
+"""The topics that an application knows by their ids, and the reaction to one that was created again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys a changelog can be held to, and what a comparison comes to: each rule at its boundary."""
+"""The keys that a changelog must have, and the verdict of a comparison: each rule at its boundary."""
 
 from __future__ import annotations
 

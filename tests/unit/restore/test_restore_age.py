@@ -1,4 +1,4 @@
-"""A changelog that is read for longer than its tombstones are kept: noticed before the store says that it is level."""
+"""A changelog whose reading takes longer than its tombstones are kept: noticed before the store counts as up to date."""
 
 from __future__ import annotations
 

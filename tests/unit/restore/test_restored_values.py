@@ -1,4 +1,4 @@
-"""A changelog's values are held to the store's layout before they count."""
+"""The values of a changelog are checked against the store's layout before they are used."""
 
 from __future__ import annotations
 

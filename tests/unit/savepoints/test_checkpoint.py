@@ -1,4 +1,4 @@
-"""A checkpoint is the store as it stood, while the store goes on."""
+"""A RocksDB checkpoint has the contents of its time, while the store keeps changing."""
 
 from __future__ import annotations
 

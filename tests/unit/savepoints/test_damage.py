@@ -1,4 +1,4 @@
-"""What can be wrong with a savepoint, and that each is said in one line and never opened."""
+"""Damaged savepoints: each fault is reported in one line, and no damaged store is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last savepoint of a stop: taken where it was asked for, one for all that stop together, and never waited for long."""
+"""The final savepoint of a stop: taken on request, shared by all instances that stop together, and bounded in time."""
 
 from __future__ import annotations
 

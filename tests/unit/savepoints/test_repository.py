@@ -1,4 +1,4 @@
-"""Savepoints in a folder and on another file system: what is copied, when it counts, what goes."""
+"""Savepoints in a folder and on another file system: what is copied, when it is complete, what is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The taker inside an instance, and the command that asks it: who failed is said, and no link stays."""
+"""Savepoints of running instances, and the command that requests them: failures are named, and no link is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the printed ACLs an application runs; with any one of them taken away it says at once which is lacking."""
+"""An application runs with the printed ACLs, and names the missing one when any of them is removed."""
 
 from __future__ import annotations
 

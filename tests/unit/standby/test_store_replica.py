@@ -1,4 +1,4 @@
-"""Whether a copy may go on from its marker: every reason at its boundary."""
+"""Whether a copy may continue from its checkpoint: every reason at its boundary."""
 
 from __future__ import annotations
 

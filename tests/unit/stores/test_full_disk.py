@@ -1,4 +1,4 @@
-"""A full disk spoils no state: a store that cannot be opened, or a copy that cannot be fetched, for want of room is whole."""
+"""A full disk damages no state: a store that cannot be opened, or a copy that cannot be fetched, stays intact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch sees of a store while it changes it, against a dictionary."""
+"""The view of a batch on a store that it is changing, compared with a dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One suite for every store; the in-memory one and the example of a custom one are held to RocksDB, the real thing."""
+"""One suite for every store: the in-memory store and the example of a custom store behave like RocksDB."""
 
 from __future__ import annotations
 

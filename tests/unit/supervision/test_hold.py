@@ -1,4 +1,4 @@
-"""The hold of a command of the terminal: taken for as long as it works, told apart from one whose process is gone."""
+"""The hold of a command line: kept while the command works, and distinguished from that of a dead process."""
 
 from __future__ import annotations
 

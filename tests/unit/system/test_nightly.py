@@ -1,4 +1,4 @@
-"""`make nightly` names every harness of the Makefile, and shows what each of them said last."""
+"""`make nightly` runs every harness of the Makefile, and shows the last line of each."""
 
 from __future__ import annotations
 

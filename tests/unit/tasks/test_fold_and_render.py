@@ -1,4 +1,4 @@
-"""Merging partial results and writing JSON, by columns; each held to a plain-Python account of the same."""
+"""Merging of partial results and writing of JSON, by columns; each compared with plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a batch's records, and which side of a join one record reaches first, as Kafka Streams walks."""
+"""The order of a batch's records, and the side of a join that a record reaches first, as in Kafka Streams."""
 
 from __future__ import annotations
 

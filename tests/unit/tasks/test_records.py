@@ -1,4 +1,4 @@
-"""Rows that a user's code made, as columns: what a column cannot hold is refused, never changed into what it can."""
+"""Rows from user code, converted to columns: a value that a column cannot hold is refused and never changed."""
 
 from __future__ import annotations
 

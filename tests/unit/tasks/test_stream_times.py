@@ -1,4 +1,4 @@
-"""Each node has its own stream time, which only what reaches the node moves."""
+"""Each node has its own stream time, which advances only with records that reach the node."""
 
 from __future__ import annotations
 

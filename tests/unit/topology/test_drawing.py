@@ -1,4 +1,4 @@
-"""The picture of a plan: everything is on it once, nothing lies on anything else, every word has room."""
+"""The picture of a plan: everything is drawn once, nothing overlaps, and every word has room."""
 
 from __future__ import annotations
 

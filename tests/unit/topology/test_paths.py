@@ -1,4 +1,4 @@
-"""Where roads of one record meet: which are refused, which are taken, and what numbers their results."""
+"""Branches of one record that meet again: which are refused, which are accepted, and how their results are numbered."""
 
 from __future__ import annotations
 

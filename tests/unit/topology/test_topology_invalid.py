@@ -1,4 +1,4 @@
-"""Every way to write a topology wrong that is known, with the node and the remedy that its error names."""
+"""Every known error in a topology, with the node and the remedy that its message names."""
 
 from __future__ import annotations
 

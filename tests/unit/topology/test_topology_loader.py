@@ -1,4 +1,4 @@
-"""Topology modules are found, loaded without Spark, and their faults are told with the line."""
+"""Topology modules are found and loaded without Spark, and their errors are reported with the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology compiles to."""
+"""The plan that a topology compiles to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each step of a restore on a real broker: killed and run again, undone, and refused where it must be."""
+"""Each step of a restore on a real broker: killed and run again, rolled back, and refused when it must be."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 50 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 50 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.feed(1000, keys=50)
     made.run()

@@ -1,4 +1,4 @@
-"""Topics that a change makes: gone again after a failure, and kept where the change may have been committed."""
+"""Topics that a change creates: deleted after a failure, and kept when the change may have been committed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("made"))
     made.said = []
     made.feed(1000)

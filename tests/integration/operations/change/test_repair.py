@@ -1,4 +1,4 @@
-"""Changelogs repaired on a real broker: what a stranger wrote taken back, and a changelog that was lost written anew."""
+"""Repairs of changelogs on a real broker: records of a foreign producer are undone, and lost changelogs are written again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique, said):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("repair"))
     made.said = said
     made.feed(1000)
@@ -73,7 +73,7 @@ def repair_of(app, stores=(), source=None, probe=NO_PROBE):
 
 @pytest.fixture
 def said():
-    """What a repair told."""
+    """The lines that a repair reported."""
     return []
 
 
@@ -84,7 +84,7 @@ def records(app):
 
 
 def strange(app, *written):
-    """Records that no task has written: partition, key, value."""
+    """Write records as a foreign producer does: partition, key, value."""
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
     for partition, key, value in written:
         producer.produce(changelog_of(app), value, key, partition=partition)

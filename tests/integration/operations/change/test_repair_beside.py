@@ -1,4 +1,4 @@
-"""Repairs beside other state: stores that are not logged, windows, several copies, several stores, other changes."""
+"""Repairs in combination with unlogged stores, windows, several copies, several stores and other changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def made(settings, admin, name, said, **second):
 
 @pytest.fixture
 def said():
-    """What a repair told."""
+    """The lines that a repair reported."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Other numbers of tasks on a real broker: 4, then 8, then 3, while input arrives; a source that grew; killed at each step."""
+"""Rescales on a real broker: to 8 and to 3 tasks while input arrives; a source that has grown; kills at each step."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RescaledApp(CountingApp):
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted by four tasks. Nothing runs."""
+    """Create an application whose four tasks have counted 1000 records of 200 keys, and which is stopped."""
     made = RescaledApp(settings, admin, unique("rescaled"))
     made.feed(1000)
     made.run()

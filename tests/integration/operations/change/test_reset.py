@@ -1,4 +1,4 @@
-"""Offsets moved on a real broker: everything counted again on an empty state, on top of the old one, or left out."""
+"""Resets of offsets on a real broker: everything is counted again on an empty or the old state, or left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ broker = pytest.mark.broker
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("reset"))
     made.feed(1000)
     made.run()

@@ -1,4 +1,4 @@
-"""Upgrades of a real application on a real broker: carried while input arrives, killed at each step, refused."""
+"""Upgrades of a real application on a real broker: with input arriving, killed at each step, and refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RENAMED = {"renames": ["n=total"], "adds": ["total.twos=1000"]}
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted by version 1. Nothing runs."""
+    """Create an application whose version 1 has counted 1000 records of 200 keys, and which is stopped."""
     made = ChangingApp(settings, admin, unique("upgraded"))
     made.feed(1000)
     made.run()

@@ -1,4 +1,4 @@
-"""Records fetched by their offsets from a real broker: near each other, far apart, between markers, and gone."""
+"""Records fetched by their offsets from a real broker: close together, far apart, between markers, and deleted."""
 
 from __future__ import annotations
 

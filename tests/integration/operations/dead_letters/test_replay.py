@@ -1,4 +1,4 @@
-"""Dead letters on a real broker: found by what they say, sent back once each, deleted by time."""
+"""Dead letters on a real broker: found by their fields, replayed once each, deleted by time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = DeadLetterFilter()
 
 
 class Killed(BaseException):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""Inspecting and rewinding a real application on a real broker: its counts as they were, killed at each step, refused."""
+"""Inspecting and rewinding a real application on a real broker: earlier counts, kills at each step, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points in time of other stores and from other sources: windows that have expired since, savepoints, the commands."""
+"""Points in time with other stores and sources: windows that have expired since, savepoints, and the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beats in signals that are made, and in the recordings."""
+"""Beats in generated signals and in the recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pace, and the replay into a real topic."""
+"""The rate of a replay, and a replay into a real topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An approval is of one plan, by a person who may, and is used once: without a broker."""
+"""An approval is for one plan, by a user who may approve, and is used once; without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash of a plan: the same for the same plan, another for any other; and what says how two plans differ."""
+"""The hash of a plan: equal for equal plans and different for others; and the difference of two plans as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets moved on a real broker: everything counted again on an empty state, on top of the old one, or left out."""
+"""Resets of offsets on a real broker: everything is counted again on an empty or the old state, or left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which state is meant by a time, and when nobody can tell: a table, each boundary at -1, 0 and +1."""
+"""The state that a time selects, and when it cannot be known: a table with each boundary at -1, 0 and +1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users' processors in both forms: stores, forwarding, punctuation, restarts, and what is said of wrong ones."""
+"""Users' processors in both forms: stores, forwarding, punctuation, restarts, and the messages about wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding rows by users' functions: order, windows, late rows, deletions, and what is said of wrong functions."""
+"""Aggregation of rows by users' functions: order, windows, late rows, deletions, and the messages about wrong functions."""
 
 from __future__ import annotations
 

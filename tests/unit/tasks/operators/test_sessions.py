@@ -1,4 +1,4 @@
-"""Session windows against a record-by-record account of them, and each rule at its boundary."""
+"""Session windows compared with a record-by-record model, and each rule at its boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of a topic: keys that say their window are the bytes of Kafka Streams' own serializers."""
+"""Records of a sink: windowed keys have the bytes of Kafka Streams' own serializers."""
 
 from __future__ import annotations
 

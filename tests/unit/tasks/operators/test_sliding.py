@@ -1,4 +1,4 @@
-"""Sliding windows against their definition, and against Kafka Streams' account of them record by record."""
+"""Sliding windows compared with their definition and with Kafka Streams, record by record."""
 
 from __future__ import annotations
 

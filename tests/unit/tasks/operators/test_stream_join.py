@@ -1,4 +1,4 @@
-"""The join of two streams: each pair once, at its later row; rows that stay alone once, when their window closes.
+"""The join of two streams: each pair once, at its later row; unmatched rows once, when their window closes.
 
 What Kafka Streams gives for the cases here was taken from its `TopologyTestDriver`, with the emit interval 0.
 """

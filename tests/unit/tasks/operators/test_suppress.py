@@ -1,4 +1,4 @@
-"""Suppress: finals in Kafka Streams' order, whatever the batches are; the bounds of its buffer; restarts."""
+"""Suppress: final results in Kafka Streams' order for any batches; the bounds of its buffer; restarts."""
 
 from __future__ import annotations
 

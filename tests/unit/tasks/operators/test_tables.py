@@ -1,4 +1,4 @@
-"""Tables and what is looked up in them: the row as it stood at each record's place, within and across batches."""
+"""Tables and lookups in them: each record finds the row of its own position, within and across batches."""
 
 from __future__ import annotations
 
