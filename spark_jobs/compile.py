@@ -40,7 +40,6 @@ from tidemark.topology.plan import (
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
 _HEADERS = {"__headers": "headers"}
-_RAW = {"__raw_key": "key", "__raw_value": "value", **_HEADERS}
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _PLACE = f"__p AS {Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
 TIME_COLUMNS = ("source", Partial.PARTITION, Partial.RECORD_OFFSET, "ts")
@@ -379,24 +378,6 @@ def _partials_of_one(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]
     return found
 
 
-def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Return the SQL of the records of a batch that are dead letters, unchanged, with the reason. `view` has headers.
-
-    A record without a key is a dead letter, once, if it reaches a node that needs its key.
-    """
-    of_topic = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
-    judged = judged_sql(source, of_topic, max_timestamp_ahead_ms, (), _RAW)
-    columns = f"_topic AS topic, {_PLACE}, _timestamp AS at_ms, " + ", ".join(f"{n} AS {c}" for n, c in _RAW.items())
-    letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"
-    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
-    if not keyless:
-        return letters
-    return (
-        f"{letters} UNION ALL SELECT '{NO_KEY}' AS reason, {columns} FROM ({judged}) "
-        f"LEFT SEMI JOIN ({keyless}) reached USING (__p, __offset)"
-    )
-
-
 def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
     """Return the SQL of the places of a source's records that lack a key which some node needs.
 
@@ -411,8 +392,9 @@ def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timest
 
 
 def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Return the SQL of the places and reasons of the dead letters of `dead_letters_sql`. `view` has only this source.
+    """Return the SQL of the places and reasons of the dead letters of a batch. `view` has only records of this source.
 
+    A record without a key is a dead letter, once, if it reaches a node that needs its key.
     Columns: `reason STRING`, `Partial.PARTITION`, `Partial.RECORD_OFFSET`.
     """
     judged = judged_sql(source, view, max_timestamp_ahead_ms, ())

@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for: a real broker that the suite starts, topics and settings of one's own.
+"""Fixtures for every test: a real broker that the suite starts, and topics and settings that no other test uses.
 
 Whatever a test starts carries this session's mark in its environment, and is ended when the session ends, also when
 pytest itself is killed.
@@ -38,7 +38,7 @@ if not hasattr(sys.modules["__main__"], "__file__"):
 
 @pytest.fixture(scope="session", autouse=True)
 def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Neither the developer's `tidemark.toml` nor a demo that happens to run decides what a test does."""
+    """Keep the developer's `tidemark.toml` and a running demo from changing what a test does."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith("TIDEMARK_") and n != "TIDEMARK_CACHE_DIR"]:
             patch.delenv(name)

@@ -99,7 +99,7 @@ def raise_alert(settings: Settings, alert: Alert) -> None:
     thread.join(_CALLBACK_S)
     if thread.is_alive():
         log.error(
-            "alert callback %s has not come back after %.0f s; it is abandoned", settings.alert_callback, _CALLBACK_S
+            "alert callback %s did not return within %.0f s; it is abandoned", settings.alert_callback, _CALLBACK_S
         )
 
 

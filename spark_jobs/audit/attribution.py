@@ -43,7 +43,7 @@ class AuditedTopicRole:
 
 
 class Attribution:
-    """Adds role, task, batch and home to Arrow batches of Kafka records. `audit_reading` describes the columns."""
+    """Adds role, task, batch and home to Arrow batches of Kafka records. `spark_jobs.audit.reading` describes the columns."""
 
     def __init__(self, roles: Mapping[str, AuditedTopicRole], batches: Batches) -> None:
         self._roles = dict(roles)

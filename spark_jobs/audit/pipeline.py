@@ -121,7 +121,7 @@ class OneAudit:
         bases = self._bases = Bases(path, reader, self._carried, before, self._work, compacted, self.tell)
         known = {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
         results = self._results = AuditResults(path, found, known, compacted)
-        log.info("found the results from which the runs continue in %.1f s", time.monotonic() - started)
+        log.info("read the results from which the audit continues (%.1f s)", time.monotonic() - started)
         validator = Validator(self.audit_id, self.docs)
         validating = time.monotonic()
         findings: list[Finding] = []

@@ -97,7 +97,7 @@ class Audit:
         audit_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03d}"
         before = {} if whole else audited_until(self.facts, plan.application_id)
         cut = self._cut(plan, before, stalled_ms)
-        log.info("cut of %d tasks in %.1f s", len(cut.ranges), time.monotonic() - started)
+        log.info("chose the batches to audit of %d tasks (%.1f s)", len(cut.ranges), time.monotonic() - started)
         folder = settings.var_dir / "audit" / plan.application_id
         one = OneAudit(self.spark, settings, self.facts, self.docs, plan, cut, before, audit_id, folder, self.tell)
         with one.working():

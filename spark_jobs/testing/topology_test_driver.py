@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.bounded_read import bad_records
-from spark_jobs.compile import dead_letters_sql
+from spark_jobs.compile import dead_letter_places_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
@@ -212,13 +212,11 @@ class TopologyTestDriver:
             for r in piped
         ]
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
-        view = f"test_driver_{subtopology.index}"
-        frame.createOrReplaceTempView(view)
         statements = self._statements[subtopology.index]
         tables = list(statements.tables(frame, range(len(subtopology.pipelines)), len(rows)).values())
         letters: list[DeadLetter] = []
         if bad_records(tables):
-            letters = self._dead_letters(subtopology, view)
+            letters = self._dead_letters(subtopology, frame, records)
         for partition in range(self._partitions):
             task = self._tasks[TaskId(subtopology.index, partition)]
             ends = {t: self._offsets.get(TopicPartition(t, partition), 0) for t in subtopology.source_topics}
@@ -226,15 +224,21 @@ class TopologyTestDriver:
             own = tuple(letter for letter in letters if letter.partition == partition)
             self._take(task, task.prepare(TaskInput(ends, given, own), self._now_ms))
 
-    def _dead_letters(self, subtopology: SubTopology, view: str) -> list[DeadLetter]:
-        rows = [
-            row
-            for source in subtopology.sources
-            for row in self._spark.sql(dead_letters_sql(subtopology, source, view, self._ahead_ms)).collect()
-        ]
+    def _dead_letters(
+        self, subtopology: SubTopology, frame: DataFrame, records: Mapping[str, list[_Piped]]
+    ) -> list[DeadLetter]:
+        """Return the bad records in the order of topic, partition and offset. Spark finds them, as in production."""
+        view = f"test_driver_{subtopology.index}"
+        found: dict[tuple[str, int, int], str] = {}
+        for source in subtopology.sources:
+            frame.where(frame["topic"] == source.topic).createOrReplaceTempView(view)
+            places = self._spark.sql(dead_letter_places_sql(subtopology, source, view, self._ahead_ms)).collect()
+            found |= {(source.topic, p[Partial.PARTITION], p[Partial.RECORD_OFFSET]): p["reason"] for p in places}
+        piped = {(topic, r.partition, r.offset): r for topic, of_topic in records.items() for r in of_topic}
         return [
-            DeadLetter(r.reason, *_place(r), _bytes(r.key), _bytes(r.value), _headers(r.headers), r.at_ms)
-            for r in sorted(rows, key=_place)
+            DeadLetter(reason, *place, r.key, r.value, r.headers, r.timestamp_ms)
+            for place, reason in sorted(found.items())
+            for r in [piped[place]]
         ]
 
     def _take(self, task: Task, update: TaskUpdate) -> None:
@@ -304,18 +308,6 @@ def _text(key: bytes | None) -> str | bytes | None:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
         return key
-
-
-def _headers(given: Iterable[Row] | None) -> Headers:
-    return tuple((header.key, _bytes(header.value)) for header in given or ())
-
-
-def _place(row: Row) -> tuple[str, int, int]:
-    return row["topic"], row[Partial.PARTITION], row[Partial.RECORD_OFFSET]
-
-
-def _bytes(value: Any) -> bytes | None:
-    return None if value is None else bytes(value)
 
 
 def _key(kind: StoreKind | None, key: bytes) -> Any:

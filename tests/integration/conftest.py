@@ -1,4 +1,4 @@
-"""The fixtures that users of the test driver have, too: one Spark session for all tests; it needs no broker."""
+"""The fixtures of the test driver, as users have them: one Spark session for all tests, without a broker."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def come_to(app: CountingApp, offsets: list[int]) -> bool:
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 def crash_at(point: str) -> Callable[[str], None]:

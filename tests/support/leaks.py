@@ -1,4 +1,4 @@
-"""Where secrets are that should not be there: in arguments of processes, in logs, in any file that a run has written."""
+"""Finds secrets where they should not be: in arguments of processes, in logs, in any file that a run has written."""
 
 from __future__ import annotations
 

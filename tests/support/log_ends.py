@@ -1,4 +1,4 @@
-"""What the long runs behind `make` tell when they end in an error."""
+"""The output of long `make` runs that end with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting the beginning of a changelog, as a person does by mistake: Kafka takes that from topics that may delete alone."""
+"""Deletes the first records of a changelog, as a person may do by mistake: Kafka allows that only if the topic may delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark would hand over for a count by key whose source goes through a repartition topic, made in plain Python."""
+"""Partial results of a count by key whose source goes through a repartition topic, computed in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real broker that lets in nobody unknown: TLS, client certificates, SCRAM, tokens of an issuer of the test's own, ACLs.
+"""A real broker with authentication: TLS, client certificates, SCRAM, tokens of a test issuer, and ACLs.
 
 Over its plaintext listener the tests themselves are its super user; what is tested takes the other two.
 """

@@ -21,7 +21,7 @@ def open_umask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
-def test_should_give_a_file_the_mode_that_is_asked_for(tmp_path: Path, private: bool, mode: int) -> None:
+def test_should_create_a_file_with_the_given_mode(tmp_path: Path, private: bool, mode: int) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(0o666)
@@ -32,7 +32,7 @@ def test_should_give_a_file_the_mode_that_is_asked_for(tmp_path: Path, private: 
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_should_keep_a_file_private_beside_what_a_killed_process_of_the_same_id_left(tmp_path: Path) -> None:
+def test_should_keep_a_file_private_despite_the_leftover_of_a_killed_process_with_the_same_pid(tmp_path: Path) -> None:
     left = tmp_path / f"file.{os.getpid()}.tmp"
     left.write_text("half")
     left.chmod(0o666)
@@ -42,7 +42,7 @@ def test_should_keep_a_file_private_beside_what_a_killed_process_of_the_same_id_
 
 
 @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
-def test_should_keep_the_old_text_and_leave_nothing_else_if_it_cannot_be_written(
+def test_should_keep_the_old_text_and_leave_nothing_else_when_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def fail(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Templates of HTML pages: what is not given is an error, and an installed package has all of them."""
+"""Templates of HTML pages: a missing value is an error, and an installed package has all templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_should_refuse_a_page_without_its_values(template):
         render_page(template.as_posix())
 
 
-def test_should_be_in_the_installed_package():
+def test_should_be_part_of_the_installed_package():
     project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]["tidemark"]
     packaged = {path.relative_to(PACKAGE) for pattern in patterns for path in PACKAGE.glob(pattern)}

@@ -86,7 +86,7 @@ def _require_store(plan: TopologyPlan, store: str | None) -> None:
         raise StartRefused(f"{plan.application_id} has no store {store}; it has {names}")
     if not spec.is_logged or spec.source_topic is not None:
         why = "it is not logged" if not spec.is_logged else f"its source topic {spec.source_topic} is its changelog"
-        raise StartRefused(f"the past of store {store} is not known: {why}")
+        raise StartRefused(f"the earlier contents of store {store} are not known: {why}")
 
 
 def _rows(

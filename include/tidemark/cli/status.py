@@ -1,4 +1,4 @@
-"""Show what runs."""
+"""Show what runs on this machine, and what earlier runs have left."""
 
 from __future__ import annotations
 

@@ -185,5 +185,5 @@ class Committer:
             # The client was removed and joins again with another id: the member that has replaced it is this instance's own.
             self.producer.abort()
             raise TasksRevoked(
-                "the group has removed this member, which joins again; its batch is thrown away"
+                "the group has removed this member, which joins again; its batch is discarded"
             ) from fenced

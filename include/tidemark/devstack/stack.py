@@ -25,6 +25,7 @@ from tidemark.devstack.record import AirflowAccess, Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.kafka import jars, java
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import brokers_answer
 from tidemark.settings import Settings, project_root, stack_file
 from tidemark.supervision.run_file import read_run_file, recorded_process
 
@@ -137,10 +138,9 @@ class _Starter:
                 self._save()
                 task = progress.add_task(f"broker at {address}", total=1)
                 work.append(pool.submit(_finishing, progress, task, lambda: self._broker(kafka, port)))
-            elif not answers(
-                address,
-                timeout_s=self._settings.broker_timeout_ms / 1000,
-                config=librdkafka_config(self._settings),
+            elif not brokers_answer(
+                {**librdkafka_config(self._settings), "bootstrap.servers": address},
+                self._settings.broker_timeout_ms / 1000,
             ):
                 raise PreflightFailed(
                     f"no Kafka broker answers at {address} with security_protocol {self._settings.security_protocol}: start "

@@ -21,8 +21,8 @@ def drill_age(last_passed_ms: int | None, max_age_ms: int, now_ms: int) -> Findi
     return Finding(
         SUBJECT,
         Verdict.FAILED,
-        f"the last one passed {_format(age_ms)} ago, but {format_ms(max_age_ms)} are allowed: trigger restore_drill, and see "
-        "why the drills since did not pass",
+        f"the last drill passed {_format(age_ms)} ago, and the limit is {format_ms(max_age_ms)}: trigger "
+        "restore_drill, and see why the drills since did not pass",
         evidence,
     )
 

@@ -165,7 +165,7 @@ class _Course:
             try:
                 return saved_states(self._context.evidence, self._repository, savepoint_id)
             except CopyUnusable as error:
-                self._drill.report(f"a savepoint is passed over: {error}")
+                self._drill.report(f"a savepoint is skipped: {error}")
         return []
 
     def _take_savepoint(self) -> list[SavedState]:

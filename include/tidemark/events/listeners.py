@@ -111,7 +111,7 @@ class Listeners:
             listener.on_restore_suspended(progress)
 
     def close(self, timeout_s: float) -> None:
-        """Close all in parallel, so that each can write what is left. Blocks for at most `timeout_s` and a moment more."""
+        """Close all in parallel, so that each can write what is left. Blocks for little longer than `timeout_s` at most."""
         threads = [
             threading.Thread(target=closable.close, args=(timeout_s,), daemon=True) for closable in self._closables
         ]

@@ -105,7 +105,7 @@ class UserListener:
         try:
             self._calls.put(None, timeout=timeout_s)
         except queue.Full:
-            log.warning("listener %s does not come back; it is abandoned", self._path)
+            log.warning("listener %s does not return; it is abandoned", self._path)
         else:
             self._thread.join(max(0.0, until - time.monotonic()))
         if self.dropped or self.failed:

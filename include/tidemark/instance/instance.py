@@ -242,7 +242,7 @@ class Instance:
         tasks = [self._tasks.get(TopicPartition(lead, number)) for number in sorted({p.partition for p in batch.ends})]
         found = {p: offset for task in tasks if task is not None for p, offset in task.sources.items()}
         if any(found.get(partition) != start for partition, start in batch.starts.items()):
-            log.warning("batch thrown away: its start offsets are not those of the tasks")
+            log.warning("batch discarded: its start offsets are not those of the tasks")
             self._reopen()
             return
         inputs = [(task, _input_of(task, batch)) for task in tasks if task is not None]
@@ -303,7 +303,7 @@ class Instance:
         try:
             self._commit(kind, part)
         except TasksRevoked as revoked:
-            log.info("batch thrown away: %s", revoked)
+            log.info("batch discarded: %s", revoked)
             self._reopen()
             return False
         return True

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 
 from tidemark.errors import TidemarkError
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.cluster import short_timeout_s, topic_configs
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
@@ -46,7 +46,7 @@ def find_outage(settings: Settings, application_id: str, topics: Collection[str]
     config: dict[str, Any] = {**librdkafka_config(settings), "error_cb": refused.append}
     client = AdminClient(config)
     try:
-        metadata = client.list_topics(timeout=min(_ANSWER_S, settings.broker_timeout_ms / 1000))
+        metadata = client.list_topics(timeout=short_timeout_s(settings, _ANSWER_S))
     except KafkaException as error:
         client.poll(0)
         if any(said.code() in _NOT_LET_IN for said in refused):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -17,6 +18,24 @@ from tidemark.errors import BrokersAway, PreflightFailed
 from tidemark.kafka.admin_errors import failed_request
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
+
+
+def brokers_answer(client_config: Mapping[str, Any], timeout_s: float, at_least: int = 1) -> bool:
+    """Return whether a broker answers within `timeout_s` and knows `at_least` brokers. Blocks until then.
+
+    A client that cannot be created, for example because a certificate is missing, has no answer.
+    """
+    # Nothing is logged: a broker that is away is an expected answer here.
+    own = {"log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)}
+    try:
+        return len(AdminClient({**client_config, **own}).list_topics(timeout=timeout_s).brokers) >= at_least
+    except KafkaException:
+        return False
+
+
+def short_timeout_s(settings: Settings, longest_s: float) -> float:
+    """Return the seconds to wait for brokers that may be away: `longest_s`, or `broker_timeout_ms` if that is shorter."""
+    return min(longest_s, settings.broker_timeout_ms / 1000)
 
 
 @dataclass(frozen=True)

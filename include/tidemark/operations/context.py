@@ -11,13 +11,14 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import partition_counts
 from tidemark.operations.clients import Clients
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.store_rebuilder import StoreRebuilder
 from tidemark.recovery.copy_source import CopySource
 from tidemark.recovery.facts import Witnesses
-from tidemark.registry.operator_rights import verify_operator
-from tidemark.registry.reader import resolved_description
+from tidemark.registry.operator_rights import verified_description
+from tidemark.registry.reader import recorded, resolved
 from tidemark.registry.topic_identities import Identities
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -50,10 +51,16 @@ class OperationContext:
         Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, `StartRefused` if the state belongs to another topology, and
         `PreflightFailed` if the user may not do what `command` needs.
         """
-        if command is not None:
-            verify_operator(command, plan, settings, AdminClient(librdkafka_config(settings)))
-        resolved, found = resolved_description(plan, settings, AdminClient(librdkafka_config(settings)))
-        return cls.exactly(resolved, settings, copies, clock, {} if found is None else found.topic_ids)
+        admin = AdminClient(librdkafka_config(settings))
+        if command is None:
+            partitions = partition_counts(admin, settings)
+            found = recorded(settings, admin, plan, partitions)
+        else:
+            # Counted afterwards: a topic that the user may not see is not among them.
+            found = verified_description(command, plan, settings, admin)
+            partitions = partition_counts(admin, settings)
+        known_ids = {} if found is None else found.topic_ids
+        return cls.exactly(resolved(plan, found, partitions), settings, copies, clock, known_ids)
 
     @classmethod
     def exactly(

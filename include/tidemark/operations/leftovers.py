@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import InvalidTopology, TaskCorrupted, TidemarkError
+from tidemark.errors import InvalidSettings, InvalidTopology, TaskCorrupted, TidemarkError
 from tidemark.folder_lock import is_locked
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import brokers_answer, short_timeout_s
 from tidemark.names import DRILLS_FOLDER, TaskId
 from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER
 from tidemark.operations.change.rescale import RESCALES_FOLDER
@@ -155,10 +153,10 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
             is_whole = False
     here = applications(settings.state_dir)
     # Without an answer, the tasks are unknown and none is reported as gone.
-    answers = any(app in here for app in deployed) and _answers(settings)
+    has_answer = any(app in here for app in deployed) and _brokers_answer(settings)
     found: list[Leftover] = []
     for app, plan in deployed.items():
-        known = KnownApplications(app, plan, _tasks_of(plan, settings) if answers and app in here else None)
+        known = KnownApplications(app, plan, _tasks_of(plan, settings) if has_answer and app in here else None)
         found += find_leftovers(settings, known, furthest, is_held=is_held(settings.var_dir, app))
     for app in here:
         if app not in deployed and is_whole:
@@ -166,13 +164,12 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
     return found
 
 
-def _answers(settings: Settings) -> bool:
-    timeout_s = min(_ANSWER_S, settings.broker_timeout_ms / 1000)
+def _brokers_answer(settings: Settings) -> bool:
     try:
-        AdminClient({**librdkafka_config(settings), "log_level": 0}).list_topics(timeout=timeout_s)
-    except (KafkaException, TidemarkError):
+        config = librdkafka_config(settings)
+    except InvalidSettings:
         return False
-    return True
+    return brokers_answer(config, short_timeout_s(settings, _ANSWER_S))
 
 
 def _tasks_of(plan: TopologyPlan, settings: Settings) -> list[TaskId] | None:

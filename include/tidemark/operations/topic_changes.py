@@ -20,8 +20,8 @@ from tidemark.kafka.cluster import describe_topics, topic_configs
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import internal_topics
 from tidemark.processes import wait_until
-from tidemark.registry.operator_rights import verify_operator
-from tidemark.registry.reader import named_plan
+from tidemark.registry.operator_rights import verified_description
+from tidemark.registry.reader import named
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
@@ -45,8 +45,7 @@ def plan_changes(
     Raises `PreflightFailed` if a source topic does not exist, or if the user may not do what `command` needs: a topic that
     the user may not see looks like a missing one.
     """
-    verify_operator(command, plan, settings, admin)
-    plan = named_plan(plan, settings, admin)
+    plan = named(plan, verified_description(command, plan, settings, admin))
     existing = {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
     missing = [t for s in plan.subtopologies for t in s.source_topics if t not in existing]
     missing = [topic for topic in missing if topic not in plan.repartition_topics]

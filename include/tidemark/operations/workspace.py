@@ -266,7 +266,7 @@ class Workspace:
         return {move.unit for move in moves if self._previous_of(move) is not None}
 
     def kept_forward(self, moves: Sequence[Move]) -> list[str]:
-        """Return the units whose present folder is the only one, because there was none before."""
+        """Return the units that a rollback keeps, because they replaced nothing and no other folder of them exists."""
         swapped = {m.unit for m in moves if m.takes_built and not (self.built / m.unit).exists()}
         return sorted(swapped - self.replaced(moves))
 

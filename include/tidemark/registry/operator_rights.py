@@ -71,12 +71,30 @@ def verify_operator(command: Command, plan: TopologyPlan, settings: Settings, ad
 
     Rights to the topics that the command creates are checked when they exist. Raises `OutcomeUnknown` if no broker answers.
     """
+    if command in WITHOUT_DESCRIPTION:
+        _verify(command, plan, None, settings, admin)
+    else:
+        verified_description(command, plan, settings, admin)
+
+
+def verified_description(
+    command: Command, plan: TopologyPlan, settings: Settings, admin: AdminClient
+) -> Description | None:
+    """Verify the rights as `verify_operator` does, and return the description that says which topics they are about. Blocks.
+
+    It is what `recorded` returns and raises: None means that the application has never committed.
+    """
+    # These first: the other names are in the description, and a topic that the user may not see looks like a lost one.
+    own = operator_acls(OperatorTopics(plan.application_id, TopicNames(), 0), [command])
+    verify_granted(own, plan.application_id, settings, admin, OPERATOR_GRANT)
+    found = recorded(settings, admin, plan, partition_counts(admin, settings))
+    _verify(command, plan, found, settings, admin)
+    return found
+
+
+def _verify(
+    command: Command, plan: TopologyPlan, found: Description | None, settings: Settings, admin: AdminClient
+) -> None:
     app = plan.application_id
-    found = None
-    if command not in WITHOUT_DESCRIPTION:
-        # These first: the other names are in the description, and a topic that the user may not see looks like a lost one.
-        own = operator_acls(OperatorTopics(app, TopicNames(), 0), [command])
-        verify_granted(own, app, settings, admin, OPERATOR_GRANT)
-        found = recorded(settings, admin, plan, partition_counts(admin, settings))
     topics = OperatorTopics(app, _used(plan, found), 0)
     verify_granted(operator_acls(topics, [command]), app, settings, admin, OPERATOR_GRANT)

@@ -160,16 +160,8 @@ def require_partitions(found: Description, partitions: Mapping[str, int]) -> Non
 
 def resolved_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
     """Call `resolved` with what the cluster has. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
-    return resolved_description(plan, settings, admin)[0]
-
-
-def resolved_description(
-    plan: TopologyPlan, settings: Settings, admin: AdminClient
-) -> tuple[TopologyPlan, Description | None]:
-    """Return `resolved_plan`, and the description that it is based on."""
     partitions = partition_counts(admin, settings)
-    found = recorded(settings, admin, plan, partitions)
-    return resolved(plan, found, partitions), found
+    return resolved(plan, recorded(settings, admin, plan, partitions), partitions)
 
 
 def _difference(found: Description, own: Description) -> str:

@@ -1,4 +1,4 @@
-"""The process that loads changelog partitions into stores on request of `restore.apart`. It imports little, to start fast.
+"""The process that loads changelog partitions into stores for `restore.loader_pool`. It imports little, to start fast.
 
 It sends its progress, and at the end None or the error. It ends when its caller does.
 """

@@ -45,7 +45,7 @@ class LocalCopies:
                 try:
                     checkpoint = read_store_checkpoint(folder)
                 except TaskCorrupted as error:
-                    log.warning("%s; this copy is passed over", error)
+                    log.warning("%s; this copy is skipped", error)
                     continue
                 if checkpoint is not None:
                     found.setdefault(folder.name, []).append(StateCopy(self.kind, checkpoint, str(folder)))

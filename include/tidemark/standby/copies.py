@@ -68,7 +68,7 @@ class StandbyCopies:
                 continue
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 log.warning(
-                    "the list of copies of the standby in %s cannot be read (%s); they are passed over", root, error
+                    "the list of copies of the standby in %s cannot be read (%s); its copies are skipped", root, error
                 )
                 continue
             for (task, store), checkpoint in checkpoints.items():

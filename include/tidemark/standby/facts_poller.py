@@ -147,7 +147,10 @@ class FactsPoller:
                 is_lost = False
             except TidemarkError as error:
                 if not is_lost:
-                    log.warning("the tasks could not be looked up, following continues with the last facts: %s", error)
+                    log.warning(
+                        "failed to read the current tasks; following continues with those read last: %s",
+                        error,
+                    )
                 is_lost = True
             pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - started))
 

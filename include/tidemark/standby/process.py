@@ -76,7 +76,7 @@ def run_standby(
             run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
             process.follow(description, standby, stop)
             if description.outdated is not None and not stop.is_set():
-                log.warning("the copies of %s are followed from a new start: %s", app, description.outdated)
+                log.warning("the standby of %s starts following again: %s", app, description.outdated)
                 description = _again(plan, settings, admin)
                 standby = _planned(description)
 
@@ -85,7 +85,7 @@ def _planned(description: DescriptionWatch) -> StandbyPlan:
     """Return what to follow. Raises `PreflightFailed`."""
     standby = plan_standby(description.plan, description.partitions)
     if standby.left_out:
-        log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
+        log.info("not followed: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
     return standby
 
 

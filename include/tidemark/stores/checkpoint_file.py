@@ -37,7 +37,7 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
             offsets[TopicPartition(topic, int(partition))] = int(offset)
     except (ValueError, IndexError) as error:
         raise TaskCorrupted(
-            f"{path} is not a checkpoint file ({error}); delete it, the store holds the truth"
+            f"{path} is not a checkpoint file ({error}); delete it; the store has a checkpoint of its own"
         ) from error
     if version != VERSION or count != len(offsets):
         raise TaskCorrupted(f"{path} names {count} entries of version {version} and holds {len(offsets)}; delete it")

@@ -119,5 +119,5 @@ class RunFile:
             self._is_behind = True
             return
         if self._is_behind:
-            log.info("run file %s is written again", self._path)
+            log.info("run file %s can be written again", self._path)
         self._is_behind = False

@@ -229,7 +229,7 @@ def _operator(
             return ProcessOperator(node, wall_ms)
         case Map():
             return MapOperator(node, columns[node.inputs[0]], sql_memory_bytes)
-    raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is a fault of Tidemark's")
+    raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is an error in Tidemark")
 
 
 def _with_keys(rows: Rows) -> Rows:

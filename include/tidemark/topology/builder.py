@@ -204,7 +204,7 @@ class Topology:
         for node, topic in draft.dead_ends.items():
             read = f"what it reads from topic '{topic}'" if topic else "what it emits"
             raise InvalidTopology(
-                f"{node}: {read} goes nowhere; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
+                f"{node}: nothing uses {read}; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
             )
         subtopologies = draft.sub_topologies()
         plan = TopologyPlan(

@@ -236,7 +236,7 @@ class GroupedStream:
         window = None if self.windows is None else self.windows.plan()
         if window is not None and not isinstance(window, Window):
             raise InvalidTopology(
-                f"{node}: a Python fold works with tumbling and hopping windows only; use one of these"
+                f"{node}: Python functions aggregate only without windows or in tumbling and hopping windows; use one of these"
             )
         taken = {column.name for column in WINDOW_COLUMNS} if window else set[str]()
         for column in columns:

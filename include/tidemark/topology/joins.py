@@ -39,7 +39,7 @@ def join_stream(
         )
     if kind is JoinKind.OUTER:
         raise InvalidTopology(
-            f"{node}: {right.node} is a table, and a row of a table alone is not a record of a stream; use left_join()"
+            f"{node}: {right.node} is a table, whose rows are not emitted without a stream record; use left_join()"
         )
     for argument, given in (("within", within), ("grace", grace or None), ("name", name)):
         if given is not None:
@@ -137,7 +137,9 @@ def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
     if left.draft is not right.draft:
         raise InvalidTopology(f"{node}: the two sides belong to two applications; join inside one Topology")
     if left.node == right.node:
-        raise InvalidTopology(f"{node}: {left.node} is joined with itself; give one side a step or another source")
+        raise InvalidTopology(
+            f"{node}: {left.node} is joined with itself; put a select() on one side, or join another source"
+        )
     if left.key_type != right.key_type:
         raise InvalidTopology(
             f"{node}: the key of {left.node} is {left.key_type}, of {right.node} {right.key_type}, so equal keys may not "

@@ -128,7 +128,7 @@ class Fold(Enum):
 
 
 class Number(Enum):
-    """Type of an aggregate's result. LONG and DOUBLE are numpy names of eight bytes, little-endian, as most aggregates do."""
+    """Type of an aggregate's result. The values of LONG and DOUBLE are numpy names of eight-byte little-endian types."""
 
     LONG = "<i8"
     DOUBLE = "<f8"

@@ -1,4 +1,4 @@
-"""A stream that is supervised while its broker is away: the real instance, which ends before it starts Spark."""
+"""Supervision of a stream whose broker is away, with the real instance, which ends before it starts Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def task(_outside_of_a_worker: None, away: EmbeddedBroker, tmp_path: Path, monke
     return Task(RealBench(settings, files, "patient_monitoring"), max_restarts=1)
 
 
-def test_should_wait_for_an_absent_broker_at_no_cost_and_go_on_a_moment_after_it_is_back(
+def test_should_wait_for_an_absent_broker_without_spending_the_budget_and_continue_when_it_returns(
     task: Task, away: EmbeddedBroker
 ) -> None:
     bench = task.bench
@@ -107,9 +107,7 @@ async def _back_after(trigger: BrokerTrigger, away: EmbeddedBroker) -> float:
     return time.monotonic() - back
 
 
-def test_should_launch_without_the_part_of_the_brokers_that_stays_away(
-    task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_should_launch_when_only_some_of_the_brokers_stay_away(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidemark.kafka import availability
 
     partial = availability.Outage("no broker leads pulse[0]", is_partial=True)

@@ -1,4 +1,4 @@
-"""What the tasks of the DAGs that change an application do, on a real broker; and the order that they come in."""
+"""The tasks of the DAGs that change an application, and their order, on a real broker."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_should_plan_hold_change_relaunch_and_report(app):
 
 
 @pytest.mark.broker
-def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
+def test_should_release_the_hold_and_fail_when_the_change_fails(app, monkeypatch):
     context = asked("upgrade", app, **UPGRADED)
     planned(context)
     approve(context)
@@ -117,7 +117,7 @@ def refused(*_):
 
 
 @pytest.mark.broker
-def test_should_fail_for_good_with_the_reasons_where_it_is_refused(app):
+def test_should_fail_without_retries_and_give_the_reasons_when_the_change_is_refused(app):
     with pytest.raises(AirflowFailException, match="--rename n=NEW"):
         planned(asked("upgrade", app, rename=[], drop=[], add=[]))
     with pytest.raises(AirflowFailException, match="tidemark upgrade plan"):
@@ -129,21 +129,21 @@ def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     assert "3 tasks instead of [2]" in planned(asked("rescale", app, tasks=3))
-    reset = asked("offsets_reset", app, when=1, **RESET)
+    reset = asked("reset", app, when=1, **RESET)
     assert "offsets to earliest, state: empty" in planned(reset)
     approve(reset)
     changes.change(reset)
-    assert "records are processed again" not in planned(asked("offsets_reset", app, when=2, **RESET))
+    assert "records are processed again" not in planned(asked("reset", app, when=2, **RESET))
     with pytest.raises(AirflowFailException, match="time"):
-        planned(asked("offsets_reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
+        planned(asked("reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
 
 
 @pytest.mark.broker
-def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
+def test_should_write_a_lost_changelog_again(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     delete(app, f"{app.name}-n-changelog")
-    context = asked("changelog_repair", app, **REPAIR)
+    context = asked("repair", app, **REPAIR)
     summary = planned(context)
     assert (
         f"`0_0/n`, compared with {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
@@ -159,11 +159,11 @@ def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path, monkeypatch):
+def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the_plan(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
-    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     planned(context)
     offsets = cases.case_of(context).folder.read("plan.json")["offsets"]
     app.feed(300)
@@ -171,7 +171,7 @@ def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path
     for _ in range(2):  # Tried again, it finds what is done.
         changes.change(context)
     assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
-    again = asked("offsets_reset", app, when=1, **{**RESET, "state": "keep"})
+    again = asked("reset", app, when=1, **{**RESET, "state": "keep"})
     planned(again)
     assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
 
@@ -181,15 +181,15 @@ def committed(app):
     return app.last_records(), description(app)
 
 
-@pytest.fixture(params=["upgrade", "rescale", "offsets_reset", "changelog_repair"])
+@pytest.fixture(params=["upgrade", "rescale", "reset", "repair"])
 def change(request, app, tmp_path, monkeypatch):
     """A run of each kind, planned, that would change something; and what deploys another topology meanwhile."""
     kind = request.param
-    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "offsets_reset": RESET, "changelog_repair": REPAIR}[kind]
+    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "reset": RESET, "repair": REPAIR}[kind]
     if kind != "upgrade":
         app.module = app.for_commands(tmp_path, monkeypatch)
         write(app, tmp_path, "version_one({name!r})")
-    if kind == "changelog_repair":
+    if kind == "repair":
         delete(app, f"{app.name}-n-changelog")
     context = asked(kind, app, **params)
     planned(context)
@@ -202,7 +202,7 @@ def change(request, app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
+def test_should_stop_and_change_nothing_when_nobody_has_approved(app, change):
     context, _ = change
     before = committed(app)
 
@@ -225,7 +225,7 @@ def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
 
 
 @pytest.mark.broker
-def test_should_refuse_the_answer_of_a_user_who_may_not_give_it(app, change, monkeypatch):
+def test_should_refuse_an_answer_when_its_user_may_not_approve(app, change, monkeypatch):
     context, _ = change
     monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada", "7"]')
     assert [user["id"] for user in ask(context)["assigned_users"]] == ["ada", "7"]
@@ -282,7 +282,7 @@ def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(ap
 
 
 @pytest.mark.broker
-def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_else(app, change):
+def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(app, change):
     context, _ = change
     approve(context)
     folder = cases.case_of(context).folder
@@ -296,13 +296,11 @@ def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_
 
 
 @pytest.mark.broker
-def test_a_reset_should_be_refused_where_it_would_process_records_again_that_nobody_was_told_of(
-    app, tmp_path, monkeypatch
-):
+def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did_not_show(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
-    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     assert "are never processed" in planned(context)
     approve(context)
     app.feed(300)
@@ -315,10 +313,10 @@ def test_a_reset_should_be_refused_where_it_would_process_records_again_that_nob
 
 
 @pytest.mark.broker
-def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_failed(app, tmp_path, monkeypatch):
+def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
-    context = asked("offsets_reset", app, **RESET)
+    context = asked("reset", app, **RESET)
     planned(context)
     approve(context)
     cases.fence(context)
@@ -339,7 +337,7 @@ def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_
 
 @pytest.mark.broker
 @pytest.mark.airflow
-def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
+def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("dry"))
     app.feed(100)
     app.run()
@@ -354,8 +352,8 @@ def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
 
 @pytest.mark.broker
 @pytest.mark.airflow
-@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset", "changelog_repair"])
-def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothing(kind, operations, admin, unique):
+@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "reset", "repair"])
+def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_by_hand(kind, operations, admin, unique):
     app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
     app.feed(100)
     app.run()
@@ -367,7 +365,7 @@ def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothin
     own = {
         "upgrade": {"add": ["n.most=0"]},
         "rescale": {"tasks": 3},
-        "changelog_repair": {"stores": ["n"]},
+        "repair": {"stores": ["n"]},
     }.get(kind, {})
     before, stores = committed(app), app.counts()
     params = {"topology": app.module, "reason": "to see", "dry_run": False, **own}

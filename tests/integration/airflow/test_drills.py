@@ -1,4 +1,4 @@
-"""What the tasks of `restore_drill` and `drill_age_check` say of an application that cannot have passed a drill."""
+"""The verdicts of `restore_drill` and `drill_age_check` on an application that cannot have passed a drill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def app(settings, admin, unique):
     return CountingApp(settings, admin, unique("undrilled"))
 
 
-def test_should_skip_an_application_that_has_never_run_and_go_by_the_drills_of_one_that_has(app, tmp_path, monkeypatch):
+def test_should_skip_an_application_that_has_never_run_and_judge_one_that_has_by_its_drills(app, tmp_path, monkeypatch):
     module = app.for_commands(tmp_path, monkeypatch)
     with pytest.raises(AirflowSkipException, match="not enough evidence"):
         drill_and_conclude(module, 0, 1.0, no_figures)
@@ -58,7 +58,7 @@ def test_should_skip_an_application_that_has_never_run_and_go_by_the_drills_of_o
     assert (old.verdict, "no drill has ever passed" in old.message) == (Verdict.FAILED, True)
 
 
-def test_should_skip_an_application_that_keeps_nothing_a_savepoint_holds(app, tmp_path, monkeypatch):
+def test_should_skip_an_application_when_no_savepoint_could_hold_its_stores(app, tmp_path, monkeypatch):
     module = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{module}.py").write_text(IN_MEMORY.format(name=app.name))
     with pytest.raises(AirflowSkipException, match="not enough evidence"):
@@ -68,7 +68,7 @@ def test_should_skip_an_application_that_keeps_nothing_a_savepoint_holds(app, tm
     assert "(n: in memory): there is nothing to rebuild" in found.message
 
 
-def test_should_hand_on_what_was_compared_of_each_store_also_where_that_was_nothing(app, tmp_path, monkeypatch):
+def test_should_push_how_many_keys_were_compared_of_each_store_even_when_none_were(app, tmp_path, monkeypatch):
     module = app.for_commands(tmp_path, monkeypatch)
     app.feed(50, keys=20)
     app.run()

@@ -1,4 +1,4 @@
-"""`history_cleanup` run whole by Airflow, on its own database."""
+"""The DAG `history_cleanup`, run as a whole by Airflow on its own database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def past(tmp_path: Path, mark: str) -> Past:
     return Past(settings, environment)
 
 
-def test_should_say_what_is_old_then_remove_it_and_never_what_airflow_knows_of_a_stream(past: Past) -> None:
+def test_should_list_old_history_then_remove_it_but_keep_what_airflow_knows_of_a_stream(past: Past) -> None:
     facts = FactsDatabase(past.settings)
     write_event(facts, Event(EventKind.STATE, "app", "1", 0, 5, {}))
     ended, said = past.run(dry_run=True)

@@ -1,4 +1,4 @@
-"""A hold, with real instance processes: nothing is launched while it lies there, and the stream's task waits."""
+"""A hold, with real instance processes: nothing is launched while it exists, and the stream's task waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def test_should_stop_every_instance_and_launch_none_until_released(make_bench: C
     await_running(var_dir, app, (0, 1), 15)
 
 
-def test_should_kill_an_instance_that_does_not_listen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_kill_an_instance_that_ignores_the_request_to_stop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidemark.supervision.stop_under_hold.STOP_GRACE_S", 1.0)
     bench.order(deaf=True)
     launch_or_adopt(bench.files, bench.command)
@@ -56,7 +58,7 @@ def test_should_kill_an_instance_that_does_not_listen(bench: Bench, monkeypatch:
     assert bench.living() == []
 
 
-def test_should_wait_in_the_task_and_relaunch_without_using_the_budget(task: Task) -> None:
+def test_should_wait_in_the_task_and_relaunch_without_spending_the_restart_budget(task: Task) -> None:
     bench = task.bench
     assert isinstance(task.step(), StreamTrigger)
     bench.await_state("RUNNING")

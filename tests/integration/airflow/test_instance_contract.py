@@ -1,4 +1,4 @@
-"""What an instance owes its supervisor, held against the fake that other tests use and against the real one."""
+"""The contract between an instance and its supervisor, checked on the fake that other tests use and on the real one."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def program(request: pytest.FixtureRequest) -> Program:
     return made
 
 
-def test_should_say_who_it_is_and_end_by_the_exit_codes_of_rule_22(program: Program) -> None:
+def test_should_identify_itself_and_end_with_the_documented_exit_codes(program: Program) -> None:
     program.make_ready()
     launched = launch_or_adopt(program.files, program.command).seen.launch
     assert launched is not None
@@ -189,7 +189,7 @@ def test_should_end_cleanly_on_sigterm(program: Program) -> None:
     assert last.state == InstanceState.NOT_RUNNING
 
 
-def test_should_refuse_with_one_line_that_names_the_cause(program: Program) -> None:
+def test_should_refuse_with_one_line_that_names_the_cause_when_it_cannot_start(program: Program) -> None:
     program.make_refuse()
     launch_or_adopt(program.files, program.command)
     assert program.exit_code(START_S) == ExitCode.REFUSED

@@ -1,4 +1,4 @@
-"""Audits in a real Airflow: however many there are, a stream that is to be launched waits behind none of them."""
+"""Audits in a real Airflow: a stream is launched without waiting for them, however many there are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=
 
 @pytest.mark.airflow
 @pytest.mark.timeout(300)
-def test_a_stream_should_be_launched_while_more_audits_wait_than_there_are_workers(
+def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tmp_path / "done"

@@ -1,4 +1,4 @@
-"""DAGs of operations run whole by Airflow, over a real broker: what they say is what their tasks end as."""
+"""The DAGs of operations, run as a whole by Airflow on a real broker: tasks end as the verdicts say."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def a_group(name, committed, operations, admin):
     return operations.topology(name)
 
 
-def test_the_tasks_of_a_check_should_end_as_its_verdicts_say(operations, admin, unique):
+def test_should_end_each_task_of_a_check_as_its_verdict_says(operations, admin, unique):
     level, lost, unknown = (
         a_group(unique(name), committed, operations, admin)
         for name, committed in (("level", 3), ("lost", 9), ("unknown", None))
@@ -135,7 +135,7 @@ def test_the_tasks_of_a_check_should_end_as_its_verdicts_say(operations, admin, 
     ]
 
 
-def test_a_savepoint_should_be_taken_read_back_and_old_ones_let_go(operations, admin, unique):
+def test_should_take_a_savepoint_verify_it_and_expire_old_ones(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("saved"))
     app.feed(300)
     app.run()
@@ -158,7 +158,7 @@ def test_a_savepoint_should_be_taken_read_back_and_old_ones_let_go(operations, a
     assert said.finding.evidence["tasks"] == len(tasks)
 
 
-def test_a_look_at_retention_should_keep_a_sample_of_the_stores_sizes(operations, admin, unique):
+def test_should_keep_a_sample_of_store_sizes_when_retention_is_checked(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("grown"))
     app.feed(100)
     app.run()
@@ -178,7 +178,7 @@ def compaction_dag():
     return dag_file.dag
 
 
-def test_a_check_that_failed_should_fail_its_run_though_nothing_was_to_be_set(operations, admin, unique):
+def test_should_fail_the_run_of_a_failed_check_even_when_there_is_nothing_to_set(operations, admin, unique):
     fine, never_compacted = (CountingApp(operations.settings, admin, unique(name)) for name in ("fine", "dirty"))
     for app in (fine, never_compacted):
         app.feed(10)
@@ -199,7 +199,7 @@ def test_a_check_that_failed_should_fail_its_run_though_nothing_was_to_be_set(op
 
 
 @pytest.mark.parametrize(("named", "asked"), [('["ada", "grace"]', ["ada", "grace"]), ("[]", [])])
-def test_should_ask_those_who_may_approve_where_settings_name_them(named, asked, monkeypatch):
+def test_should_ask_only_the_approvers_when_the_settings_name_them(named, asked, monkeypatch):
     monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", named)
     assert [user["id"] for user in compaction_dag().get_task("approval").assigned_users or []] == asked
 
@@ -235,7 +235,7 @@ def altered(operations, admin, unique, monkeypatch):
     )  # fmt: skip
 
 
-def test_what_was_approved_should_be_set_once_and_nothing_else(altered):
+def test_should_set_once_what_was_approved_and_nothing_else(altered):
     with pytest.raises(AirflowSkipException, match="the parameter apply is off"):
         altered.found(altered.run(apply=False))
     first = altered.run()
@@ -255,7 +255,7 @@ def test_what_was_approved_should_be_set_once_and_nothing_else(altered):
     assert {d["topic"] for d in altered.found(altered.run())} == {altered.topics[0]}
 
 
-def test_topic_settings_that_nobody_approved_should_not_be_set(altered, monkeypatch):
+def test_should_not_set_topic_settings_when_nobody_has_approved_them(altered, monkeypatch):
     run = altered.run()
     found = altered.found(run)
 

@@ -1,4 +1,4 @@
-"""A stream in a real Airflow, through spark-submit, with a fake instance: kill everything, there is always one."""
+"""A stream in a real Airflow, through spark-submit, with a fake instance: whatever is killed, one instance runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ pauses = pauses_dag(lambda: {{dag.dag_id: Topology.application_id, "stream__nobo
 @pytest.mark.airflow
 @pytest.mark.crash
 @pytest.mark.timeout(420)
-def test_should_keep_exactly_one_instance_whatever_is_killed_and_show_no_secret(
+def test_should_keep_exactly_one_instance_and_show_no_secret_whatever_is_killed(
     bench: Bench, spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = tmp_path / "hold"

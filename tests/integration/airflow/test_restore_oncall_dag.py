@@ -1,4 +1,4 @@
-"""How `restore_oncall` is wired: who may say yes, what silence means, and what runs when a step fails."""
+"""The wiring of `restore_oncall`: who may approve, what no answer means, and what runs when a step fails."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def planned(context: dict[str, Any]) -> None:
 
 
 @pytest.mark.broker
-def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], stopped: list[str]) -> None:
+def test_should_not_stop_the_instances_to_roll_back_a_restore_that_never_began(
+    context: dict[str, Any], stopped: list[str]
+) -> None:
     with pytest.raises(AirflowSkipException):
         oncall.roll_back(context)
     assert stopped == []
@@ -117,7 +119,7 @@ def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], s
 
 
 @pytest.mark.broker
-def test_should_stop_nothing_that_nobody_approved(context: dict[str, Any], stopped: list[str]) -> None:
+def test_should_stop_no_instance_when_nobody_has_approved(context: dict[str, Any], stopped: list[str]) -> None:
     planned(context)
     with pytest.raises(AirflowFailException, match="no user has answered for the plan of case"):
         cases.fence(context)
@@ -130,7 +132,7 @@ def test_should_stop_nothing_that_nobody_approved(context: dict[str, Any], stopp
 
 
 @pytest.mark.broker
-def test_should_stop_nothing_for_a_topology_that_was_not_planned_for(
+def test_should_stop_no_instance_when_another_topology_was_deployed_since_the_plan(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(context)
@@ -145,7 +147,7 @@ def test_should_stop_nothing_for_a_topology_that_was_not_planned_for(
 
 
 @pytest.mark.broker
-def test_should_stop_nothing_again_once_the_case_is_done(context: dict[str, Any], stopped: list[str]) -> None:
+def test_should_stop_no_instance_again_when_the_case_is_done(context: dict[str, Any], stopped: list[str]) -> None:
     planned(context)
     approve(context)
     cases.fence(context)
@@ -162,7 +164,7 @@ def test_should_stop_nothing_again_once_the_case_is_done(context: dict[str, Any]
 
 
 @pytest.mark.broker
-def test_should_want_those_back_that_ran_at_first(
+def test_should_wait_for_the_instances_that_ran_before_the_first_fence_when_it_is_cleared(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = []
@@ -178,7 +180,7 @@ def test_should_want_those_back_that_ran_at_first(
 
 
 @pytest.mark.broker
-def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
+def test_should_report_that_the_instances_do_not_run_without_waiting_for_them_again_after_a_rollback(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
@@ -271,7 +273,7 @@ def test_should_do_nothing_when_every_task_of_a_finished_run_is_cleared(
 
 
 @pytest.mark.broker
-def test_should_stop_nothing_when_a_run_that_was_rolled_back_is_cleared(
+def test_should_stop_no_instance_when_a_run_that_was_rolled_back_is_cleared(
     context: dict[str, Any], stopped: list[str]
 ) -> None:
     planned(context)
@@ -290,7 +292,7 @@ def test_should_stop_nothing_when_a_run_that_was_rolled_back_is_cleared(
 
 @pytest.mark.broker
 @pytest.mark.airflow
-def test_a_refused_dry_run_should_stop_nothing(operations: Any, admin: Any, unique: Any) -> None:
+def test_should_stop_no_instance_when_a_dry_run_is_refused(operations: Any, admin: Any, unique: Any) -> None:
     app = CountingApp(operations.settings, admin, unique("refused"))
     app.feed(10)
     asked = {"topology": operations.topology(app.name), "reason": "to see", "target": "yesterday"}
@@ -303,7 +305,7 @@ def test_a_refused_dry_run_should_stop_nothing(operations: Any, admin: Any, uniq
 
 @pytest.mark.broker
 @pytest.mark.airflow
-def test_a_failed_run_should_have_a_deadline_and_still_be_cleared(operations: Any) -> None:
+def test_should_allow_a_failed_run_with_a_deadline_to_be_cleared(operations: Any) -> None:
     file = str(project_root() / "dags" / "restore_oncall.py")
     command = [sys.executable, "-c", _CLEAR, file, "restore_oncall"]
     done = subprocess.run(command, env=operations.environment, capture_output=True, text=True, check=False)

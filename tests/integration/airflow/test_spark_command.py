@@ -67,7 +67,7 @@ def test_should_take_the_master_from_the_connection(
     assert "SPARK_LOCAL_IP" not in command.environment
 
 
-def test_should_refuse_a_driver_that_cannot_be_watched(
+def test_should_refuse_deploy_mode_cluster_because_its_driver_cannot_be_watched(
     files: InstanceFiles, spark_jars: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = {"conn_type": "spark", "host": "spark://spark-master", "extra": {"deploy-mode": "cluster"}}
@@ -76,7 +76,7 @@ def test_should_refuse_a_driver_that_cannot_be_watched(
         command_for(files)
 
 
-def test_should_keep_secrets_off_the_command_line_and_out_of_the_log(
+def test_should_keep_secrets_out_of_the_command_line_and_the_log(
     files: InstanceFiles, spark_jars: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = command_for(files, spark_extra_conf={"spark.ssl.keyPassword": SECRET})
@@ -89,7 +89,7 @@ def test_should_keep_secrets_off_the_command_line_and_out_of_the_log(
     assert stat.S_IMODE(properties.stat().st_mode) == 0o600
 
 
-def test_should_not_hand_airflows_own_keys_to_a_stream(files: InstanceFiles) -> None:
+def test_should_not_pass_airflows_own_keys_to_a_stream(files: InstanceFiles) -> None:
     inherited = {"AIRFLOW__API_AUTH__JWT_SECRET": SECRET, "_AIRFLOW_X": SECRET, "__AIRFLOW_Y": SECRET, "LANG": "C"}
     environment = instance_environment(Settings.load(), inherited)
     assert SECRET not in environment.values()

@@ -1,4 +1,4 @@
-"""What Airflow makes of `dags/`: read in a fresh interpreter, as the DAG processor does."""
+"""The DAGs that Airflow reads from `dags/`, in a fresh interpreter as in the DAG processor."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_should_make_a_dag_of_every_topology(report: Mapping[str, Any]) -> None:
     assert {f"stream__{name}" for name in names()} <= set(report["dags"])
 
 
-def test_should_load_nothing_heavy_when_parsed(report: Mapping[str, Any]) -> None:
+def test_should_import_no_heavy_module_when_parsed(report: Mapping[str, Any]) -> None:
     heavy = [m for m in report["loaded"] if any(m == h or m.startswith(f"{h}.") for h in HEAVY)]
     assert heavy == []
 
 
-def test_should_say_who_owns_a_dag_what_it_is_and_how_to_operate_it(report: Mapping[str, Any]) -> None:
+def test_should_document_owner_purpose_and_operation_of_every_dag(report: Mapping[str, Any]) -> None:
     for name in names():
         dag = report["dags"][f"stream__{name}"]
         topology = load(name)
@@ -113,7 +113,7 @@ def test_should_say_who_owns_a_dag_what_it_is_and_how_to_operate_it(report: Mapp
         assert "| stop |" in dag["doc_md"]
 
 
-def test_should_launch_by_unpausing_alone_and_never_run_twice(report: Mapping[str, Any]) -> None:
+def test_should_launch_when_unpaused_and_never_run_twice(report: Mapping[str, Any]) -> None:
     for name in names():
         dag = report["dags"][f"stream__{name}"]
         assert dag["schedule"] == "ContinuousTimetable"
@@ -151,7 +151,7 @@ def test_should_raise_an_alert_when_any_task_of_any_dag_fails_for_good(report: M
         assert dag["alerts"] == (["alert_on_time_out"] if dag["runs_s"] else []), dag_id
 
 
-def test_should_leave_workers_for_streams_and_serve_them_first(report: Mapping[str, Any]) -> None:
+def test_should_reserve_workers_for_streams_and_schedule_them_first(report: Mapping[str, Any]) -> None:
     looking_after = {
         "compaction_check", "drill_age_check", "durability_check", "exactly_once_audit", "history_cleanup", "lag_check",
         "restore_drill", "retention_check", "savepoint",
@@ -184,7 +184,7 @@ CHECKS = {
 }
 
 
-def test_should_run_checks_by_the_clock_and_one_task_per_application(report: Mapping[str, Any]) -> None:
+def test_should_run_checks_on_a_schedule_with_one_task_per_application(report: Mapping[str, Any]) -> None:
     for name, cron in CHECKS.items():
         dag = report["dags"][name]
         assert dag["cron"] == cron
@@ -196,14 +196,14 @@ def test_should_run_checks_by_the_clock_and_one_task_per_application(report: Map
         assert "docs/checks.md" in dag["doc_md"]
 
 
-def test_should_let_savepoints_go_only_once_a_new_one_was_read_back(report: Mapping[str, Any]) -> None:
+def test_should_expire_savepoints_only_after_a_new_one_is_verified(report: Mapping[str, Any]) -> None:
     dag = report["dags"]["savepoint"]
     assert dag["cron"] == "27 */6 * * *"
     assert "saved.take" in dag["tasks"]["saved.verify"]["upstream"]
     assert "saved.verify" in dag["tasks"]["saved.expire"]["upstream"]
 
 
-def test_should_change_topics_only_behind_an_approval(report: Mapping[str, Any]) -> None:
+def test_should_change_topics_only_after_an_approval(report: Mapping[str, Any]) -> None:
     dag = report["dags"]["compaction_check"]
     assert dag["params"]["apply"]["value"] is False
     assert dag["tasks"]["set_topics"]["upstream"] == ["approval"]
@@ -212,10 +212,10 @@ def test_should_change_topics_only_behind_an_approval(report: Mapping[str, Any])
     assert dag["tasks"]["done"]["upstream"] == ["compaction", "set_topics"]
 
 
-def test_should_change_an_application_only_behind_an_approval_with_its_instances_held(
+def test_should_change_an_application_only_after_an_approval_and_with_its_instances_held(
     report: Mapping[str, Any],
 ) -> None:
-    for name in ("upgrade", "rescale", "offsets_reset", "changelog_repair"):
+    for name in ("upgrade", "rescale", "reset", "repair"):
         dag = report["dags"][name]
         assert dag["params"]["dry_run"]["value"] is True, name
         assert dag["cron"] is None, name
@@ -227,14 +227,14 @@ def test_should_change_an_application_only_behind_an_approval_with_its_instances
         assert {dag["tasks"][task]["rule"] for task in ("release", "report")} == {"all_done"}, name
 
 
-def test_should_say_when_a_restore_takes_longer_than_a_stream_may_stand(report: Mapping[str, Any]) -> None:
+def test_should_set_the_deadline_of_a_restore_from_the_response_time_and_the_rto(report: Mapping[str, Any]) -> None:
     settings = Settings()
     allowed_s = settings.oncall_response_timeout_ms / 1000 + settings.rto_s
     found = {name: dag["deadlines_s"] for name, dag in report["dags"].items() if dag["deadlines_s"]}
     assert found == {"restore_oncall": [allowed_s]}
 
 
-def test_should_hold_every_operation_to_one_run_at_a_time_with_an_end_and_a_runbook(report: Mapping[str, Any]) -> None:
+def test_should_give_every_operation_one_run_at_a_time_a_timeout_and_a_runbook(report: Mapping[str, Any]) -> None:
     operations = {name: dag for name, dag in report["dags"].items() if "operations" in dag["tags"]}
     assert CHECKS.keys() <= operations.keys()
     for name, dag in operations.items():
@@ -259,6 +259,6 @@ def test_should_show_the_other_dags_when_one_topology_does_not_load(tmp_path: Pa
     assert "line 2" in message
 
 
-def test_should_shadow_no_module_of_the_standard_library() -> None:
+def test_should_not_shadow_a_module_of_the_standard_library() -> None:
     for path in (project_root() / "plugins").rglob("*.py"):
         assert path.stem not in sys.stdlib_module_names, path

@@ -48,7 +48,7 @@ def test_should_end_with_one_instance_when_many_launch_at_once(bench: Bench) -> 
     assert bench.starts() == 1
 
 
-def test_should_leave_no_gap_when_the_launcher_dies_right_after_its_fork(bench: Bench) -> None:
+def test_should_adopt_the_instance_when_the_launcher_dies_right_after_its_fork(bench: Bench) -> None:
     launch = (
         "import os, pickle, sys; from tidemark.supervision import launch;"
         "files, command = pickle.load(sys.stdin.buffer);"
@@ -65,7 +65,7 @@ def test_should_leave_no_gap_when_the_launcher_dies_right_after_its_fork(bench: 
     assert bench.starts() == 1
 
 
-def test_should_number_instances_apart(make_bench: Callable[..., Bench]) -> None:
+def test_should_launch_instances_of_different_numbers_separately(make_bench: Callable[..., Bench]) -> None:
     zero, one = make_bench(0), make_bench(1)
     for each in (zero, one):
         assert not launch_or_adopt(each.files, each.command).adopted
@@ -74,7 +74,7 @@ def test_should_number_instances_apart(make_bench: Callable[..., Bench]) -> None
     assert zero.driver().pid != one.driver().pid
 
 
-def test_should_give_each_launch_a_temporary_folder_and_remove_it_behind_a_killed_one(bench: Bench) -> None:
+def test_should_give_each_launch_a_temporary_folder_and_remove_it_after_a_kill(bench: Bench) -> None:
     def launched() -> tuple[LaunchRecord, Path]:
         record = launch_or_adopt(bench.files, bench.command).seen.launch
         bench.await_state("RUNNING")
@@ -136,13 +136,13 @@ def test_should_kill_what_does_not_stop_within_the_grace_time(bench: Bench, monk
     assert bench.living() == []
 
 
-def test_should_give_a_last_savepoint_its_time_on_top(bench: Bench) -> None:
+def test_should_add_the_time_for_a_final_savepoint_to_the_grace_time(bench: Bench) -> None:
     launched = launch_or_adopt(bench.files, replace(bench.command, leave_s=7.0)).seen.launch
     assert launched is not None
     assert f"--grace-s={STOP_GRACE_S + 7.0}" in psutil.Process(launched.pid).cmdline()
 
 
-def test_should_tell_the_driver_alone_when_it_lies_below_another_process(bench: Bench) -> None:
+def test_should_ask_only_the_driver_to_stop_when_it_is_the_child_of_another_process(bench: Bench) -> None:
     inner = bench.command
     # As spark-submit: a parent that dies at SIGTERM.
     # It passes the code on later than its child ends, as a JVM does, and must not be told to end meanwhile.
@@ -195,7 +195,7 @@ def test_should_adopt_an_instance_that_was_started_by_hand(bench: Bench) -> None
     assert by_hand.wait() == -signal.SIGKILL
 
 
-def test_should_adopt_what_airflow_remembers_when_the_files_are_lost(bench: Bench) -> None:
+def test_should_adopt_the_launch_that_airflow_remembers_when_its_files_are_lost(bench: Bench) -> None:
     launched = launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     bench.files.launch.unlink()
@@ -205,7 +205,7 @@ def test_should_adopt_what_airflow_remembers_when_the_files_are_lost(bench: Benc
     assert bench.starts() == 1
 
 
-def test_should_start_none_when_another_machine_runs_it(bench: Bench) -> None:
+def test_should_start_no_instance_when_another_machine_runs_it(bench: Bench) -> None:
     launched = launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     assert launched.seen.launch is not None
@@ -241,7 +241,7 @@ def test_should_let_the_later_of_two_copies_win(bench: Bench) -> None:
     other.wait()
 
 
-def test_should_put_a_large_log_aside(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_rotate_a_large_log(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.supervision.launch._LOG_ROTATE_BYTES", 10)
     bench.files.log.write_text("older lines\n")
     launch_or_adopt(bench.files, bench.command)

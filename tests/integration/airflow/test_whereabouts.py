@@ -1,4 +1,4 @@
-"""Where the broker says that the other copy of an instance is."""
+"""The place of the other copy of an instance, as the broker reports it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_should_name_client_and_host_of_the_member(
         member.close()
 
 
-def test_should_say_so_when_the_broker_is_away(tmp_path: Path) -> None:
+def test_should_report_that_the_place_is_unknown_when_the_broker_is_away(tmp_path: Path) -> None:
     settings = Settings.load(bootstrap_servers="127.0.0.1:1", broker_timeout_ms=500)
     unknown = where_is_it(settings, InstanceFiles(tmp_path, InstanceKey("app", 0)))
     assert unknown.is_member is None

@@ -1,4 +1,4 @@
-"""What an audit goes on from where the audit before left nothing: the changelog, as long as it tells that."""
+"""The base of an audit whose predecessor left no results: the changelog, as long as it is not compacted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.clock import wall_clock_ms
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 
 
-def test_should_go_on_from_the_changelog_and_only_where_compaction_cannot_have_taken_from_it(
+def test_should_continue_from_the_changelog_only_when_compaction_cannot_have_removed_records(
     matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"base-{uuid.uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""The DAG run by Airflow, with the real Spark job: its task ends as the verdicts say; quarantine and pages are there."""
+"""The audit's DAG, run by Airflow with the real Spark job: its task ends as the verdicts say, and writes its reports."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ def name_of(kind: str) -> str:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in CHOSEN], ids=lambda fault: fault.name)
-def test_should_catch_a_fault_with_the_expectation_that_is_for_it(matrix: Matrix, fault: Fault) -> None:
+def test_should_catch_each_fault_with_the_expectation_meant_for_it(matrix: Matrix, fault: Fault) -> None:
     found = matrix.fault(fault, name_of("fault"))
     assert found.as_wanted, found.complaints
 
 
 @pytest.mark.crash
-def test_should_report_nothing_of_an_application_that_was_killed_in_a_commit(matrix: Matrix) -> None:
+def test_should_report_no_fault_when_an_application_was_killed_during_a_commit(matrix: Matrix) -> None:
     found = matrix.healthy(4, name_of("healthy"))
     assert found.as_wanted, found.complaints

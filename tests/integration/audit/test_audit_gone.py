@@ -1,4 +1,4 @@
-"""A healthy application of which records are gone by the time of the audit, or which another topology wrote: no false alarm."""
+"""An audit reports no fault when records were deleted before it, or when another topology wrote them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expire(app: PaymentsApp, topic: str) -> int:
     return sum(ends.values())
 
 
-def test_should_report_nothing_where_records_are_gone_or_another_version_wrote_them(matrix: Matrix) -> None:
+def test_should_report_no_fault_when_records_are_deleted_or_another_version_wrote_them(matrix: Matrix) -> None:
     name = f"gone-{uuid.uuid4().hex[:8]}"
     app = PaymentsApp(matrix.settings, matrix.admin, name)
     app.feed(900)

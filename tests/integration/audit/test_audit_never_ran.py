@@ -1,4 +1,4 @@
-"""An application that has never run has nothing to audit: said at once, by the command and to the DAG."""
+"""An application that has never run has nothing to audit: command and DAG report that at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To which task and batch a record belongs: on Arrow batches, without Spark and without a broker."""
+"""The task and batch to which a record belongs, on Arrow batches, without Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_jobs.audit.reading import header_sql
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_should_take_a_dead_letters_own_headers_and_not_those_that_its_record_brought(spark):
+def test_should_read_the_headers_of_a_dead_letter_and_not_those_of_its_original_record(spark):
     rows = [
         ("produced again", [("tidemark.offset", b"7"), ("trace", b"x"), ("tidemark.offset", b"42")]),
         ("plain", [("tidemark.offset", b"43")]),

@@ -1,4 +1,4 @@
-"""The audit's own road beside the stream's: both give the same partial results, accounts and dead letters for odd records."""
+"""The audit's computation and the stream's give the same partial results, accounts and dead letters for odd records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _timestamp():
 
 
 @pytest.mark.parametrize("windows", [None, tumbling("1m"), hopping("1m", "25s"), hopping("10s", "3s")], ids=str)
-def test_both_roads_should_give_the_same(spark: SparkSession, records: str, windows) -> None:
+def test_should_compute_the_same_in_the_stream_and_in_the_recomputation(
+    spark: SparkSession, records: str, windows
+) -> None:
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT, x BIGINT, y DOUBLE", key="id", timestamp="at")
     grouped = stream.filter("coalesce(x, 1) >= 0").select("coalesce(x, 1) * 2 AS twice", "y").group_by_key()
@@ -118,7 +120,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
     assert keyless == sum(row["rows"] for row in stream_rows if row["status"] == Status.NO_KEY) > 4
 
 
-def test_changelog_values_should_be_read_bit_by_bit(spark: SparkSession) -> None:
+def test_should_decode_changelog_values_exactly(spark: SparkSession) -> None:
     topology = Topology("app")
     grouped = topology.stream("in", schema="id STRING, x BIGINT, y DOUBLE", key="id").group_by_key()
     grouped.windowed_by(tumbling("1m")).aggregate(n="count(*)", low="min(y)", s="sum(x)", store="s").to("out")

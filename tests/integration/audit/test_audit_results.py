@@ -1,4 +1,4 @@
-"""How the records of a topic are told apart and compared: on rows at hand, with Spark and without a broker."""
+"""The comparison of a topic's records with the expected results, with Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULTS = (
 )
 
 
-def test_should_see_copies_the_newest_and_what_goes_back(spark: SparkSession) -> None:
+def test_should_find_repeated_results_results_that_go_back_and_the_newest_of_each_key(spark: SparkSession) -> None:
     topology = Topology("app")
     grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
     grouped.aggregate(n="count(*)", low="min(x)", store="s").to("out")
@@ -54,7 +54,7 @@ def test_should_see_copies_the_newest_and_what_goes_back(spark: SparkSession) ->
     assert {row.offset for row in found if row.is_back} == {14, 16}
 
 
-def test_should_find_the_last_value_of_each_key_and_pass_over_what_compaction_took(spark: SparkSession) -> None:
+def test_should_find_the_last_value_of_each_key_and_ignore_what_compaction_removed(spark: SparkSession) -> None:
     rows = [
         # key, role, offset, newest found, newest expected, found, expected, equal, compacted
         ("agrees", "update", 1, True, True, None, None, True, False),
@@ -89,7 +89,7 @@ def test_should_find_the_last_value_of_each_key_and_pass_over_what_compaction_to
     assert len(found) == 7
 
 
-def test_should_count_all_of_a_suite_in_one_job_and_tell_a_broken_check_apart(spark: SparkSession) -> None:
+def test_should_run_a_whole_suite_in_one_job_and_distinguish_a_broken_check(spark: SparkSession) -> None:
     frame = spark.range(40_000).selectExpr("id", "id % 10 AS digit").persist()
     frame.count()
     holds, fails, breaks = (
@@ -112,7 +112,7 @@ def test_should_count_all_of_a_suite_in_one_job_and_tell_a_broken_check_apart(sp
     frame.unpersist()
 
 
-def test_should_size_the_session_for_an_audit_and_leave_it_as_it_was(spark: SparkSession) -> None:
+def test_should_size_the_session_for_an_audit_and_restore_its_settings_afterwards(spark: SparkSession) -> None:
     names = ("spark.sql.shuffle.partitions", "spark.sql.inMemoryColumnarStorage.compressed")
 
     def seen() -> list[str | None]:

@@ -1,4 +1,4 @@
-"""An audit of sinks whose keys say their windows: nothing to complain about, and a key of another window is found."""
+"""An audit of sinks with windowed keys: it reports no fault, and finds a key of another window."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tidemark.settings import Settings
 
 @pytest.mark.broker
 @pytest.mark.parametrize("name", ["hot", "wide"])
-def test_should_verify_the_output_of_the_peer_and_report_it(name: str, tmp_path: Path) -> None:
+def test_should_verify_and_report_the_output_of_the_compared_system(name: str, tmp_path: Path) -> None:
     if peer.compiler() is None:
         pytest.skip("there is no javac")
     settings = Settings.load()

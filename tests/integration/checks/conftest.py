@@ -1,4 +1,4 @@
-"""A broker whose cleaner and whose deletion of old segments come round every moment, not every quarter of a minute."""
+"""A broker whose log cleaner and retention run all the time, and not every 15 seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compaction check on a real broker whose cleaner is held up by a setting, and works once that is set right."""
+"""The compaction check on a real broker whose cleaner is delayed by a setting, and works once that is corrected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def app(eager, eager_admin, unique):
     return CountingApp(eager, eager_admin, unique("dirty"), topology=kept)
 
 
-def test_should_name_the_setting_that_holds_the_cleaner_up_and_see_it_mended(
+def test_should_name_the_setting_that_delays_the_cleaner_and_pass_once_it_is_corrected(
     app, eager_admin, eager_broker, alter_topic
 ):
     changelog = f"{app.name}-n-changelog"
@@ -110,7 +110,7 @@ def test_should_not_judge_what_an_open_transaction_hides(app):
     assert check_compaction(app.plan, app.settings, "dirty")[0].verdict is Verdict.OK
 
 
-def test_should_say_how_much_was_looked_at(app):
+def test_should_report_how_much_was_scanned(app):
     app.feed(2000)
     app.run()
     (finding,) = check_compaction(app.plan, app.settings, "dirty", CompactionLook(scanned_offsets=100))
@@ -118,7 +118,7 @@ def test_should_say_how_much_was_looked_at(app):
     assert all(0 < p["scanned_records"] < 100 < p["offsets"] for p in finding.evidence["partitions"].values())
 
 
-def test_should_refuse_a_folder_that_is_no_brokers(app, tmp_path):
+def test_should_refuse_a_folder_that_is_not_the_log_folder_of_a_broker(app, tmp_path):
     app.feed(10)
     app.run()
     with pytest.raises(PreflightFailed, match="is not a broker's log folder"):

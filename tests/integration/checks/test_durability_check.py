@@ -29,7 +29,7 @@ def seen(plan, settings):
     return {finding.subject: finding for finding in check_durability(plan, settings)}
 
 
-def test_a_single_broker_should_be_a_warning_and_no_failure(settings, admin, unique):
+def test_should_warn_and_not_fail_when_there_is_a_single_broker(settings, admin, unique):
     app = CountingApp(settings, admin, unique("durable"))
     running = []
 
@@ -62,7 +62,7 @@ def weaker_counting(name):
     return topology
 
 
-def test_an_instance_that_waits_for_less_than_the_topology_states_should_fail(settings, admin, unique):
+def test_should_fail_when_an_instance_waits_for_fewer_replicas_than_the_topology_states(settings, admin, unique):
     app = CountingApp(settings, admin, unique("weaker"), topology=weaker_counting)
     stated = {"1": app.plan, "all": replace(app.plan, acks=Acks.ALL), "0": replace(app.plan, acks=Acks.NONE)}
     running = {}
@@ -85,7 +85,9 @@ def test_an_instance_that_waits_for_less_than_the_topology_states_should_fail(se
     assert {row.key.decode(): json.loads(row.value)["n"] for each in rows for row in each} == app.expected
 
 
-def test_a_leader_should_take_outputs_that_wait_for_no_other_replica(cluster, unique, tmp_path, alter_topic_of):
+def test_should_not_require_min_insync_replicas_for_outputs_that_do_not_wait_for_them(
+    cluster, unique, tmp_path, alter_topic_of
+):
     settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
     plan = weaker_counting(unique("thin")).plan()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
@@ -109,7 +111,7 @@ def on_three(cluster, unique, tmp_path):
     return plan, settings, admin
 
 
-def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_without(
+def test_should_pass_when_the_tolerated_broker_failures_hold_and_refuse_when_they_do_not(
     cluster, unique, tmp_path, alter_topic_of
 ):
     settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
@@ -139,13 +141,13 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
     assert wait_until(lambda: not refusal(plan, settings, admin), 15)
 
 
-def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
+def test_should_fail_when_one_broker_is_not_enough_for_the_topology(settings, admin, unique):
     plan = replace(counting(unique("tolerating")).plan(), tolerated_broker_failures=1)
     with pytest.raises(PreflightFailed, match="lower `tolerated_broker_failures` of the topology"):
         ensure_user_topics(plan, settings, admin)
 
 
-def test_a_stopped_replica_of_three_should_be_named_until_it_is_back(cluster, on_three, alter_topic_of):
+def test_should_name_a_stopped_replica_until_it_is_back(cluster, on_three, alter_topic_of):
     plan, settings, admin = on_three
     changelog, commits = f"{plan.application_id}-n-changelog", f"{plan.application_id}-commits"
     alter_topic_of(admin)(changelog, min_insync_replicas="3")

@@ -1,4 +1,4 @@
-"""Durability rehearsed on three brokers: what was acknowledged and is gone stands beside what the check had said.
+"""Durability rehearsed on three brokers: the loss of acknowledged records is compared with what the check predicted.
 
 Stages of 40 records go to the outputs and to the changelog of one application per profile, by the product's own producers:
 while all is well, while the other replicas lag (frozen), and while the leader answers nothing either. Then it is killed.
@@ -85,7 +85,7 @@ LAGGING = [
 
 
 @pytest.mark.parametrize("rows", [LEADER_LOST, ALL_LOST, LAGGING], ids=["leader", "all", "lagging"])
-def test_the_tables_of_the_docs_should_have_what_is_rehearsed(rows):
+def test_should_list_in_the_docs_every_loss_that_is_rehearsed(rows):
     assert "\n".join(map(str, rows)) in DOCS.read_text()
 
 
@@ -145,7 +145,7 @@ def compare(expected: list[Row], findings: list[Finding], rehearsal: Rehearsal) 
 
 
 @pytest.mark.broker
-def test_a_leader_lost_with_its_disk_should_cost_what_the_check_had_said(rehearse, three):
+def test_should_lose_what_the_check_predicted_when_a_leader_loses_its_disk(rehearse, three):
     rehearsal = rehearse(PROFILES)
     before = [found[ONE] for found in rehearsal.verdicts()]
     write_to_a_leader_that_goes(rehearsal)
@@ -158,7 +158,7 @@ def test_a_leader_lost_with_its_disk_should_cost_what_the_check_had_said(rehears
 
 
 @pytest.mark.broker
-def test_all_brokers_killed_should_cost_what_the_check_had_said(rehearse, three):
+def test_should_lose_what_the_check_predicted_when_all_brokers_are_killed(rehearse, three):
     rehearsal = rehearse(PROFILES)
     before = [found[ALL] for found in rehearsal.verdicts()]
     write_to_a_leader_that_goes(rehearsal)
@@ -170,7 +170,7 @@ def test_all_brokers_killed_should_cost_what_the_check_had_said(rehearse, three)
 
 
 @pytest.mark.broker
-def test_a_leader_lost_while_a_replica_lags_should_cost_what_the_check_had_said(rehearse, three):
+def test_should_lose_what_the_check_predicted_when_a_leader_is_lost_while_a_replica_lags(rehearse, three):
     rehearsal = rehearse([FINE, TWO_COPIES])
     before = rehearsal.verdicts()
     assert before[1]["producers"].evidence["acknowledged_by_one"]

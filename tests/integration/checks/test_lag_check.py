@@ -1,4 +1,4 @@
-"""The lag check on a real broker: each bad state is brought about, named, mended, and then said to be right."""
+"""The lag check on a real broker: each bad state is caused, reported, corrected, and then found to be right."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def group(settings, admin, unique):
     return Group(unique("lagging"), settings, admin)
 
 
-def test_should_tell_a_stopped_group_and_a_stalled_one_from_one_that_moves(group):
+def test_should_distinguish_stopped_and_stalled_groups_from_one_that_makes_progress(group):
     group.produce(10)
     assert group.lag().verdict is Verdict.NOT_ENOUGH_EVIDENCE
     group.commit(2)
@@ -96,7 +96,7 @@ def test_should_tell_a_stopped_group_and_a_stalled_one_from_one_that_moves(group
     assert group.lag().verdict is Verdict.OK
 
 
-def test_should_say_that_a_group_stands_behind_what_was_deleted(group):
+def test_should_report_a_group_whose_committed_offset_is_below_the_first_record(group):
     group.produce(10)
     group.commit(2)
     place = ClientPartition(f"{group.name}-in", 0, 6)
@@ -108,7 +108,7 @@ def test_should_say_that_a_group_stands_behind_what_was_deleted(group):
     assert group.lag().verdict is Verdict.OK
 
 
-def test_should_not_take_an_application_whose_group_is_gone_for_one_that_never_committed(settings, admin, unique):
+def test_should_not_mistake_an_application_whose_group_expired_for_one_that_never_committed(settings, admin, unique):
     app = CountingApp(settings, admin, unique("forgotten"))
     app.feed(50)
     app.run()
@@ -141,7 +141,7 @@ def is_deleted(admin, group):
     return True
 
 
-def test_should_judge_what_it_sees_now_while_the_database_is_away(group, tmp_path):
+def test_should_judge_by_the_current_sample_when_the_database_is_away(group, tmp_path):
     group.produce(10)
     group.commit(12)
     away = tmp_path / "no-folder"
@@ -155,7 +155,7 @@ def test_should_judge_what_it_sees_now_while_the_database_is_away(group, tmp_pat
     assert "judged by this sample alone" in seen["samples"].message
 
 
-def test_should_name_the_transaction_that_holds_readers_back(group):
+def test_should_name_the_open_transaction_that_blocks_read_committed_readers(group):
     group.produce(3)
     group.commit(3)
     name = f"{group.name}-loader"
@@ -179,7 +179,7 @@ def test_should_name_the_transaction_that_holds_readers_back(group):
     ]
 
 
-def test_the_command_should_end_with_1_when_something_failed_and_keep_its_history(
+def test_should_end_the_command_with_1_and_keep_its_history_when_a_verdict_is_failed(
     group, settings, monkeypatch, tmp_path
 ):
     module = group.name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""What waits for an instance, on a real broker: only its own partitions, and only what it could read."""
+"""The unread input of an instance, on a real broker: only its own partitions, and only readable records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commit(settings, plan, offsets):
     consumer.close()
 
 
-def test_should_count_what_waits_in_its_own_partitions(settings, plan):
+def test_should_count_the_unread_input_of_its_own_partitions(settings, plan):
     zero, one = (TopicPartition(plan.subtopologies[0].lead.topic, number) for number in (0, 1))
     assert waiting_input(plan, settings, [zero, one]) == Input(10, 0)
     commit(settings, plan, {0: 5, 1: 2})

@@ -61,7 +61,7 @@ def fill(app, ago_ms, monkeypatch):
     app.run()
 
 
-def test_should_find_windows_that_a_retention_too_short_has_deleted(app, eager_admin, alter_topic, monkeypatch):
+def test_should_find_windows_that_too_short_a_retention_has_deleted(app, eager_admin, alter_topic, monkeypatch):
     changelog = f"{app.name}-n-changelog"
     judge = partial(check_retention, app.plan, app.settings, "kept")
 
@@ -93,14 +93,14 @@ def test_should_find_windows_that_a_retention_too_short_has_deleted(app, eager_a
     assert "they are deleted there and would be lost with the disk; run `tidemark savepoint take kept`" in gone.message
 
 
-def test_should_not_call_a_store_right_before_anything_is_committed(app, eager_admin):
+def test_should_give_no_ok_for_a_store_before_anything_is_committed(app, eager_admin):
     preflight(app.plan, app.settings, eager_admin)
     (unknown,) = check_retention(app.plan, app.settings, "kept")
     assert unknown.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert "no task has committed a record yet" in unknown.message
 
 
-def test_no_check_should_call_an_application_right_that_has_never_run(app):
+def test_should_give_no_ok_in_any_check_when_an_application_has_never_run(app):
     for found in (
         check_retention(app.plan, app.settings, "kept"),
         check_compaction(app.plan, app.settings, "kept"),
@@ -111,7 +111,7 @@ def test_no_check_should_call_an_application_right_that_has_never_run(app):
         assert f"there is no topic {app.name}-commits; start an instance" in found[0].message
 
 
-def test_should_count_what_the_topic_still_holds_of_windows_past_retention(app, monkeypatch):
+def test_should_count_records_of_expired_windows_that_the_topic_still_holds(app, monkeypatch):
     fill(app, 30 * MINUTE, monkeypatch)
     fill(app, 0, monkeypatch)
     (finding,) = check_retention(app.plan, app.settings, "kept")

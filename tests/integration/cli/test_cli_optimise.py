@@ -1,4 +1,4 @@
-"""`tidemark optimise`: what it tells of a topology, and a small measured run on real brokers with real instances."""
+"""`tidemark optimise`: its report on a topology, and a small measured run on real brokers with real instances."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def views(topology):
     return topology.stream("views", schema="user STRING, page STRING, ms INT", key="user")
 
 
-def test_should_tell_what_merges_and_what_is_saved():
+def test_should_report_which_topics_merge_and_what_that_saves():
     summary = run("plan", "measured").splitlines()
     assert summary[1:] == [
         "  merges   measured-by-page-again-repartition into measured-by-page-repartition",
@@ -60,23 +60,23 @@ def test_should_tell_what_merges_and_what_is_saved():
     ]
 
 
-def test_should_say_so_where_nothing_changes_and_measure_nothing(monkeypatch):
+def test_should_report_that_nothing_changes_without_measuring(monkeypatch):
     monkeypatch.setattr(measure, "measure", lambda *_, **__: pytest.fail("nothing to measure"))
     assert "changes nothing" in run("measure", "clicks")
 
 
-def test_should_refuse_a_topology_that_was_made_before():
+def test_should_refuse_a_topology_that_is_built_once_at_import():
     load("ready_made", optimised=False)
     with pytest.raises(InvalidTopology, match=r"create it inside of topology\(\)"):
         load("ready_made", optimised=True)
 
 
-def test_should_decide_for_one_load_only():
+def test_should_optimise_only_the_load_that_asks_for_it():
     assert load("measured", optimised=True).is_optimised
     assert not load("measured").is_optimised
 
 
-def test_should_follow_what_merges_because_its_source_merged():
+def test_should_merge_repartition_topics_whose_sources_have_merged():
     def build(topology):
         for name in ("a", "b"):
             by_page = views(topology).repartition("page", name)
@@ -87,7 +87,7 @@ def test_should_follow_what_merges_because_its_source_merged():
     )  # fmt: skip
 
 
-def test_should_not_take_repartitions_of_other_records_or_keys_for_equal():
+def test_should_not_merge_repartitions_of_different_records_or_keys():
     def build(topology):
         stream = views(topology)
         stream.group_by("page", name="a").count(store="a")
@@ -98,7 +98,7 @@ def test_should_not_take_repartitions_of_other_records_or_keys_for_equal():
     assert difference_of(build).is_empty
 
 
-def test_should_find_equal_repartitions_behind_a_stateful_node():
+def test_should_merge_equal_repartitions_downstream_of_a_stateful_node():
     def build(topology):
         counts = views(topology).group_by_key().count(store="counts").to_stream()
         for name in ("a", "b"):
@@ -107,7 +107,7 @@ def test_should_find_equal_repartitions_behind_a_stateful_node():
     assert difference_of(build).merged == (("app-b-repartition", "app-a-repartition"),)
 
 
-def test_should_tell_which_names_move():
+def test_should_report_which_generated_names_change():
     def build(topology):
         stream = views(topology)
         stream.group_by("page", name="a").count(store="a")
@@ -119,7 +119,7 @@ def test_should_tell_which_names_move():
     assert all("KSTREAM-AGGREGATE-STATE-STORE" in name for name in (old, new))
 
 
-def test_should_not_take_a_store_that_another_sub_topology_keeps_for_renamed():
+def test_should_not_report_a_store_as_renamed_when_another_sub_topology_keeps_it():
     def build(topology):
         stream = views(topology)
         for key, name in (("page", "a"), ("ms", "b"), ("page", "c")):
@@ -130,7 +130,7 @@ def test_should_not_take_a_store_that_another_sub_topology_keeps_for_renamed():
     assert found.renamed == ()
 
 
-def test_should_make_the_same_records_for_the_same_seed_with_the_sources_key():
+def test_should_generate_the_same_records_under_the_sources_key_when_the_seed_is_the_same():
     sources = made_sources(load("measured").plan())
     assert set(sources) == {"clicks", "users"}
     first, again, other = (list(made_records(sources["clicks"], 50, seed, 1_000_000)) for seed in (1, 1, 2))
@@ -138,7 +138,7 @@ def test_should_make_the_same_records_for_the_same_seed_with_the_sources_key():
     assert all(json.loads(value)["user_id"].encode() == key for key, value in first)
 
 
-def test_should_end_event_time_where_it_is_told():
+def test_should_end_the_event_time_of_generated_records_at_the_given_time():
     columns = (Column("id", "BIGINT"), Column("at", "TIMESTAMP"), Column("d", "DECIMAL(3, 1)"), Column("s", "DATE"))
     source = Source("S", "t", columns, "CAST(id AS STRING)", "unix_millis(at)")
     values = [json.loads(value) for _, value in made_records(source, 3, 0, 1_000)]

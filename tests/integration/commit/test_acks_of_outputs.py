@@ -1,4 +1,4 @@
-"""Outputs that wait for less than state does: through which client they go, and what a batch waits for."""
+"""Outputs with lower acks than state: which client sends them, and what a batch waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.topology.plan import Acks
 
 @pytest.mark.broker
 @pytest.mark.parametrize("acks", list(Acks))
-def test_every_record_should_arrive_in_order_whatever_outputs_wait_for(broker, create_topic, unique, acks):
+def test_should_deliver_every_record_in_order_with_any_acks(broker, create_topic, unique, acks):
     out, changelog = create_topic(unique("out")), create_topic(unique("changelog"))
     client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     producer = IdempotentProducer(client, "app-0", 20_000, 50, lambda _: None, acks, [out])

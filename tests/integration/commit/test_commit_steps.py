@@ -132,7 +132,7 @@ def test_should_go_through_the_steps_in_the_order_of_the_protocol(rig):
     ]  # fmt: skip
 
 
-def test_should_make_everything_visible_together_and_remember_it(rig):
+def test_should_make_the_whole_batch_visible_at_once_and_record_it(rig):
     rig.commit()
     assert rig.visible(rig.sink) == [(b"a", b"{}", None)]
     ((key, value, headers),) = rig.visible(f"{rig.app}-dlq")
@@ -163,7 +163,7 @@ def test_should_commit_a_bad_record_that_is_too_large_for_the_dead_letters(rig):
     assert dict(headers)["tidemark.offset"] == b"5"
 
 
-def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(rig):
+def test_should_never_store_a_changelog_offset_that_is_too_high_in_the_checkpoint(rig):
     rig.commit()
     rig.commit(rig.update(2))
     checkpoint = rig.store.checkpoint
@@ -181,15 +181,15 @@ def test_should_commit_nothing_for_a_task_that_was_revoked_before(rig):
     assert rig.visible(rig.sink) == []
 
 
-def test_should_commit_nothing_for_a_task_that_was_away_and_came_back(rig):
-    """It is ours again, but not without a break since it was restored."""
+def test_should_commit_nothing_when_a_task_was_revoked_and_assigned_again(rig):
+    """The instance owns the task again, but it has not owned it without a break since the restore."""
     rig.member.ownership.revoked([rig.task.lead])
     rig.member.ownership.assigned([rig.task.lead])
     with pytest.raises(TasksRevoked):
         rig.commit()
 
 
-def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind(rig):
+def test_should_abort_and_leave_nothing_when_a_task_is_lost_during_the_commit(rig):
     def lose(point):
         if point == "4-commit-records":
             rig.member.ownership.revoked([rig.task.lead])
@@ -202,7 +202,7 @@ def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind
     assert (rig.store.checkpoint, rig.task.next_offsets) == (None, {rig.source: 0})
 
 
-def test_should_abort_rather_than_commit_unchecked_and_go_on_when_the_generation_is_back(rig, monkeypatch):
+def test_should_abort_when_there_is_no_generation_and_continue_when_there_is_one_again(rig, monkeypatch):
     real = rig.member.metadata
     monkeypatch.setattr(rig.member, "metadata", lambda: GroupMetadata(b"", -1, ""))
     with pytest.raises(BatchAborted, match="no valid generation"):
@@ -226,10 +226,10 @@ class RemovedClient:
         return "the id after it was removed"
 
 
-def test_should_throw_a_batch_away_when_the_group_has_removed_the_member_and_taken_it_back(rig, monkeypatch):
-    """Found by an hour of chaos: an instance stopped for 54 s committed a batch that another had committed meanwhile.
+def test_should_discard_a_batch_when_the_member_was_removed_from_the_group_and_joined_again(rig, monkeypatch):
+    """Found by a chaos run: an instance that was paused for 54 s committed a batch that another had committed meanwhile.
 
-    Its client had joined again, so the coordinator took its generation; the callback that takes the partition away came later.
+    Its client had rejoined, so the coordinator accepted its generation; the callback that revokes the partition came later.
     """
     epoch = rig.member.ownership.epoch(rig.task.lead)
     with rig.lock:
@@ -258,15 +258,15 @@ def replace_before_step_5(rig, settings, monkeypatch):
     monkeypatch.setattr(rig.producer, "send_offsets", replaced)
 
 
-def test_should_end_when_another_member_has_its_place_in_step_5(rig, settings, monkeypatch):
+def test_should_end_when_another_member_has_taken_its_place_at_step_5(rig, settings, monkeypatch):
     replace_before_step_5(rig, settings, monkeypatch)
     with rig.lock, pytest.raises(InstanceFenced):
         rig.commit()
     assert rig.visible(rig.sink) == []
 
 
-def test_should_throw_a_batch_away_when_it_has_taken_its_own_place_again_in_step_5(rig, settings, monkeypatch):
-    """The client joins in a thread of its own, and the coordinator answers the id of before as if another copy had come."""
+def test_should_discard_a_batch_when_the_member_itself_has_rejoined_at_step_5(rig, settings, monkeypatch):
+    """The client rejoins in its own thread; the coordinator then answers the old member id as if there were another copy."""
     replace_before_step_5(rig, settings, monkeypatch)
     replaced = rig.producer.send_offsets
 
@@ -281,7 +281,7 @@ def test_should_throw_a_batch_away_when_it_has_taken_its_own_place_again_in_step
     assert rig.visible(rig.sink) == []
 
 
-def test_should_abort_when_a_changelog_did_not_receive_all_it_was_sent(rig, monkeypatch):
+def test_should_abort_when_a_changelog_did_not_receive_every_record(rig, monkeypatch):
     send = rig.producer.send_many
 
     def lossy(topic, messages, partition=None):

@@ -1,4 +1,4 @@
-"""Dead letters fit into their topic, and what a topic refuses for its size is known before it is sent."""
+"""Dead letters fit into their topic, and records that are too large for a topic are found before they are sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan(settings, admin, unique):
 
 
 @pytest.mark.broker
-def test_should_refuse_a_topic_of_dead_letters_that_takes_not_even_a_reason(plan, settings, admin):
+def test_should_refuse_a_dead_letter_topic_that_cannot_even_hold_a_reason(plan, settings, admin):
     config = {**dlq_config(), "max.message.bytes": "4000"}
     create_topics(admin, [TopicSpec(f"{plan.application_id}-dlq", 4, config)], settings)
     preflight(plan, settings, admin)
@@ -44,7 +44,7 @@ def test_should_refuse_a_topic_of_dead_letters_that_takes_not_even_a_reason(plan
 def test_should_send_every_record_that_fits_and_many_small_ones_at_once(
     plan, settings, admin, create_topic, unique, compression
 ):
-    """Of two topics, one takes more than librdkafka sends by itself, the other less than it puts into a batch."""
+    """One topic accepts more than librdkafka sends by default, the other less than librdkafka puts into a batch."""
     small = create_topic(unique("small"), max_message_bytes=str(LIMIT), compression_type=compression)
     large = create_topic(unique("large"), max_message_bytes="3000000", compression_type=compression)
     limit, largest = (limit_of({"max.message.bytes": n, "compression.type": compression}) for n in (LIMIT, 3_000_000))

@@ -1,4 +1,4 @@
-"""The transactional producer on a real broker: fencing, generations, what an error means."""
+"""The transactional producer on a real broker: fencing, generations, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def values(client, topic):
     return sorted((message.partition(), message.value()) for message in messages(client, topic))
 
 
-def test_should_send_a_batch_to_the_named_partition_and_else_by_key(client, create_topic, unique):
+def test_should_send_a_batch_to_the_given_partition_or_else_by_key(client, create_topic, unique):
     topic = create_topic(unique("out"), partitions=3)
     producer = a_producer(client, unique("app"))
     producer.begin()
@@ -121,7 +121,7 @@ def test_should_send_a_batch_to_the_named_partition_and_else_by_key(client, crea
     assert values(client, topic) == [(2, b"%d" % i) for i in range(5)]
 
 
-def test_should_send_timestamps_headers_and_records_without_key_or_value(client, create_topic, unique):
+def test_should_send_timestamps_headers_and_null_keys_and_values(client, create_topic, unique):
     topic = create_topic(unique("out"), partitions=1)
     producer = TransactionalProducer(client, unique("app"), 10_000, 3)
     producer.init(30)
@@ -146,7 +146,7 @@ def test_should_send_timestamps_headers_and_records_without_key_or_value(client,
 
 
 def test_should_place_keys_as_java_clients_do(client, create_topic, unique):
-    """murmur2 of `21` and of `foobar`, from Kafka's own UtilsTest, as positive numbers modulo the partitions."""
+    """Uses the murmur2 hashes of `21` and `foobar` from Kafka's own UtilsTest, made positive, modulo the partitions."""
     topic = create_topic(unique("out"), partitions=7)
     producer = a_producer(client, unique("app"))
     producer.begin()
@@ -157,7 +157,7 @@ def test_should_place_keys_as_java_clients_do(client, create_topic, unique):
     assert values(client, topic) == sorted(((h & 0x7FFFFFFF) % 7, key) for key, h in hashes.items())
 
 
-def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(client, create_topic, unique):
+def test_should_report_to_the_first_copy_that_it_was_fenced_and_show_none_of_its_records(client, create_topic, unique):
     topic = create_topic(unique("out"))
     first = a_producer(client, unique("app"))
     first.begin()
@@ -174,8 +174,8 @@ def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(cl
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_should_tell_a_copy_that_is_fenced_while_it_sends(client, create_topic, unique, one_by_one):
-    """Its client learns of it between two calls; the next one only says that there was a fatal error."""
+def test_should_report_a_copy_as_fenced_when_that_happens_while_it_sends(client, create_topic, unique, one_by_one):
+    """The client notices the fencing between two calls; the next call only reports a fatal error."""
     topic = create_topic(unique("out"))
     first = a_fenced_producer(client, unique("app"), topic)
 
@@ -190,8 +190,10 @@ def test_should_tell_a_copy_that_is_fenced_while_it_sends(client, create_topic, 
         wait_until(send_on, 30, every_s=0.05)
 
 
-def test_should_tell_a_copy_that_is_fenced_while_it_waits_for_acknowledgements(client, create_topic, unique):
-    """The fatal error and the reports of what was not delivered come together."""
+def test_should_report_a_copy_as_fenced_when_that_happens_while_it_waits_for_acknowledgements(
+    client, create_topic, unique
+):
+    """The fatal error and the reports of undelivered records arrive together."""
     topic, other = create_topic(unique("out")), create_topic(unique("other"))
     first = a_fenced_producer(client, unique("app"), topic)
     with pytest.raises(ProducerFenced, match="timed out, or another process"):
@@ -202,10 +204,10 @@ def test_should_tell_a_copy_that_is_fenced_while_it_waits_for_acknowledgements(c
 
 
 @pytest.mark.parametrize("next_call", ["commit", "send on", "offsets"])
-def test_should_not_take_a_transaction_that_timed_out_for_a_second_copy(
+def test_should_not_mistake_a_timed_out_transaction_for_a_second_copy(
     client, joined, admin, create_topic, unique, next_call
 ):
-    """The coordinator moves the epoch on when it ends such a transaction, and answers as if another had done it."""
+    """The coordinator raises the epoch when it ends such a transaction, and answers as if another producer had done so."""
     topic = create_topic(unique("out"), partitions=1)
     sleeper = TransactionalProducer(client, unique("app"), 1_000, 100_000)
     sleeper.init(30)
@@ -240,7 +242,7 @@ class ForgetfulClient:
         raise SystemError("returned NULL without setting an exception")
 
 
-def test_should_tell_a_fenced_copy_whose_client_has_lost_the_error(client, create_topic, unique):
+def test_should_report_a_copy_as_fenced_when_its_client_has_lost_the_error(client, create_topic, unique):
     topic, other = create_topic(unique("out")), create_topic(unique("other"))
     first = a_fenced_producer(client, unique("app"), topic)
     first._producer = ForgetfulClient(first._producer)
@@ -265,7 +267,7 @@ class HangingClient:
         ("init_transactions", lambda producer: producer.init(0.1)),
     ],
 )
-def test_should_not_wait_for_ever_for_a_client_that_does_not_return(monkeypatch, what, call):
+def test_should_not_wait_forever_for_a_client_that_does_not_return(monkeypatch, what, call):
     monkeypatch.setattr(producer, "_RETURNS_S", 0.1)
     monkeypatch.setattr(producer, "Producer", lambda _config: HangingClient())
     hanging = TransactionalProducer({}, "app-0", 100, 10)
@@ -304,7 +306,7 @@ def test_should_commit_offsets_with_their_metadata_in_the_transaction(client, jo
     assert (found.offset, OffsetMetadata.decode(found.metadata)) == (42, metadata)
 
 
-def test_should_be_refused_with_the_generation_of_before(client, joined, unique):
+def test_should_be_refused_when_it_commits_with_the_previous_generation(client, joined, unique):
     (partition, _) = sorted(joined.member.ownership.held())
     now = joined.metadata()
     assert now.is_checked
@@ -319,10 +321,10 @@ def test_should_be_refused_with_the_generation_of_before(client, joined, unique)
     assert joined.committed([partition]) == {}
 
 
-def test_should_own_partitions_again_under_the_id_that_it_has_after_the_group_removed_it(
+def test_should_own_partitions_under_a_new_member_id_when_it_rejoins_after_a_removal(
     broker, client, create_topic, unique
 ):
-    """What `Member.metadata` rests on: who was removed and joins again has another id, even as the same static member."""
+    """`Member.metadata` relies on this: a removed member that rejoins gets another id, even as the same static member."""
     group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
     partition = TopicPartition(source, 0)
     with joining(client, group, source, name) as joined:
@@ -340,8 +342,8 @@ def test_should_own_partitions_again_under_the_id_that_it_has_after_the_group_re
         assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
 
 
-def test_should_lose_its_partitions_when_it_is_removed_while_it_joins_again(broker, client, create_topic, unique):
-    """The client joins under another id then, and calls back with nothing, though another may have held its partition."""
+def test_should_lose_its_partitions_when_it_is_removed_while_it_rejoins(broker, client, create_topic, unique):
+    """The client then joins under another id without a revoke callback, although another may have held its partition."""
     group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
     states, partition = [], TopicPartition(source, 0)
     watched = {
@@ -373,7 +375,7 @@ def test_should_lose_its_partitions_when_it_is_removed_while_it_joins_again(brok
         assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 30)
 
 
-def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):
+def test_should_read_committed_offsets_without_hanging_while_the_member_polls(joined):
     assert joined.committed(sorted(joined.member.ownership.held())) == {}
 
 
@@ -385,7 +387,7 @@ def a_record(task: TaskId, batch: int) -> CommitRecord:
     )  # fmt: skip
 
 
-def test_should_find_each_tasks_last_record_however_far_back(client, admin, create_topic, unique):
+def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(client, admin, create_topic, unique):
     app = unique("app")
     create_topic(commits_topic(app), partitions=2)
     producer = a_producer(client, unique("writer"))

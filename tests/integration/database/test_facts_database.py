@@ -1,4 +1,4 @@
-"""The database of facts: its tables, several processes at once, what is said of one that is away."""
+"""The database of facts: its tables, several processes at once, and the message when it is away."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_url(settings, url):
     return Settings.load(var_dir=settings.var_dir, facts_url=url)
 
 
-def test_should_be_a_file_in_the_folder_of_what_runs_that_readers_do_not_lock(facts, settings):
+def test_should_be_a_file_in_the_var_folder_that_readers_do_not_lock(facts, settings):
     write_event(facts, state_event("RUNNING"))
     file = settings.var_dir / "facts.db"
     assert facts.name == f"sqlite {file}"
@@ -62,7 +62,7 @@ def test_should_be_written_by_several_processes_at_once(facts, settings):
         assert [event.time_ms for event in found if event.instance == number] == list(range(EACH))
 
 
-def test_should_wait_for_another_that_makes_a_new_file(facts, settings, monkeypatch):
+def test_should_wait_when_another_process_creates_the_file(facts, settings, monkeypatch):
     settings.var_dir.mkdir(parents=True)
     with sqlite3.connect(settings.var_dir / "facts.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -80,7 +80,7 @@ def test_should_write_all_rows_or_none(facts):
     assert facts.read(select(EVENTS)) == []
 
 
-def test_should_read_its_events_once_each_in_the_order_of_writing(facts):
+def test_should_read_each_event_once_in_the_order_of_writing(facts):
     written = [state_event("RUNNING", time_ms=at, instance=at % 2) for at in (30, 10, 20)]
     for event in [*written, state_event("RUNNING", app="other"), state_event("RUNNING", time_ms=9)]:
         write_event(facts, event)
@@ -92,7 +92,7 @@ def test_should_read_its_events_once_each_in_the_order_of_writing(facts):
     assert list(reader.new()) == [later]
 
 
-def test_should_give_a_row_that_is_committed_after_one_with_a_larger_number(facts, monkeypatch):
+def test_should_read_a_row_that_is_committed_after_one_with_a_larger_id(facts, monkeypatch):
     monkeypatch.setattr(events_module, "_LATE_IDS", 2)
     row = {"application_id": "app", "topology_version": "1", "instance": 0, "kind": "state", "body": "{}"}
     reader = EventReader(facts, "app", 0)
@@ -108,7 +108,7 @@ def test_should_give_a_row_that_is_committed_after_one_with_a_larger_number(fact
     assert read() == []
 
 
-def test_should_say_in_one_line_that_it_is_away_and_what_to_do(settings, tmp_path):
+def test_should_say_in_one_line_that_the_database_is_away_and_what_to_do(settings, tmp_path):
     (tmp_path / "file").write_text("")
     facts = FactsDatabase(with_url(settings, f"sqlite:///{tmp_path}/file/facts.db"))
     with pytest.raises(
@@ -135,7 +135,7 @@ def test_should_refuse_an_address_that_cannot_be_used_without_showing_it(setting
     assert refused.value.__cause__ is None
 
 
-def test_should_not_repeat_a_secret_that_the_driver_repeats(settings, tmp_path, monkeypatch):
+def test_should_not_show_a_secret_that_the_drivers_message_contains(settings, tmp_path, monkeypatch):
     secret = f"sqlite:///{tmp_path}/{PASSWORD}"
     facts = FactsDatabase(with_url(settings, secret))
 

@@ -1,4 +1,4 @@
-"""The schema of the database of facts: what the scripts make, and what they do with a database that exists already."""
+"""The schema of the database of facts: what the migrations create, and what they do with an existing database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_should_have_the_tables_that_the_code_declares(facts, file):
 
 @pytest.mark.parametrize("lost", [(), ("drills", "verdicts"), ("audits", "drills", "lag_samples", "verdicts")], ids=str)
 def test_should_keep_all_rows_of_a_database_without_a_version(facts, file, lost):
-    """Each process made the tables that it used, so some may be missing."""
+    """Each process used to create only the tables that it used, so some may be missing."""
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(WITHOUT_VERSION)
         for table in lost:
@@ -89,7 +89,7 @@ def test_should_keep_all_rows_of_a_database_without_a_version(facts, file, lost)
         assert len(kept) == len(before.get(table.name, [])) + (table is EVENTS)
 
 
-def test_should_change_all_or_nothing(facts, file):
+def test_should_apply_a_migration_as_a_whole_or_not_at_all(facts, file):
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE VIEW verdicts AS SELECT 1 AS id")
     with pytest.raises(FactsUnavailable, match="views may not be indexed"):
@@ -97,7 +97,7 @@ def test_should_change_all_or_nothing(facts, file):
     assert ask(file, "SELECT name FROM sqlite_master") == [("verdicts",)]
 
 
-def test_should_be_made_once_by_several_threads(tmp_path, file):
+def test_should_create_the_schema_once_when_several_threads_start(tmp_path, file):
     at_once = threading.Barrier(4)
     counts = []
 
@@ -116,7 +116,7 @@ def test_should_be_made_once_by_several_threads(tmp_path, file):
     assert differences(file) == []
 
 
-def test_should_be_read_while_another_process_writes(facts, tmp_path, file):
+def test_should_be_readable_while_another_process_writes(facts, tmp_path, file):
     write_event(facts, state_event("RUNNING"))
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -125,7 +125,7 @@ def test_should_be_read_while_another_process_writes(facts, tmp_path, file):
         assert other.in_transaction
 
 
-def test_should_leave_a_newer_database_alone(facts, tmp_path, file):
+def test_should_leave_a_newer_database_unchanged(facts, tmp_path, file):
     write_event(facts, state_event("RUNNING"))
     with closing(sqlite3.connect(file)) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
@@ -135,7 +135,7 @@ def test_should_leave_a_newer_database_alone(facts, tmp_path, file):
     assert ask(file, f"SELECT version_num FROM {VERSION_TABLE}") == [("9999",)]
 
 
-def test_should_not_touch_the_version_of_another_product(facts, file):
+def test_should_not_touch_the_version_table_of_another_product(facts, file):
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript("CREATE TABLE alembic_version (version_num VARCHAR(32)); "
                                  "INSERT INTO alembic_version VALUES ('of Airflow');")  # fmt: skip
@@ -143,7 +143,7 @@ def test_should_not_touch_the_version_of_another_product(facts, file):
     assert ask(file, "SELECT version_num FROM alembic_version") == [("of Airflow",)]
 
 
-def test_should_number_rows_by_itself_in_postgres_too():
+def test_should_generate_row_ids_in_postgres_too():
     made = io.StringIO()
     context = MigrationContext.configure(dialect_name="postgresql", opts={"as_sql": True, "output_buffer": made})
     with Operations.context(context):

@@ -1,4 +1,4 @@
-"""The demo's sums and pictures, and its reading of a real broker."""
+"""The demo's sums and tables, and how it reads a real broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.cli.demo import is_counting
 
 
 @pytest.mark.broker
-def test_a_watch_reads_counts_lag_and_instances(broker, create_topic, unique, tmp_path):
+def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_path):
     application, source, sink = unique("app"), create_topic(unique("in"), 2), create_topic(unique("out"), 1)
     now_ms = time.time_ns() // 1_000_000
     producer = Producer({"bootstrap.servers": broker.bootstrap})

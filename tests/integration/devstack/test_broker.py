@@ -27,12 +27,12 @@ def _produce(bootstrap: str, topic: str) -> None:
         raise KafkaException(failures[0])
 
 
-def test_a_topic_nobody_created_should_be_refused(broker: EmbeddedBroker, unique: Callable[[str], str]) -> None:
+def test_should_refuse_a_topic_that_nobody_created(broker: EmbeddedBroker, unique: Callable[[str], str]) -> None:
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC"):
         _produce(broker.bootstrap, unique("misspelt"))
 
 
-def test_a_transaction_should_commit_on_a_single_broker(
+def test_should_commit_a_transaction_on_a_single_broker(
     broker: EmbeddedBroker, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     topic = create_topic(unique("sink"))
@@ -43,7 +43,7 @@ def test_a_transaction_should_commit_on_a_single_broker(
     producer.commit_transaction(30)
 
 
-def test_a_killed_broker_should_keep_its_address_and_its_data(
+def test_should_keep_address_and_data_when_a_broker_is_killed(
     mark: str, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
     with EmbeddedBroker(tmp_path / "broker", kafka_jars) as broker:
@@ -62,7 +62,7 @@ def test_a_killed_broker_should_keep_its_address_and_its_data(
     assert ports.is_free(broker.node.port)
 
 
-def test_a_broker_that_cannot_start_should_say_why_and_leave_nothing(
+def test_should_say_why_and_leave_nothing_when_a_broker_cannot_start(
     mark: str, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
     broker = EmbeddedBroker(tmp_path / "broker", kafka_jars, overrides={"num.io.threads": "none"})
@@ -71,7 +71,7 @@ def test_a_broker_that_cannot_start_should_say_why_and_leave_nothing(
     assert not broker.is_alive()
 
 
-def test_a_cluster_should_name_the_node_that_ended(mark: str, kafka_jars: list[Path], tmp_path: Path) -> None:
+def test_should_name_the_node_that_ended(mark: str, kafka_jars: list[Path], tmp_path: Path) -> None:
     cluster = EmbeddedCluster(tmp_path, kafka_jars)
     with (
         socket.create_server((ports.LOOPBACK, cluster.node(3).node.port)),
@@ -82,7 +82,7 @@ def test_a_cluster_should_name_the_node_that_ended(mark: str, kafka_jars: list[P
     assert not any(cluster.node(node).is_alive() for node in cluster.node_ids)
 
 
-def test_a_cluster_should_go_on_without_one_node(cluster: EmbeddedCluster, unique: Callable[[str], str]) -> None:
+def test_should_continue_without_one_node_of_a_cluster(cluster: EmbeddedCluster, unique: Callable[[str], str]) -> None:
     topic = unique("replicated")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(15)

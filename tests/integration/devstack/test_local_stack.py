@@ -73,11 +73,13 @@ def write_run_file(settings: Settings, name: str, content: dict[str, object]) ->
     replace_file(file, json.dumps(content), synced=False)
 
 
-def test_down_without_a_stack_should_do_nothing(tmp_path: Path) -> None:
+def test_should_do_nothing_when_there_is_no_stack_to_stop(tmp_path: Path) -> None:
     assert stack.down(Settings.load(var_dir=tmp_path / "var")) == 0
 
 
-def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: StackRecord, tmp_path: Path) -> None:
+def test_should_end_parts_streams_and_stray_processes_and_nothing_else_at_down(
+    recorded: StackRecord, tmp_path: Path
+) -> None:
     settings = Settings.load()
     summary = tmp_path / "summary"
     part = start(recorded.stack_id, tmp_path, SLEEP)
@@ -100,9 +102,7 @@ def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Sta
         processes.stop(foreign.identity)
 
 
-def test_a_broker_of_ones_own_that_is_away_should_be_named(
-    recorded: StackRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_should_name_a_configured_broker_that_is_away(recorded: StackRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"{ports.LOOPBACK}:{ports.free_port()}"
     monkeypatch.setenv("TIDEMARK_BOOTSTRAP_SERVERS", address)
     monkeypatch.setenv("TIDEMARK_BROKER_TIMEOUT_MS", "1000")
@@ -111,7 +111,7 @@ def test_a_broker_of_ones_own_that_is_away_should_be_named(
     assert processes.carrying(recorded.stack_id) == []
 
 
-def test_status_should_show_a_stream_that_was_lost(recorded: StackRecord) -> None:
+def test_should_show_a_lost_stream_in_the_status(recorded: StackRecord) -> None:
     said = {"pid": 2**22 + 1, "start_time": 1.0, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
     write_run_file(Settings.load(), "app-0", said)
     shown = json.loads(tidemark("status", "--json", code=1))
@@ -121,7 +121,7 @@ def test_status_should_show_a_stream_that_was_lost(recorded: StackRecord) -> Non
 @pytest.mark.broker
 @pytest.mark.airflow
 @pytest.mark.timeout(400)
-def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(recorded: StackRecord) -> None:
+def test_should_start_beside_taken_ports_restart_lost_parts_and_leave_nothing(recorded: StackRecord) -> None:
     settings = Settings.load()
     with ExitStack() as taken:
         for port in (stack.BROKER_PORT, stack.AIRFLOW_PORT):

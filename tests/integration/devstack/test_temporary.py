@@ -1,4 +1,4 @@
-"""Temporary files: each process has a folder of its own, and the next one of its name removes what a killed one has left."""
+"""Temporary files: each process has its own folder, and the next process of that name removes what a killed one left."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _holder(folders: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_should_remove_what_a_killed_process_has_left_and_nothing_of_a_living_one(folders: Path) -> None:
+def test_should_remove_the_files_of_a_killed_process_and_keep_those_of_a_live_one(folders: Path) -> None:
     killed, left = _holder(folders)
     living, kept = _holder(folders)
     try:
@@ -88,7 +88,7 @@ def test_should_leave_the_folders_of_other_names(folders: Path) -> None:
     assert of_another_instance.is_dir()
 
 
-def test_should_be_where_python_and_what_is_started_from_it_put_their_files(
+def test_should_be_the_temporary_folder_of_python_and_of_its_child_processes(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dof=another")
@@ -98,13 +98,17 @@ def test_should_be_where_python_and_what_is_started_from_it_put_their_files(
         assert os.environ["SPARK_SUBMIT_OPTS"] == f"-Dof=another -Djava.io.tmpdir={lock.folder}"
 
 
-def test_should_keep_where_an_operator_wants_spark_to_spill(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_keep_the_spill_folder_that_an_operator_has_configured(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/large/disk")
     with _use(folders):
         assert os.environ["SPARK_LOCAL_DIRS"] == "/large/disk"
 
 
-def test_should_leave_that_to_the_caller_of_spark_submit(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_leave_the_folder_to_the_caller_when_started_by_spark_submit(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert use_temporary_folder(folders) is None
     assert not folders.exists()
@@ -113,7 +117,7 @@ def test_should_leave_that_to_the_caller_of_spark_submit(folders: Path, monkeypa
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("folders")
-def test_should_keep_every_file_of_a_killed_spark_together(tmp_path: Path) -> None:
+def test_should_keep_all_files_of_a_killed_spark_in_one_folder(tmp_path: Path) -> None:
     # With a space, as a folder of a person may have.
     settings = Settings.load(state_dir=tmp_path / "a state", spark_master="local[2]", spark_driver_memory="512m")
     elsewhere = tmp_path / "elsewhere"

@@ -1,4 +1,4 @@
-"""Drills of an application that runs, on a real broker: the healthy one passes, a changelog that was tampered with does not."""
+"""Drills of a running application on a real broker: a healthy one passes, and a tampered changelog is found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEYS = 200
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 200 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 200 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.settings = made.settings.model_copy(update={"commit_interval_ms": 100})
     made.feed(2000, keys=KEYS)
@@ -65,7 +65,7 @@ def left_behind(app):
     return [path for path in folder.iterdir() if path.is_dir()]
 
 
-def test_should_pass_for_a_healthy_application_by_every_way_and_leave_nothing_behind(app):
+def test_should_pass_a_healthy_application_by_every_rebuild_method_and_leave_nothing(app):
     (app.settings.state_dir / DRILLS_FOLDER / app.name / "left-by-a-killed-drill").mkdir(parents=True)
     said: list[str] = []
     with running(app):
@@ -93,7 +93,7 @@ def test_should_pass_for_a_healthy_application_by_every_way_and_leave_nothing_be
     assert left_behind(app) == []
 
 
-def test_should_name_every_key_that_a_stranger_altered_deleted_or_added(app):
+def test_should_name_every_key_that_a_foreign_producer_altered_deleted_or_added(app):
     with running(app):
         tamper(app, {"k00150": 999, "k00160": None, "stranger": 7}, partial(batches, app))
         report = drill(app)
@@ -110,7 +110,7 @@ def test_should_name_every_key_that_a_stranger_altered_deleted_or_added(app):
     assert left_behind(app) == []
 
 
-def test_should_notice_what_a_stranger_writes_while_the_rebuilt_tasks_follow(app):
+def test_should_notice_what_a_foreign_producer_writes_while_the_rebuilt_tasks_follow(app):
     def while_following(line):
         if line.startswith("following"):
             tamper(app, {"k00150": 999}, partial(batches, app))
@@ -125,7 +125,7 @@ def test_should_notice_what_a_stranger_writes_while_the_rebuilt_tasks_follow(app
     )
 
 
-def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compaction_lag(app):
+def test_should_not_pass_when_there_is_no_input_to_follow_or_the_compaction_lag_is_too_short(app):
     fed = threading.Event()
     with running(app, fed):
         report = drill(app, batches=1, timeout_s=0.5)
@@ -141,7 +141,7 @@ def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compactio
     assert all(f"min.compaction.lag.ms of {topic} is 1ms" in store.message for store in report.stores)
 
 
-def test_should_not_pass_where_the_changelogs_were_purged_and_say_how_much_was_compared(app):
+def test_should_not_pass_when_the_changelogs_were_purged_and_report_how_much_was_compared(app):
     fed = threading.Event()
     with running(app, fed):
         context = context_of(app)
@@ -165,7 +165,7 @@ def test_should_not_pass_where_the_changelogs_were_purged_and_say_how_much_was_c
     assert {store.verdict for store in some.stores if store.way is RebuildMethod.SAVEPOINT} == {Verdict.OK}
 
 
-def test_should_not_pass_of_an_application_that_holds_no_key(settings, admin, unique):
+def test_should_not_pass_when_the_application_holds_no_key(settings, admin, unique):
     app = CountingApp(settings, admin, unique("empty"))
     app.run()
     with running(app, threading.Event()):
@@ -188,7 +188,7 @@ class _Broken(LoggingRestoreListener):
         raise OSError("no more")
 
 
-def test_should_leave_nothing_behind_when_it_fails_and_refuse_what_cannot_be_drilled(app, monkeypatch):
+def test_should_leave_nothing_when_it_fails_and_refuse_what_cannot_be_drilled(app, monkeypatch):
     with pytest.raises(PreflightFailed, match=r"no instance of .* is running on this machine"):
         drill(app)
     with running(app):
@@ -235,7 +235,7 @@ def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, mo
     assert newest.drill_id[:8] in shown.output
 
 
-def test_should_find_nothing_to_rebuild_where_no_savepoint_holds_a_store(settings, admin, unique):
+def test_should_find_nothing_to_rebuild_when_no_savepoint_holds_a_store(settings, admin, unique):
     app = CountingApp(settings, admin, unique("fleeting"), topology=in_memory)
     app.feed(20)
     with running(app, threading.Event()):

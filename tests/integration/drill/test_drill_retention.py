@@ -41,7 +41,7 @@ class _Saved(DrillRebuilder):
         return self.folder / "saved"
 
 
-def test_should_leave_out_what_the_broker_deleted_and_nothing_that_a_record_deletes(
+def test_should_leave_out_keys_whose_records_the_broker_deleted_but_compare_those_with_a_tombstone(
     settings, create_topic, unique, tmp_path, admin
 ):
     app, now = unique("windows"), wall_clock_ms()

@@ -19,7 +19,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 @pytest.mark.broker
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_the_topic_should_get_every_event_in_the_order_of_its_instance(settings, create_topic, unique, partitions):
+def test_should_write_every_event_of_an_instance_to_the_topic_in_order(settings, create_topic, unique, partitions):
     topic = create_topic(unique("app-events"), partitions)
     writers = [EventTopic(librdkafka_config(settings), topic) for _ in range(2)]
     summary = {n: [state_event("RUNNING", instance=n, time_ms=at) for at in range(500)] for n in range(2)}
@@ -41,7 +41,7 @@ def test_the_topic_should_get_every_event_in_the_order_of_its_instance(settings,
     assert found == summary
 
 
-def test_an_absent_broker_should_cost_the_events_one_warning_and_no_time(caplog):
+def test_should_log_one_warning_and_lose_no_time_when_the_broker_is_away(caplog):
     topic = EventTopic(NOBODY, "app-events", max_queued_events=20, delivery_timeout_ms=300)
     with caplog.at_level(logging.WARNING):
         started = time.monotonic()
@@ -55,7 +55,7 @@ def test_an_absent_broker_should_cost_the_events_one_warning_and_no_time(caplog)
     assert "50 events were not written" in caplog.text
 
 
-def test_closing_should_not_wait_longer_than_told():
+def test_should_not_wait_longer_than_allowed_when_closing():
     topic = EventTopic(NOBODY, "app-events", delivery_timeout_ms=60_000)
     topic.publish(state_event("RUNNING"))
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""An instance on a real broker, its batches made by hand: what topic, database, run file and a user's listener get."""
+"""The events of an instance on a real broker, with hand-made batches: in topic, database, run file and user listeners."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def states(events):
     return [event.body["new"] for event in events if event.kind is EventKind.STATE]
 
 
-def test_topic_and_database_should_show_an_instance_from_its_start_to_its_end(application, settings):
+def test_should_show_an_instance_from_start_to_end_in_topic_and_database(application, settings):
     run(application, settings)
     events = on_topic(application, settings)
     assert in_database(application, settings) == events
@@ -112,7 +112,7 @@ def test_topic_and_database_should_show_an_instance_from_its_start_to_its_end(ap
     assert (said["state"], said["partitions"], said["generation"]) == ("NOT_RUNNING", partitions, generation)
 
 
-def test_topic_and_database_should_show_the_restore_of_a_lost_store(application, settings):
+def test_should_show_the_restore_of_a_lost_store_in_topic_and_database(application, settings):
     run(application, settings)
     before = len(on_topic(application, settings))
     shutil.rmtree(settings.state_dir)
@@ -132,7 +132,7 @@ def test_topic_and_database_should_show_the_restore_of_a_lost_store(application,
     assert kinds.index(EventKind.RESTORE_END) < kinds.index("RUNNING")
 
 
-def test_an_instance_that_fails_should_say_so_last(application, settings):
+def test_should_write_the_failure_as_the_last_event_when_an_instance_fails(application, settings):
     run(application, settings, OutcomeUnknown("the broker is away"))
     events = on_topic(application, settings)
     assert in_database(application, settings) == events
@@ -140,7 +140,7 @@ def test_an_instance_that_fails_should_say_so_last(application, settings):
     assert [event.what for event in events[-2:]] == ["OutcomeUnknown: the broker is away", "PENDING_SHUTDOWN → ERROR"]
 
 
-def test_a_users_listeners_should_hear_it_and_one_that_fails_should_stop_nothing(application, settings, own):
+def test_should_call_a_users_listeners_and_continue_when_one_fails(application, settings, own):
     listeners = ["own_listeners:Failing", "own_listeners:Keeping"]
     run(application, settings.model_copy(update={"listeners": listeners}))
     assert not any("own_listeners" in thread.name for thread in threading.enumerate()), "closed with the instance"
@@ -148,7 +148,7 @@ def test_a_users_listeners_should_hear_it_and_one_that_fails_should_stop_nothing
     assert states(on_topic(application, settings)) == STARTED + STOPPED
 
 
-def test_a_stream_should_run_without_its_database(application, settings, caplog):
+def test_should_run_a_stream_when_its_database_is_away(application, settings, caplog):
     settings.var_dir.mkdir(parents=True)
     (settings.var_dir / "facts.db").mkdir()
     run(application, settings)

@@ -66,7 +66,7 @@ def test_should_merge_over_several_commits(driver_of):
         assert {"site": site, **stored} in [record.value for record in emitted]
 
 
-def test_should_be_exact_for_few_values_and_leave_nulls_out(driver_of):
+def test_should_be_exact_for_few_values_and_ignore_nulls(driver_of):
     driver = driver_of(lambda g: g.aggregate(store="sites", lists="collect(ms, 2)", **RESULTS))
     pipe(driver, "a", 0, user=None, ms=None, page=None)
     empty = {"views": 1, "visitors": 0, "p99": None, "last": None, "lists": None}
@@ -77,7 +77,7 @@ def test_should_be_exact_for_few_values_and_leave_nulls_out(driver_of):
     assert driver.store("sites")["a"] == {"views": 4, "visitors": 2, "p99": 5.0, "last": '["x","y"]', "lists": "[5,3]"}
 
 
-def test_should_work_in_windows_that_overlap_and_in_finals(driver_of):
+def test_should_work_in_overlapping_windows_and_in_final_results(driver_of):
     def build(group):
         table = group.windowed_by(hopping("2m", "1m").grace("10s")).aggregate(store="w", **RESULTS)
         table.suppress(until_window_closes()).to("finals")
@@ -105,7 +105,7 @@ def test_should_merge_sessions(driver_of):
     assert driver.store("s") == {key: {"views": 5, "visitors": 4, "p99": 30_000.0, "last": '["d","e","c"]'}}
 
 
-def test_should_put_sliding_windows_together(driver_of):
+def test_should_merge_values_in_sliding_windows(driver_of):
     driver = driver_of(lambda g: g.windowed_by(sliding("10s")).aggregate(store="s", **RESULTS).to("out"))
     for at, page in ((10_000, "b"), (5_000, "a")):
         pipe(driver, "a", at, user=at, page=page)
@@ -114,7 +114,7 @@ def test_should_put_sliding_windows_together(driver_of):
     assert (0, '["b","a"]', 2) in found
 
 
-def test_the_methods_should_give_each_a_store(driver_of):
+def test_should_give_each_method_a_store(driver_of):
     def build(group):
         windowed = group.windowed_by(tumbling("1m"))
         windowed.distinct("page", store="d")

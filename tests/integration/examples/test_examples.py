@@ -37,7 +37,7 @@ def check_in(driver, patient, ward="ward 3"):
     driver.commit()
 
 
-def test_monitoring_should_emit_every_update_and_one_final_per_window(monitoring):
+def test_should_emit_every_update_and_one_final_result_per_window_in_monitoring(monitoring):
     beats(monitoring, "p1", T0, 10)
     assert values(monitoring.read("pulse-counts"))[-1] == {
         "patient_id": "p1", "window_start": T0, "window_end": T0 + MINUTE, "pulses": 10,
@@ -52,7 +52,7 @@ def test_monitoring_should_emit_every_update_and_one_final_per_window(monitoring
     assert monitoring.read("pulse-finals") == []
 
 
-def test_monitoring_should_alert_on_high_pulse_with_high_temperature_of_a_patient_who_is_in(monitoring):
+def test_should_alert_on_high_pulse_with_high_temperature_while_a_patient_is_checked_in(monitoring):
     check_in(monitoring, "p1")
     check_in(monitoring, "p3")
     for patient in ("p1", "p2", "p3"):
@@ -70,7 +70,7 @@ def test_monitoring_should_alert_on_high_pulse_with_high_temperature_of_a_patien
     ]  # fmt: skip
 
 
-def test_monitoring_should_forget_a_patient_who_checks_out(monitoring):
+def test_should_forget_a_patient_who_checks_out_in_monitoring(monitoring):
     check_in(monitoring, "p1")
     assert monitoring.store("patients") == {"p1": {"patient_id": "p1", "ward": "ward 3"}}
     monitoring.pipe("patients", None, key="p1", timestamp_ms=T0)
@@ -82,7 +82,7 @@ def test_monitoring_should_forget_a_patient_who_checks_out(monitoring):
     assert monitoring.read("alerts") == []
 
 
-def test_shopping_should_count_in_all_and_per_day(topology_driver):
+def test_should_count_purchases_in_total_and_per_day(topology_driver):
     driver = topology_driver(load("shopping"), start_ms=T0 + 3 * DAY)
     midnight = T0 // DAY * DAY
     for at, customer, cents in ((0, "c1", 500), (1, "c1", 250), (DAY, "c1", 100), (2, "c2", 70), (3, "c2", 0)):
@@ -97,7 +97,7 @@ def test_shopping_should_count_in_all_and_per_day(topology_driver):
     }
 
 
-def test_clicks_should_be_counted_per_page_after_a_repartition_and_in_sessions_per_user(topology_driver):
+def test_should_count_clicks_per_page_after_a_repartition_and_in_sessions_per_user(topology_driver):
     driver = topology_driver(load("clicks"), partitions=3, start_ms=T0 + DAY)
     clicks = ((0, "u1", "home"), (1, "u2", "home"), (10, "u1", "cart"), (45, "u1", "home"))
     for minutes, user, page in clicks:
@@ -113,7 +113,7 @@ def test_clicks_should_be_counted_per_page_after_a_repartition_and_in_sessions_p
     assert max(v["clicks"] for (page, _), v in pages.items() if page == "home") == 2
 
 
-def test_a_session_should_grow_together_and_its_parts_become_tombstones(topology_driver):
+def test_should_merge_sessions_and_write_tombstones_for_their_parts(topology_driver):
     driver = topology_driver(load("clicks"), start_ms=T0 + DAY)
     for minutes in (0, 50):
         driver.pipe("clicks", {"user_id": "u1", "page": "a", "clicked_ms": T0 + minutes * MINUTE}, key="u1")

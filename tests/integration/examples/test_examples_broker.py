@@ -114,7 +114,7 @@ def own_broker(mark, kafka_jars, spark_jars, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["patient_monitoring", "shopping", "clicks"])
-def test_a_real_instance_should_give_what_the_test_driver_gives(own_broker, tmp_path, topology_driver, name):
+def test_should_give_the_same_in_a_real_instance_as_in_the_test_driver(own_broker, tmp_path, topology_driver, name):
     bench = ExampleBench(own_broker.bootstrap, tmp_path, name)
     stages = stages_of(name, bench.feeder.now_ms)
     driver = topology_driver(load(name), partitions=4, start_ms=bench.feeder.now_ms)

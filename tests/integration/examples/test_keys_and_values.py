@@ -1,4 +1,4 @@
-"""Records without a key, without a value, with bytes that are no text; what their timestamps and headers become."""
+"""Records without a key, without a value, or with bytes that are not text; and their timestamps and headers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_should_carry_event_time_through_a_repartition_topic_as_the_records_time
     assert driver.store("counts") == {("a", T0 + 60_000): {"n": 1}}
 
 
-def test_should_pass_headers_on_where_no_state_is_in_between(running):
+def test_should_pass_headers_on_when_no_state_is_in_between(running):
     topology, beats = a_topology()
     beats.filter("n > 0").to("copies")
     beats.repartition("ward", "by-ward").select("id").to("by-ward")
@@ -91,7 +91,7 @@ def test_should_read_filter_write_and_rekey_a_source_without_keys(running):
     assert letters(driver) == []
 
 
-def test_should_make_a_record_without_key_one_dead_letter_however_many_nodes_need_its_key(running):
+def test_should_make_one_dead_letter_of_a_record_without_key_when_several_nodes_need_its_key(running):
     topology, beats = a_topology()
     beats.to("copies")
     beats.to_table("last")
@@ -106,7 +106,7 @@ def test_should_make_a_record_without_key_one_dead_letter_however_many_nodes_nee
     assert driver.store("minutes") == {("p1", T0): {"beats": 1}}
 
 
-def test_should_leave_a_record_without_key_alone_that_a_filter_takes_out_before_its_key_is_needed(running):
+def test_should_make_no_dead_letter_of_a_record_without_key_when_a_filter_removes_it_first(running):
     topology, beats = a_topology()
     beats.filter("_key IS NOT NULL").group_by_key().count(name="beats", store="counts")
     driver = running(topology)
@@ -116,7 +116,7 @@ def test_should_leave_a_record_without_key_alone_that_a_filter_takes_out_before_
     assert letters(driver) == []
 
 
-def test_should_have_no_key_where_kafka_has_none_whatever_the_value_says(running):
+def test_should_have_no_key_when_the_kafka_record_has_none_whatever_the_value_says(running):
     topology, beats = a_topology()
     beats.to("copies")
     driver = running(topology)
@@ -134,7 +134,7 @@ def test_should_give_a_processor_records_without_key(running):
     assert letters(driver) == []
 
 
-def test_should_take_a_key_that_is_not_text_for_a_dead_letter(running):
+def test_should_make_a_dead_letter_of_a_record_whose_key_is_not_text(running):
     topology, beats = a_topology()
     beats.to("copies")
     beats.to_table("last")
@@ -146,8 +146,8 @@ def test_should_take_a_key_that_is_not_text_for_a_dead_letter(running):
     assert [record.key for record in driver.read("copies")] == ["p1"]
 
 
-def test_should_take_a_record_under_another_key_for_a_dead_letter_where_state_is_kept_by_its_key(running):
-    """Nothing of it is processed: half of it would be replayed twice."""
+def test_should_make_a_dead_letter_of_a_record_whose_key_differs_from_its_value_when_state_is_kept_by_key(running):
+    """No part of the record is processed; otherwise a replay would process that part twice."""
     topology, beats = a_topology()
     beats.to("copies")
     beats.group_by_key().count(name="beats", store="counts")
@@ -162,7 +162,7 @@ def test_should_take_a_record_under_another_key_for_a_dead_letter_where_state_is
     assert [record.key for record in driver.read("copies")] == ["p1"]
 
 
-def test_should_take_records_under_other_keys_where_they_go_through_a_repartition(running):
+def test_should_accept_records_whose_key_differs_from_their_value_when_they_are_repartitioned(running):
     topology, beats = a_topology()
     beats.to("copies")
     beats.group_by("id", "by-id").count(name="beats", store="counts")
@@ -174,8 +174,8 @@ def test_should_take_records_under_other_keys_where_they_go_through_a_repartitio
     assert letters(driver) == []
 
 
-def test_should_have_no_key_where_the_value_does_not_say_it(running):
-    """Such a record differs from nothing: a table leaves it out, an outer join emits it by itself."""
+def test_should_have_no_key_when_the_value_does_not_contain_it(running):
+    """A record without a key is not a dead letter: a table drops it, and an outer join emits it unmatched."""
     topology, beats = a_topology()
     beats.to_table("last")
     driver = running(topology)
@@ -198,7 +198,7 @@ def test_should_pass_a_null_value_to_a_table_as_a_deletion(running):
     assert letters(driver) == []
 
 
-def test_should_ask_a_filter_of_a_null_value_as_of_a_record_of_nulls(running):
+def test_should_evaluate_a_filter_on_a_null_value_as_on_a_record_of_nulls(running):
     topology, beats = a_topology()
     beats.filter("n > 1").to("known")
     beats.filter("n IS NULL").to("unknown")
@@ -212,7 +212,7 @@ def test_should_ask_a_filter_of_a_null_value_as_of_a_record_of_nulls(running):
 
 
 def test_should_aggregate_null_values_as_kafka_streams_does(running):
-    """KStreamAggregate and sliding windows pass a null value over, other windows take it (KStreamWindowAggregate)."""
+    """KStreamAggregate and sliding windows ignore a null value; other windows (KStreamWindowAggregate) count it."""
     topology, beats = a_topology()
     grouped = beats.group_by_key()
     grouped.aggregate(store="all", beats="count(*)", total="sum(coalesce(n, 1))")
@@ -227,7 +227,7 @@ def test_should_aggregate_null_values_as_kafka_streams_does(running):
     assert driver.store("minutes") == {("p1", T0): {"beats": 2, "known": 1}}
 
 
-def test_should_pass_a_null_value_through_a_repartition_topic_whose_new_key_is_known(running):
+def test_should_pass_a_null_value_through_a_repartition_topic_when_its_new_key_is_known(running):
     topology, beats = a_topology()
     beats.repartition("coalesce(ward, 'none')", "by-ward").to_table("wards").to("wards")
     driver = running(topology)
@@ -238,7 +238,7 @@ def test_should_pass_a_null_value_through_a_repartition_topic_whose_new_key_is_k
     assert letters(driver) == []
 
 
-def test_should_pass_a_deletion_behind_a_table_through_a_repartition_topic(running):
+def test_should_pass_a_deletion_from_a_table_through_a_repartition_topic(running):
     topology = Topology("app")
     patients = topology.table("patients", schema="ward STRING", store="patients")
     patients.to_stream().repartition("'all'", "all").to_table("all").to("out")
@@ -251,7 +251,7 @@ def test_should_pass_a_deletion_behind_a_table_through_a_repartition_topic(runni
 
 
 @pytest.mark.parametrize("partitioner", ["sticky", "tests.support.partitioners:by_key_length"])
-def test_should_place_records_without_key_or_value_by_a_partitioner(running, partitioner):
+def test_should_place_records_without_key_or_value_with_a_partitioner(running, partitioner):
     topology, beats = a_topology()
     beats.to("copies", partitioner=partitioner)
     beats.to_table("last").to("last", partitioner=partitioner)

@@ -1,4 +1,4 @@
-"""What `docs/semantics.md` says of how Tidemark differs from Kafka Streams, on the test driver."""
+"""The differences from Kafka Streams in `docs/semantics.md`, on the test driver."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def counted(grace="0s"):
     return topology, counts.to("counts")
 
 
-def test_should_move_stream_time_per_commit_and_judge_lateness_at_the_batchs_start(running):
+def test_should_advance_stream_time_per_commit_and_judge_lateness_at_the_start_of_the_batch(running):
     driver = running(counted()[0])
     driver.pipe_at(120)
     driver.pipe_at(0)
@@ -72,7 +72,7 @@ def test_should_emit_one_update_per_touched_window_and_commit(running):
     assert [v["n"] for v in values(driver.read("counts"))] == [2]
 
 
-def test_should_take_a_batchs_records_by_each_topics_newest_timestamp_then_the_table_then_offset(running):
+def test_should_order_the_records_of_a_batch_by_newest_timestamp_then_table_then_offset(running):
     topology, beats = a_topology()
     wards = topology.table("wards", schema="name STRING", store="wards")
     beats.left_join(wards).to("out")
@@ -85,7 +85,7 @@ def test_should_take_a_batchs_records_by_each_topics_newest_timestamp_then_the_t
     assert [(v["ward"], v["name"]) for v in values(driver.read("out"))] == [("second", "b"), ("first", "b")]
 
 
-def test_should_keep_a_tables_last_record_by_offset_though_it_is_older(running):
+def test_should_keep_the_last_record_of_a_table_by_offset_even_when_it_is_older(running):
     topology, beats = a_topology()
     beats.to_table("last")
     driver = running(topology)
@@ -94,7 +94,7 @@ def test_should_keep_a_tables_last_record_by_offset_though_it_is_older(running):
     assert driver.store("last")["p1"]["ward"] == "second"
 
 
-def test_should_show_a_stream_its_own_count(running):
+def test_should_include_a_record_in_the_count_that_its_own_stream_joins(running):
     topology, beats = a_topology()
     beats.left_join(beats.group_by_key().count(name="n", store="counts")).to("out")
     driver = running(topology)
@@ -121,7 +121,7 @@ def test_should_emit_a_merged_session_once_and_delete_its_parts(running):
     assert (deleted.value, merged.value["n"], merged.value["window_end"]) == (None, 4, T0 + 150_000)
 
 
-def test_should_emit_early_what_a_full_buffer_pushes_out_and_the_final_only_if_it_changed(running):
+def test_should_emit_early_when_the_buffer_is_full_and_the_final_result_only_if_it_changed(running):
     topology, counts = counted()
     until = until_window_closes(max_records=1, when_full="emit_early_when_full")
     counts.suppress(until, store="buffer").to("finals")
@@ -133,7 +133,7 @@ def test_should_emit_early_what_a_full_buffer_pushes_out_and_the_final_only_if_i
     assert [(v["id"], v["n"]) for v in values(driver.read("finals"))] == [("p2", 1)]
 
 
-def test_should_not_revive_a_session_by_a_chain_of_records_that_are_late_one_by_one(running):
+def test_should_not_reopen_a_session_through_a_chain_of_late_records(running):
     topology, beats = a_topology()
     beats.group_by_key().windowed_by(session("30s").grace("5s")).count(name="n", store="sessions")
     driver = running(topology)
@@ -146,7 +146,7 @@ def test_should_not_revive_a_session_by_a_chain_of_records_that_are_late_one_by_
     assert driver.late_records == 3
 
 
-def test_should_keep_a_session_in_a_table_behind_it_when_its_start_moves(running):
+def test_should_keep_a_session_in_a_downstream_table_when_its_start_moves(running):
     topology, beats = a_topology()
     sessions = beats.group_by_key().windowed_by(session("60s")).count(name="n", store="sessions")
     sessions.to_stream().to_table("newest")
@@ -157,7 +157,7 @@ def test_should_keep_a_session_in_a_table_behind_it_when_its_start_moves(running
     assert driver.store("newest")["p1"]["n"] == 2
 
 
-def test_should_give_the_final_of_a_session_that_ends_where_gap_and_grace_do(running):
+def test_should_emit_the_final_result_of_a_session_that_ends_exactly_at_gap_and_grace(running):
     topology, beats = a_topology()
     sessions = beats.group_by_key().windowed_by(session("3s").grace("10s")).count(name="n", store="sessions")
     sessions.suppress(until_window_closes()).to("finals")
@@ -169,7 +169,7 @@ def test_should_give_the_final_of_a_session_that_ends_where_gap_and_grace_do(run
 
 
 @pytest.mark.parametrize(("seconds", "finals"), [(124, []), (125, [2])])
-def test_should_close_a_suppressed_session_a_gap_and_a_grace_behind_its_end(running, seconds, finals):
+def test_should_close_a_suppressed_session_a_gap_and_a_grace_after_its_end(running, seconds, finals):
     topology, beats = a_topology()
     sessions = beats.group_by_key().windowed_by(session("60s").grace("5s")).count(name="n", store="sessions")
     sessions.suppress(until_window_closes()).to("finals")
@@ -181,7 +181,7 @@ def test_should_close_a_suppressed_session_a_gap_and_a_grace_behind_its_end(runn
     assert [v["n"] for v in values(driver.read("finals"))] == finals
 
 
-def test_should_leave_records_out_whose_new_key_is_null(running):
+def test_should_drop_records_whose_new_key_is_null(running):
     topology, beats = a_topology()
     beats.group_by("ward", name="by-ward").count(name="n", store="wards")
     driver = running(topology, partitions=2)
@@ -191,7 +191,7 @@ def test_should_leave_records_out_whose_new_key_is_null(running):
     assert driver.read("app-dlq") == []
 
 
-def test_should_pass_a_null_new_key_on_to_a_left_join(running):
+def test_should_pass_records_with_a_null_new_key_to_a_left_join(running):
     topology, beats = a_topology()
     wards = topology.table("wards", schema="name STRING", store="wards")
     beats.repartition("ward", "by-ward").left_join(wards).to("out")
@@ -205,7 +205,7 @@ def test_should_pass_a_null_new_key_on_to_a_left_join(running):
 @pytest.mark.parametrize(("condition", "out"), [
     ("name LIKE 'a%'", [{"name": "a"}]), ("coalesce(name, 'a') LIKE 'a%'", [{"name": "a"}, None]),
 ])  # fmt: skip
-def test_should_ask_a_filter_behind_a_table_of_a_deletion_with_nulls(running, condition, out):
+def test_should_evaluate_a_filter_after_a_table_on_a_deletion_as_on_nulls(running, condition, out):
     topology = Topology("app")
     wards = topology.table("wards", schema="name STRING", store="wards")
     wards.to_stream().filter(condition).to("out")
@@ -217,7 +217,7 @@ def test_should_ask_a_filter_behind_a_table_of_a_deletion_with_nulls(running, co
     assert values(driver.read("out")) == out
 
 
-def test_should_compute_behind_a_stateful_node_what_spark_computes(running):
+def test_should_compute_the_same_as_spark_downstream_of_a_stateful_node(running):
     topology, counts = counted()
     counts.to_stream().select("n div 2 AS half", "n / 0 AS none", "CAST(n AS STRING) || '!' AS text").to("out")
     driver = running(topology)
@@ -226,7 +226,7 @@ def test_should_compute_behind_a_stateful_node_what_spark_computes(running):
     assert values(driver.read("out")) == [{"half": 1, "none": None, "text": "3!"}]
 
 
-def test_should_emit_a_commits_results_in_the_order_of_their_last_records(running):
+def test_should_emit_the_results_of_a_commit_in_the_order_of_their_last_records(running):
     driver = running(counted()[0])
     for seconds, key in ((61, "p2"), (59, "p2"), (59, "p1"), (0, "p3")):
         driver.pipe_at(seconds, key)
@@ -234,7 +234,7 @@ def test_should_emit_a_commits_results_in_the_order_of_their_last_records(runnin
     assert found == [("p2", MINUTE), ("p2", 0), ("p1", 0), ("p3", 0)]
 
 
-def test_should_expire_keys_at_the_end_of_a_batch_without_emitting_it(running):
+def test_should_expire_keys_at_the_end_of_a_batch_without_emitting_a_deletion(running):
     topology, beats = a_topology()
     beats.to_table(Materialized("last", ttl="1m")).to("out")
     driver = running(topology)
@@ -245,7 +245,7 @@ def test_should_expire_keys_at_the_end_of_a_batch_without_emitting_it(running):
     assert driver.read("out") == []
 
 
-def test_should_call_back_the_upstream_processor_first(running):
+def test_should_run_the_punctuation_of_the_upstream_processor_first(running):
     topology, beats = a_topology()
     first = beats.process(f"{PROCESSORS}:Every20", emits="n BIGINT")
     first.process(f"{PROCESSORS}:Every15", emits="n BIGINT").to("out")
@@ -258,7 +258,7 @@ def test_should_call_back_the_upstream_processor_first(running):
     assert [record.key for record in driver.read("out")] == ["b", "every 20", "every 15"]
 
 
-def test_should_call_back_by_the_clock_from_when_the_driver_was_made(running):
+def test_should_schedule_wall_clock_punctuation_from_when_the_driver_was_created(running):
     topology, beats = a_topology()
     beats.process(f"{PROCESSORS}:EveryTenSeconds", emits="n BIGINT").to("out")
     driver = running(topology)
@@ -314,7 +314,7 @@ def test_should_keep_what_a_processor_forwards_in_the_task_of_its_new_key(runnin
     assert set(driver.store("last-of-ward")) == set(wards) - {"ward 3"}
 
 
-def test_every_test_that_the_page_names_should_exist():
+def test_should_have_every_test_that_the_page_names():
     page = (ROOT / "docs" / "semantics.md").read_text()
     named = set(re.findall(r"`(test_should_\w+)`", page))
     written = {

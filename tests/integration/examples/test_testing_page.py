@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
 
 
 @pytest.mark.spark
-def test_the_pages_test_should_pass(topology_driver):
+def test_should_pass_the_test_on_the_page(topology_driver):
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(source, names)

@@ -1,4 +1,4 @@
-"""What an instance ends with when the group has given its place to another member: a live copy, or nobody."""
+"""The exit code of an instance whose place in the group another member has taken: a live copy, or no process."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def coordinator(settings, group):
     return f"{found.host}:{found.port}", found.id
 
 
-def test_should_be_final_for_the_first_of_two_copies_and_leave_the_second_running(plan, brief):
+def test_should_end_the_first_of_two_copies_for_good_and_leave_the_second_running(plan, brief):
     with running(plan, brief) as first:
         first.await_running()
         with running(plan, brief, "other") as second:
@@ -107,8 +107,8 @@ def test_should_be_final_for_the_first_of_two_copies_and_leave_the_second_runnin
             second.await_running()
 
 
-def test_should_ask_to_be_started_again_when_a_join_without_a_process_took_its_place(plan, brief):
-    """A request to join that an earlier process has left behind in the network, and that arrives after that process's end."""
+def test_should_ask_for_a_restart_when_a_join_request_of_a_dead_process_took_its_place(plan, brief):
+    """The join request of an earlier process is still in the network and arrives after that process has ended."""
     app = plan.application_id
     topic = plan.subtopologies[0].lead.topic
     with running(plan, brief) as lone:
@@ -120,10 +120,8 @@ def test_should_ask_to_be_started_again_when_a_join_without_a_process_took_its_p
         again.await_running()
 
 
-def test_should_ask_to_be_started_again_when_a_new_coordinator_knows_an_earlier_process_alone(
-    cluster, settings, unique
-):
-    """A coordinator writes members down when a rebalance ends. Its successor knows the ids of the rebalance before."""
+def test_should_ask_for_a_restart_when_a_new_coordinator_knows_only_an_earlier_process(cluster, settings, unique):
+    """A coordinator persists member ids when a rebalance ends, so its successor may know only those of the previous one."""
     # It says so before the session of the member that the new coordinator knows has ended.
     three = settings.model_copy(update={"bootstrap_servers": cluster.bootstrap, "session_timeout_ms": 120_000})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

@@ -1,4 +1,4 @@
-"""The disk under `var_dir` is full: what an instance says of itself cannot be written, and the stream goes on."""
+"""A full disk under `var_dir`: the instance cannot write its run file, and the stream continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_run_file(caplog):
     return [record.getMessage() for record in caplog.records if "run file" in record.getMessage()]
 
 
-def test_should_say_once_that_a_run_file_cannot_be_written_and_write_it_when_there_is_room(disk, caplog):
+def test_should_warn_once_when_a_run_file_cannot_be_written_and_write_it_when_there_is_room(disk, caplog):
     caplog.set_level(logging.INFO)
     path = run_file_path(disk, "app", 0)
     file = RunFile(path, {"many": _MANY})
@@ -52,7 +52,7 @@ def test_should_say_once_that_a_run_file_cannot_be_written_and_write_it_when_the
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_go_on_while_the_disk_is_full_and_show_where_it_is_afterwards(disk, settings, admin, unique, caplog):
+def test_should_continue_while_the_disk_is_full_and_show_its_progress_afterwards(disk, settings, admin, unique, caplog):
     app = CountingApp(settings, admin, unique("app"))
     assert app.settings.var_dir == disk
     path = run_file_path(disk, app.name, 0)
@@ -76,7 +76,7 @@ def test_should_go_on_while_the_disk_is_full_and_show_where_it_is_afterwards(dis
     assert read_run_file(path)["state"] == "NOT_RUNNING"
 
 
-def test_should_end_with_its_exit_code_although_the_log_takes_nothing(tmp_path):
+def test_should_end_with_its_exit_code_when_the_log_cannot_be_written(tmp_path):
     program = project_root() / "spark_jobs" / "stream_instance.py"
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""How an instance ends: everything is closed whatever fails, and its process ends whatever still runs in it."""
+"""The end of an instance: everything is closed even after a failure, and the process ends although threads still run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_should_close_the_rest_when_a_part_cannot_be_closed(settings, admin, uni
     FolderLock(instance.folder).release()
 
 
-def test_should_end_by_a_fault_though_a_thread_of_a_library_runs_on():
+def test_should_end_after_a_fault_even_when_a_library_thread_still_runs():
     environment = {**os.environ, "PYTHONPATH": f"{project_root()}:{project_root() / 'include'}"}
     command = [sys.executable, "-c", _ENDS_BY_A_FAULT]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""An instance on a real broker goes on behind records that cannot be processed, without Spark."""
+"""An instance on a real broker, without Spark, continues after records that cannot be processed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def records(settings, topic):
     return found
 
 
-def test_should_go_on_behind_every_record_that_cannot_be_processed(application, settings):
+def test_should_continue_after_every_record_that_cannot_be_processed(application, settings):
     place = TopicPartition(application.subtopologies[0].lead.topic, 0)
     (out,) = application.subtopologies[0].sink_topics
     bad = DeadLetter("unparsable", place.topic, 0, 43, b"k", b"{" * 1_200_000, ())
@@ -105,7 +105,7 @@ def test_should_go_on_behind_every_record_that_cannot_be_processed(application, 
     assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 10)[place].offset == 44
 
 
-def test_should_end_before_anything_is_sent_where_the_changelog_would_refuse_a_value(application, settings):
+def test_should_end_before_sending_anything_when_the_changelog_would_refuse_a_value(application, settings):
     place = TopicPartition(application.subtopologies[0].lead.topic, 0)
     rows = [("fine", 1), ("s" * 1_200_000, 1)]
     for _ in range(2):

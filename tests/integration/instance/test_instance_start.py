@@ -1,4 +1,4 @@
-"""An instance on a real broker, its batches made by hand instead of by Spark: what a revocation leaves behind."""
+"""An instance on a real broker, with hand-made batches instead of Spark's: the effects of a revocation at the start."""
 
 from __future__ import annotations
 

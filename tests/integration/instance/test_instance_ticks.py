@@ -78,7 +78,7 @@ class Scripted:
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 def run(plan, settings, script, probe=lambda point: None):
@@ -156,7 +156,7 @@ def test_should_commit_a_tick_with_its_output_its_store_and_unchanged_offsets(se
     assert found[place].offset == 0
 
 
-def test_should_commit_a_tick_that_only_writes_a_store_that_is_not_logged(settings, admin, unique):
+def test_should_commit_a_tick_that_writes_only_an_unlogged_store(settings, admin, unique):
     plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
     assert run(plan, settings, two_minutes) == b'{"n":2}'
     assert [record.kind for record in commits(plan, settings)] == [CommitKind.START, CommitKind.TICK, CommitKind.TICK]
@@ -169,7 +169,7 @@ def a_third_minute(number, clock, tasks):
     return True if number == 4 else None
 
 
-def test_should_begin_empty_where_a_tick_was_committed_and_not_applied_to_a_store_that_is_not_logged(
+def test_should_start_an_unlogged_store_empty_when_a_committed_tick_was_not_applied_to_it(
     settings, admin, unique, caplog
 ):
     plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
@@ -191,9 +191,7 @@ def test_should_begin_empty_where_a_tick_was_committed_and_not_applied_to_a_stor
     )
 
 
-def test_should_keep_a_store_that_is_not_logged_where_it_is_level_and_empty_it_for_a_new_life(
-    settings, admin, unique, caplog
-):
+def test_should_keep_an_unlogged_store_that_is_up_to_date_and_empty_it_for_a_new_start(settings, admin, unique, caplog):
     plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
     assert run(plan, settings, two_minutes) == b'{"n":2}'
     assert run(plan, settings, a_third_minute) == b'{"n":3}'
@@ -207,7 +205,7 @@ def test_should_keep_a_store_that_is_not_logged_where_it_is_level_and_empty_it_f
     assert "its folder holds batch 3, while nothing was ever committed: it starts empty" in caplog.text
 
 
-def test_should_tick_while_there_is_always_a_batch_for_others(settings, admin, unique):
+def test_should_tick_even_when_other_tasks_always_have_a_batch(settings, admin, unique):
     topology = a_heart(unique)
     busy = topology.stream(unique("busy"), schema="id STRING", key="id")
     busy.group_by_key().count(name="n", store=Materialized("counts", in_memory=True))

@@ -1,4 +1,4 @@
-"""A sink partition whose only broker is down, on three real brokers: its stream waits, others go on, and nothing is lost.
+"""A sink partition whose only broker is down, on three real brokers: its stream waits, others continue, nothing is lost.
 
 Batches are made in plain Python; instances, transactions and brokers are real.
 """
@@ -206,8 +206,8 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
     assert other.exact()
 
 
-def test_should_stop_as_asked_while_it_waits_and_wait_again_when_it_is_started(cluster, make):
-    """No end of it spends the budget of relaunches: it stops with 0, and a new one waits, too."""
+def test_should_stop_when_asked_while_it_waits_and_wait_again_after_a_restart(cluster, make):
+    """None of this spends the restart budget: the instance ends with 0, and the next one waits as well."""
     app = make("stopped", [[GONE], [1]])
     recorded = outage_path(app.settings.var_dir, app.name, 0)
     with app.streaming() as ended:
@@ -227,8 +227,8 @@ def test_should_stop_as_asked_while_it_waits_and_wait_again_when_it_is_started(c
 
 
 @pytest.mark.parametrize("point", ["3-changelogs", "5-offsets"])
-def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(cluster, make, point):
-    """After step 5 the commit succeeds. Before, it may need the partition: an instance may end with 10 then."""
+def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make, point):
+    """After step 5 the commit succeeds. Before it, the commit may need the partition, and the instance may end with 10."""
     app = make("midway", [[GONE], [1]], spared=True)
     with app.streaming() as ended:
         app.drain(500)

@@ -1,4 +1,4 @@
-"""Topics that are deleted, or deleted and made again, under an application on a real broker."""
+"""Topics of an application that are deleted, or deleted and created again, on a real broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("known"))
     made.feed(1000)
     made.run()
@@ -123,7 +123,7 @@ def test_should_commit_the_ids_of_all_topics_and_start_again_with_them(app):
     assert app.counts() == app.expected
 
 
-def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it_again(app):
+def test_should_refuse_an_up_to_date_store_whose_changelog_was_deleted_and_not_create_the_topic_again(app):
     changelog = f"{app.name}-n-changelog"
     known = description(app).topic_ids[changelog]
     delete(app, changelog)
@@ -144,7 +144,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
     assert found.evidence["differing"] == {changelog: {"known": known, "found": None}}
 
 
-def test_should_refuse_a_level_store_whose_changelog_was_made_again(app):
+def test_should_refuse_an_up_to_date_store_whose_changelog_was_created_again(app):
     changelog = f"{app.name}-n-changelog"
     make_again(app, changelog, **{"cleanup.policy": "compact"})
     with pytest.raises(StartRefused, match=f"changelog {changelog} was deleted and created again"):
@@ -158,7 +158,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_made_again(app):
         context.evidence.candidates(next(iter(context.evidence.read().values())), SourceOfState.CHANGELOG)
 
 
-def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_changelog(app):
+def test_should_refuse_to_start_from_nothing_when_store_and_changelog_are_lost(app):
     delete(app, f"{app.name}-n-changelog")
     lose_the_disk(app)
     with pytest.raises(StartRefused, match="n-changelog was deleted"):
@@ -170,7 +170,7 @@ def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_ch
     assert app.counts() == app.expected
 
 
-def test_should_refuse_a_source_that_was_made_again_until_its_offsets_are_reset(app):
+def test_should_refuse_a_source_that_was_created_again_until_its_offsets_are_reset(app):
     source = f"{app.name}-in"
     make_again(app, source)
     before = app.expected
@@ -183,7 +183,7 @@ def test_should_refuse_a_source_that_was_made_again_until_its_offsets_are_reset(
     assert app.counts() == before + app.expected
 
 
-def test_should_record_the_new_id_of_a_sink_that_was_made_again(app, caplog):
+def test_should_record_the_new_id_of_a_sink_that_was_created_again(app, caplog):
     sink = f"{app.name}-out"
     known = description(app).topic_ids[sink]
     make_again(app, sink)
@@ -197,7 +197,7 @@ def test_should_record_the_new_id_of_a_sink_that_was_made_again(app, caplog):
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
-def test_should_refuse_commits_that_were_deleted(app, is_made_again):
+def test_should_refuse_to_start_when_the_commits_topic_was_deleted(app, is_made_again):
     commits = f"{app.name}-commits"
     (make_again if is_made_again else delete)(app, commits)
     with pytest.raises(StartRefused, match=f"commits topic {commits} was deleted"):
@@ -205,7 +205,7 @@ def test_should_refuse_commits_that_were_deleted(app, is_made_again):
 
 
 @pytest.mark.parametrize("is_level", [True, False])
-def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app, is_level):
+def test_should_refuse_a_changelog_whose_records_were_all_deleted(app, is_level):
     changelog = TopicPartition(f"{app.name}-n-changelog", 0)
     purge(app.admin, app.settings, {changelog: -1})
     assert wait_until(lambda: seen(app)[changelog.topic].verdict is Verdict.FAILED, 15)
@@ -217,7 +217,7 @@ def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app
         app.run()
 
 
-def test_should_refuse_a_changelog_that_has_lost_a_part_of_its_beginning_until_it_is_written_again(app):
+def test_should_refuse_a_changelog_whose_first_records_were_deleted_until_it_is_written_again(app):
     changelog = f"{app.name}-n-changelog"
     app.feed(1000)
     app.run()
@@ -238,7 +238,7 @@ def test_should_refuse_a_changelog_that_has_lost_a_part_of_its_beginning_until_i
     assert app.counts() == app.expected
 
 
-def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_to(settings, admin, unique):
+def test_should_refuse_a_deleted_repartition_topic_until_it_is_accepted(settings, admin, unique):
     app = RescaledApp(settings, admin, unique("known"))
     app.feed(500)
     app.run()
@@ -261,7 +261,7 @@ def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_
 
 
 @pytest.mark.parametrize("is_upgraded", [False, True])
-def test_should_refuse_without_the_description_instead_of_taking_the_first_changelogs(app, is_upgraded):
+def test_should_refuse_to_start_without_the_description_instead_of_assuming_the_first_changelogs(app, is_upgraded):
     if is_upgraded:
         app.become(version(app.name, "2", "n", n="count(*)", total="count(v)"))
         upgrade = Upgrade(

@@ -1,4 +1,4 @@
-"""An instance whose user code fails before there is a record to blame: it ends for good, and says where."""
+"""An instance whose user code fails before any record is processed: it ends for good and names the place."""
 
 from __future__ import annotations
 

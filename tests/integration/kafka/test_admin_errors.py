@@ -1,4 +1,4 @@
-"""What a request of an administrator that fails comes to: a right is named only where the broker says that it is lacking."""
+"""The error of a failed admin request: a permission is named only when the broker says that it is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemark.kafka.topics import TopicSpec, create_topics, grow_topics
 
 
 @pytest.mark.broker
-def test_should_say_what_a_broker_refuses_without_naming_a_right(admin, settings, create_topic, unique):
+def test_should_say_what_a_broker_refused_without_naming_a_permission(admin, settings, create_topic, unique):
     with pytest.raises(PreflightFailed, match=r"cannot be created: .*nonsense") as raised:
         create_topics(admin, [TopicSpec(unique("topic"), 1, {"nonsense": "1"})], settings)
     assert "right to" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""What is away of the brokers, on real ones that are stopped and come back."""
+"""The detection of outages, on real brokers that are stopped and started again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_should_say_that_no_broker_answers(settings):
     assert address in outage.why
 
 
-def test_should_find_nothing_away_of_a_broker_that_answers(settings, create_topic, unique):
+def test_should_find_no_outage_when_the_broker_answers(settings, create_topic, unique):
     assert find_outage(settings, "app", [create_topic(unique("pulse")), "a topic that does not exist"]) is None
 
 
@@ -58,7 +58,7 @@ def test_should_name_partitions_without_a_leader_and_without_replicas_until_they
     assert wait_until(lambda: not found([single, doubled]), 60), seen[-1]
 
 
-def test_should_ask_for_the_topics_of_others_by_name():
+def test_should_ask_by_name_about_the_topics_of_others():
     topology = Topology("beats")
     topology.stream("pulse", schema="id STRING").group_by_key().count(name="n", store="n").to("counts")
     assert external_topics(topology.plan()) == ("counts", "pulse")

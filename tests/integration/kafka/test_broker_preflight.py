@@ -46,7 +46,7 @@ def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
     assert wait_until(applied, 15)
 
 
-def test_user_topics_are_created_once_and_internal_ones_by_the_preflight(
+def test_should_create_user_topics_once_and_internal_topics_in_the_preflight(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, unique: Unique
 ) -> None:
     assert ensure_user_topics(plan, settings, admin) == [unique("beats"), unique("counts")]
@@ -64,7 +64,7 @@ def test_user_topics_are_created_once_and_internal_ones_by_the_preflight(
     assert changelog["min.compaction.lag.ms"] == "600000"
 
 
-def test_a_missing_source_and_a_missing_sink_are_named(
+def test_should_name_a_missing_source_and_a_missing_sink(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, create_topic: Callable[..., str], unique: Unique
 ) -> None:
     with pytest.raises(PreflightFailed, match=f"source topic {unique('beats')} .*tidemark topics create"):
@@ -83,7 +83,7 @@ def test_a_missing_source_and_a_missing_sink_are_named(
         (4, {"cleanup_policy": "compact,delete", "retention_ms": "1000"}, "retention.ms=1000"),
     ],
 )
-def test_a_changelog_made_otherwise_is_refused(
+def test_should_refuse_a_changelog_with_another_configuration(
     plan: TopologyPlan,
     admin: AdminClient,
     settings: Settings,
@@ -101,7 +101,7 @@ def test_a_changelog_made_otherwise_is_refused(
     assert refused.value.exit_code is ExitCode.REFUSED
 
 
-def test_a_setting_changed_behind_the_applications_back_is_refused(
+def test_should_refuse_a_topic_setting_that_was_changed_outside_tidemark(
     plan: TopologyPlan, admin: AdminClient, settings: Settings
 ) -> None:
     ensure_user_topics(plan, settings, admin)
@@ -114,7 +114,7 @@ def test_a_setting_changed_behind_the_applications_back_is_refused(
         preflight(plan, settings, admin)
 
 
-def test_a_sink_that_can_never_have_enough_replicas_in_sync_is_refused(
+def test_should_refuse_a_sink_that_can_never_have_enough_replicas_in_sync(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, unique: Unique
 ) -> None:
     ensure_user_topics(plan, settings, admin)
@@ -123,7 +123,7 @@ def test_a_sink_that_can_never_have_enough_replicas_in_sync_is_refused(
         preflight(plan, settings, admin)
 
 
-def test_more_replicas_than_brokers_are_refused(plan: TopologyPlan, admin: AdminClient, settings: Settings) -> None:
+def test_should_refuse_more_replicas_than_brokers(plan: TopologyPlan, admin: AdminClient, settings: Settings) -> None:
     wants_three = settings.model_copy(update={"replication_factor": 3})
     with pytest.raises(PreflightFailed, match=r"cannot be created: .*TIDEMARK_REPLICATION_FACTOR"):
         ensure_user_topics(plan, wants_three, admin)
@@ -133,7 +133,7 @@ def test_more_replicas_than_brokers_are_refused(plan: TopologyPlan, admin: Admin
         preflight(plan, wants_three, admin)
 
 
-def test_a_broker_that_is_away_is_told_in_one_line_and_tried_again(plan: TopologyPlan, tmp_path: Path) -> None:
+def test_should_report_an_absent_broker_in_one_line_and_allow_another_try(plan: TopologyPlan, tmp_path: Path) -> None:
     settings = Settings.load(bootstrap_servers="127.0.0.1:1", broker_timeout_ms=500, state_dir=tmp_path / "state")
     with pytest.raises(OutcomeUnknown, match=r"cannot reach Kafka at 127\.0\.0\.1:1: .*tidemark up") as failed:
         preflight(plan, settings, AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}))
@@ -141,7 +141,7 @@ def test_a_broker_that_is_away_is_told_in_one_line_and_tried_again(plan: Topolog
     assert "\n" not in str(failed.value)
 
 
-def test_a_state_folder_that_cannot_be_made_is_refused(
+def test_should_refuse_a_state_folder_that_cannot_be_created(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -151,7 +151,7 @@ def test_a_state_folder_that_cannot_be_made_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_state_folder_that_is_not_ours_is_refused(
+def test_should_refuse_a_state_folder_that_is_not_writable(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
@@ -160,7 +160,7 @@ def test_a_state_folder_that_is_not_ours_is_refused(
         preflight(plan, locked, admin)
 
 
-def test_lag_is_what_the_group_has_committed(
+def test_should_measure_lag_from_the_committed_offsets_of_the_group(
     plan: TopologyPlan, admin: AdminClient, settings: Settings, unique: Unique
 ) -> None:
     ensure_user_topics(plan, settings, admin)

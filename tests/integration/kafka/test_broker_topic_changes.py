@@ -36,7 +36,7 @@ def test_should_show_the_difference_of_a_new_profile_and_set_it(settings, admin,
     preflight(after, settings, admin)
 
 
-def test_an_override_should_win_over_its_profile():
+def test_should_prefer_an_override_to_its_profile():
     plan = counting("app", Materialized("n", profile="aggressive_compaction", topic_config={"segment.ms": "300000"}))
     config = changelog_policies(plan)["n"].config()
     assert (config["segment.ms"], config["min.cleanable.dirty.ratio"]) == ("300000", "0.1")

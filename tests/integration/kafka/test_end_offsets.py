@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_should_ask_again_where_the_leader_is_now(replicated, comes_back):
+def test_should_retry_when_the_leader_has_moved(replicated, comes_back):
     place = replicated.place
     replicated.produce(1)
     ends = EndOffsets(replicated.client(), 15.0)

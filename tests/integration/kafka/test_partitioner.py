@@ -1,4 +1,4 @@
-"""Keys go where Java's and librdkafka's producers put them, and a user's partitioner is taken or refused in words."""
+"""Keys are placed as by Java's and librdkafka's producers, and a bad user partitioner is refused with a clear message."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ def placed(bootstrap: str, topic: str) -> dict[bytes, int]:
     return {row.key or b"": row.partition for row in rows}
 
 
-def test_known_vectors_should_be_hit_alone_and_together() -> None:
+def test_should_match_known_vectors_one_by_one_and_together() -> None:
     assert dict(zip(VECTORS, murmur2(list(VECTORS)).tolist(), strict=True)) == VECTORS
     assert [murmur2([key])[0] for key in VECTORS] == list(VECTORS.values())
     assert {key: by_hand(key) for key in VECTORS} == VECTORS
 
 
-def test_keys_of_many_lengths_should_keep_their_order() -> None:
+def test_should_keep_the_order_of_keys_of_different_lengths() -> None:
     keys = random_keys(2_000)
     assert murmur2(keys).tolist() == [by_hand(key) for key in keys]
 
 
-def test_results_should_be_32_bits_also_for_no_keys() -> None:
+def test_should_give_32_bit_results_even_without_keys() -> None:
     for keys in ([], [b""], [b"", b"a"]):
         assert murmur2(keys).shape == partitions_of(keys, 3).shape == (len(keys),)
         assert murmur2(keys).dtype == partitions_of(keys, 3).dtype == np.int32
 
 
-def test_a_negative_hash_should_lose_its_sign_bit_and_not_be_negated() -> None:
+def test_should_clear_the_sign_bit_of_a_negative_hash_and_not_negate_it() -> None:
     assert partitions_of([b"21"], 7).tolist() == [(-973932308 & 0x7FFFFFFF) % 7]
     assert (-973932308 & 0x7FFFFFFF) % 7 != 973932308 % 7
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
-def test_a_topic_without_partitions_should_be_refused(partitions: int) -> None:
+def test_should_refuse_a_topic_without_partitions(partitions: int) -> None:
     with pytest.raises(ValueError, match="at least one"):
         partitions_of([b"a"], partitions)
 
 
 @pytest.mark.broker
-def test_keys_should_lie_where_a_java_producer_puts_them(
+def test_should_place_keys_where_a_java_producer_does(
     broker: EmbeddedBroker, create_topic: CreateTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     if compiler() is None:
@@ -106,7 +106,7 @@ def test_keys_should_lie_where_a_java_producer_puts_them(
 
 
 @pytest.mark.broker
-def test_keys_should_lie_where_librdkafka_puts_them_with_murmur2_random(
+def test_should_place_keys_where_librdkafka_does_with_murmur2_random(
     broker: EmbeddedBroker, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     topic = create_topic(unique("placement"), PARTITIONS)
@@ -120,7 +120,7 @@ def test_keys_should_lie_where_librdkafka_puts_them_with_murmur2_random(
     assert placed(broker.bootstrap, topic) == ours
 
 
-def test_by_key_should_place_records_without_key_together_and_the_others_by_hash() -> None:
+def test_should_place_records_without_key_together_and_the_others_by_hash_with_by_key() -> None:
     keys = [b"21", None, b"foobar", None]
     place = placer(None, start=5)
     assert isinstance(place, ByKey)
@@ -130,7 +130,7 @@ def test_by_key_should_place_records_without_key_together_and_the_others_by_hash
     assert place([], [], PARTITIONS).shape == (0,)
 
 
-def test_sticky_should_give_a_batch_one_partition_and_the_next_batch_the_next() -> None:
+def test_should_give_each_batch_the_next_partition_with_sticky() -> None:
     place = placer("sticky", start=2)
     assert isinstance(place, Sticky)
     keys = [b"a", b"b", None]
@@ -170,7 +170,7 @@ def of_two(key: bytes, partitions: int) -> int:
 HERE = "tests.integration.kafka.test_partitioner"
 
 
-def test_a_users_function_should_be_asked_with_key_value_and_partitions() -> None:
+def test_should_call_a_users_function_with_key_value_and_partition_count() -> None:
     place = placer(f"{HERE}:first_byte")
     assert place([b"\x05", None], [b"\x01", b"\x02"], 3).tolist() == [2, 2]
     assert placer(f"{HERE}:of_numpy")([b"k"], [None], 3).tolist() == [2]
@@ -191,7 +191,7 @@ def test_a_users_function_should_be_asked_with_key_value_and_partitions() -> Non
         (f"{HERE}:of_two", "not a function of three arguments; define `def of_two(key: bytes | None"),
     ],
 )
-def test_a_path_that_leads_nowhere_should_be_refused_with_the_remedy(path: str, says: str) -> None:
+def test_should_refuse_an_import_path_that_does_not_resolve_and_name_the_remedy(path: str, says: str) -> None:
     with pytest.raises(InvalidTopology) as refused:
         load_partitioner(path)
     assert says in str(refused.value)
@@ -208,7 +208,7 @@ def test_a_path_that_leads_nowhere_should_be_refused_with_the_remedy(path: str, 
         ("failing", "failed for key b'k': KeyError: 'ward'"),
     ],
 )
-def test_a_function_that_gives_no_partition_should_be_named(name: str, says: str) -> None:
+def test_should_name_a_function_that_returns_no_partition(name: str, says: str) -> None:
     with pytest.raises(InvalidTopology, match=f"partitioner {HERE}:{name} ") as refused:
         placer(f"{HERE}:{name}")([b"k"], [b"v"], 3)
     assert says in str(refused.value)

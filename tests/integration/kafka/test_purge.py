@@ -25,7 +25,7 @@ class _Plan:
         self.repartition_topics = {topic: 1}
 
 
-def test_should_purge_where_the_leader_is_now(replicated):
+def test_should_purge_when_the_leader_has_moved(replicated):
     replicated.produce(_RECORDS)
     now = 0
     purge = RepartitionPurge(_Plan(replicated.name), replicated.client(), 1, lambda: now)
@@ -46,7 +46,7 @@ def test_should_purge_where_the_leader_is_now(replicated):
     assert wait_until(lambda: purged_to(_RECORDS), 60, 0.5)
 
 
-def test_should_ask_once_for_what_was_deleted(replicated):
+def test_should_ask_once_for_the_first_offsets(replicated):
     replicated.produce(2)
     now, asked, admin = 0, [], replicated.client()
 
@@ -87,7 +87,7 @@ def purge_dead_letters(replicated):
 
 
 @pytest.mark.parametrize("prepare", [purge_repartition_topic, purge_dead_letters])
-def test_should_leave_the_end_where_it_is_when_all_brokers_are_killed(replicated, prepare):
+def test_should_keep_the_end_offset_when_all_brokers_are_killed_after_a_purge(replicated, prepare):
     cluster, place, written = replicated.cluster, replicated.place, 0
 
     def high_watermarks_are(offset):

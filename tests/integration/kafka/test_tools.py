@@ -13,7 +13,7 @@ from tidemark.settings import Settings
 
 
 @pytest.mark.broker
-def test_a_tool_should_find_the_broker_of_the_settings(
+def test_should_find_the_broker_of_the_settings_in_a_tool(
     settings: Settings, create_topic: CreateTopic, unique: Callable[[str], str]
 ) -> None:
     topic = create_topic(unique("seen"), 2)
@@ -23,12 +23,12 @@ def test_a_tool_should_find_the_broker_of_the_settings(
 
 
 @pytest.mark.broker
-def test_a_tools_failure_should_be_its_exit_code(settings: Settings, unique: Callable[[str], str]) -> None:
+def test_should_report_a_failed_tool_by_its_exit_code(settings: Settings, unique: Callable[[str], str]) -> None:
     code, _ = kafka_tool("topics", "--describe", "--topic", unique("none"), settings=settings, capture=True)
     assert code == 1
 
 
-def test_a_tool_that_is_not_there_should_name_those_that_are() -> None:
+def test_should_list_the_known_tools_when_one_does_not_exist() -> None:
     with pytest.raises(TidemarkError, match="consumer-groups"):
         kafka_tool("consumer-group")
     assert "transactions" in MAIN_CLASSES

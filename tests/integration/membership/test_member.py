@@ -1,4 +1,4 @@
-"""A group member on a real broker: it closes whatever the group is about to tell it."""
+"""A group member on a real broker: it closes in any state of the group."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Slow:
         return False
 
 
-def test_should_close_while_the_client_calls_back_that_it_has_joined_again(
+def test_should_close_while_the_client_reports_that_it_has_rejoined(
     settings, admin, broker, create_topic, unique, monkeypatch
 ):
-    """The group has removed the member, and has nothing for it: the client ends before its last callback does."""
+    """The group has removed the member and assigns it nothing: the client closes before its last callback returns."""
     monkeypatch.setattr(module, "_STOPS_S", 0.1)
     called_back = []
     assigned = Member._assigned

@@ -1,4 +1,4 @@
-"""`tidemark clean` on a real broker: what goes, what stays and why, and that no start and no restore is another afterwards."""
+"""`tidemark clean` on a real broker: what it removes, what it keeps and why, and that starts and restores stay the same."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def remembering(settings, admin, unique):
     return made
 
 
-def test_should_remove_the_folders_of_an_instance_that_others_have_gone_on_from(app):
+def test_should_remove_the_folders_of_an_instance_whose_tasks_others_have_continued(app):
     before = files_below(folder_of_instance(app, 1))
     made = show(app)
     assert {path: each.is_removed for path, each in judged(made, LeftoverKind.STALE_TASK).items()} == {
@@ -138,14 +138,14 @@ def test_should_remove_the_folders_of_an_instance_that_others_have_gone_on_from(
 
 
 def test_should_keep_the_only_copy_with_the_last_commit(app):
-    """The owner's folder is gone: what is left is stale, and the fastest way there is."""
+    """The owner's folder is gone: the copy that is left is stale, but a restore from it is the fastest."""
     shutil.rmtree(folder_of_instance(app, 1))
     assert show(app).judged == ()
     assert clean(app).judged == ()
     assert app.store_folder(0).exists()
 
 
-def test_should_keep_a_stale_folder_where_the_owners_is_worse(app):
+def test_should_keep_a_stale_folder_when_the_owners_folder_is_worse(app):
     shutil.rmtree(folder_of_instance(app, 1) / "0_0" / STORES_FOLDER / "n")
     (folder_of_instance(app, 1) / "0_0" / STORES_FOLDER / "other").mkdir()
     clean(app)
@@ -163,7 +163,7 @@ def test_should_keep_everything_of_a_task_whose_changelog_is_damaged(app):
     assert folder_of_instance(app, 1).joinpath("0_0", STORES_FOLDER, "n").exists()
 
 
-def test_should_keep_the_only_contents_of_a_store_that_is_not_logged_and_say_so(remembering):
+def test_should_keep_the_only_contents_of_an_unlogged_store_and_say_so(remembering):
     app = remembering
     shutil.rmtree(folder_of_instance(app, 1) / "0_0" / STORES_FOLDER / "seen")
     found = judged(show(app), LeftoverKind.STALE_TASK)
@@ -176,7 +176,7 @@ def test_should_keep_the_only_contents_of_a_store_that_is_not_logged_and_say_so(
 
 
 @pytest.mark.parametrize("theirs_is_whole", [True, False])
-def test_should_keep_what_cannot_be_read_of_a_store_that_is_not_logged_where_nothing_else_can(
+def test_should_keep_an_unreadable_copy_of_an_unlogged_store_when_no_other_copy_can_be_read(
     remembering, theirs_is_whole
 ):
     app = remembering
@@ -189,7 +189,7 @@ def test_should_keep_what_cannot_be_read_of_a_store_that_is_not_logged_where_not
     assert (app.state / "0_1" / STORES_FOLDER / "seen.corrupt-17").exists(), "nor with the folder that it lies in"
 
 
-def test_should_remove_what_nothing_reads_and_keep_what_is_all_that_is_left_of_a_store(remembering):
+def test_should_remove_unused_folders_and_keep_the_only_one_left_of_a_store(remembering):
     app = remembering
     clean(app)
     theirs = folder_of_instance(app, 1) / "0_0" / STORES_FOLDER
@@ -199,7 +199,7 @@ def test_should_remove_what_nothing_reads_and_keep_what_is_all_that_is_left_of_a
     assert sorted(path.name for path in theirs.iterdir()) == ["n", "seen", "seen.corrupt-17"]
 
 
-def test_should_not_take_a_store_for_a_leftover_by_its_name(settings, admin, unique):
+def test_should_not_mistake_a_store_for_a_leftover_because_of_its_name(settings, admin, unique):
     def named(name: str) -> Topology:
         topology = Topology(name)
         topology.stream(f"{name}-in", schema="id STRING").group_by_key().count(name="n", store="n.corrupt-7").to(
@@ -214,7 +214,7 @@ def test_should_not_take_a_store_for_a_leftover_by_its_name(settings, admin, uni
     assert show(app).judged == ()
 
 
-def test_should_keep_what_an_instance_that_runs_has_and_remove_the_rest(app):
+def test_should_keep_the_folders_of_a_running_instance_and_remove_the_rest(app):
     restored(app)
     half_built = folder_of_instance(app, 1) / "0_0" / STORES_FOLDER / "n.restoring"
     half_built.mkdir()
@@ -230,7 +230,7 @@ def test_should_keep_what_an_instance_that_runs_has_and_remove_the_rest(app):
     assert half_built.exists()
 
 
-def test_should_keep_the_folders_of_an_instance_that_comes_between_the_question_and_the_answer(app):
+def test_should_keep_the_folders_of_an_instance_that_starts_between_question_and_answer(app):
     made = []
 
     def launch(_plan) -> bool:
@@ -244,7 +244,7 @@ def test_should_keep_the_folders_of_an_instance_that_comes_between_the_question_
     assert app.store_folder(0).exists()
 
 
-def test_should_refuse_beside_a_case_and_touch_nothing_of_its_restore(app):
+def test_should_refuse_while_a_case_holds_the_application_and_leave_its_restore_unchanged(app):
     with pytest.raises(Crash):
         restored(app, crash_at("swap-between"))
     take_hold(
@@ -262,7 +262,7 @@ def test_should_refuse_beside_a_case_and_touch_nothing_of_its_restore(app):
     assert after.keys() == before.keys()
 
 
-def test_should_leave_a_restore_that_can_be_gone_on_with_to_its_own_commands(app):
+def test_should_leave_an_unfinished_restore_to_its_own_commands(app):
     with pytest.raises(Crash):
         restored(app, crash_at("swap-between"))
     workspace = workspaces(app.settings.state_dir, app.name)[0]
@@ -291,7 +291,7 @@ def test_should_keep_what_a_restore_replaced_until_it_is_asked_for(app):
     app.run(number=1)
 
 
-def test_should_keep_replaced_state_that_alone_has_the_last_commits_batch(app):
+def test_should_keep_replaced_state_when_only_it_has_the_batch_of_the_last_commit(app):
     workspace = restored(app)
     for number in (0, 1):
         shutil.rmtree(folder_of_instance(app, number), ignore_errors=True)
@@ -303,14 +303,14 @@ def test_should_keep_replaced_state_that_alone_has_the_last_commits_batch(app):
     assert workspace.previous.exists()
 
 
-def test_should_remove_tasks_that_are_gone_unless_a_commit_record_names_them(app):
+def test_should_remove_tasks_that_no_longer_exist_unless_a_commit_record_names_them(app):
     for name in ("0_7", "3_0"):
         shutil.copytree(app.state / "0_0", app.state / name)
     clean(app)
     assert not list(app.state.glob("[03]_[07]/rocksdb/n"))
 
 
-def test_should_remove_a_stale_hold_and_say_whose_it_was(app):
+def test_should_remove_a_stale_hold_and_say_who_held_it(app):
     said = []
     take_hold(app.settings.var_dir, app.name, Hold(DEAD.name, DEAD.command, 5, process=DEAD))
     assert clean(app, approve=lambda _made: False) is None
@@ -322,7 +322,7 @@ def test_should_remove_a_stale_hold_and_say_whose_it_was(app):
 
 
 @pytest.mark.parametrize("point", ["clean-before-rename", "clean-renamed"])
-def test_should_go_on_where_it_was_killed(app, point):
+def test_should_continue_where_it_was_killed(app, point):
     with pytest.raises(Crash):
         clean(app, probe=crash_at(point))
     # Whole, or no store any more.
@@ -405,9 +405,7 @@ def test_should_not_fail_on_temporary_files_that_a_launch_has_removed_meanwhile(
 
 
 @pytest.mark.parametrize("has_state", [True, False])
-def test_should_show_everything_that_an_application_without_a_module_has_left(
-    settings, tmp_path, monkeypatch, has_state
-):
+def test_should_show_all_leftovers_of_an_application_without_a_module(settings, tmp_path, monkeypatch, has_state):
     monkeypatch.setattr(leftovers, "names", list)
     state_dir = settings.state_dir
     places = {state_dir / kind / "gone-app" for kind in (".restores", ".rewinds", ".drills", ".removed", ".changes")}
@@ -421,7 +419,7 @@ def test_should_show_everything_that_an_application_without_a_module_has_left(
     assert {(left.kind, left.application_id) for left in found} == {(LeftoverKind.GONE_APPLICATION, "gone-app")}
 
 
-def test_should_not_show_temporary_files_that_a_process_uses_though_its_module_is_gone(settings, monkeypatch):
+def test_should_not_show_temporary_files_in_use_when_the_module_of_the_process_is_gone(settings, monkeypatch):
     monkeypatch.setattr(leftovers, "names", list)
     with FolderLock(temporary_folders(settings.state_dir, "gone-app-0") / "launch"):
         assert leftovers.all_leftovers(settings) == []
@@ -570,7 +568,7 @@ def replaced(app) -> set[str]:
 
 
 @pytest.mark.parametrize("purged", [False, True], ids=["whole changelog", "purged changelog"])
-def test_should_leave_every_start_and_restore_as_it_was_whatever_lies_around(settings, admin, unique, purged):
+def test_should_not_affect_any_start_or_restore_whatever_it_removes(settings, admin, unique, purged):
     app = CountingApp(settings, admin, unique("drawn"), topology=with_unlogged_store, source=SeenTwice)
     ages = []
     for age in range(3):
@@ -610,8 +608,8 @@ def test_should_leave_every_start_and_restore_as_it_was_whatever_lies_around(set
         app.run(number=0)
 
 
-def test_should_remove_nothing_of_a_process_that_holds_a_folder(app):
-    """Another process has the lock of instance 1's folder, as an instance that runs."""
+def test_should_remove_nothing_when_a_process_holds_the_folder(app):
+    """Another process holds the lock of instance 1's folder, as a running instance does."""
     code = (
         "import sys; from pathlib import Path; from tidemark.folder_lock import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"

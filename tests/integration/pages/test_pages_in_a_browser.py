@@ -1,4 +1,4 @@
-"""The pages that people are sent, in Debian's chromium: they show what they should, and load nothing from elsewhere."""
+"""Reports and pages in Debian's chromium: they show what they should, and load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def report(folder: Path, case: Any, *lines: str) -> Path:
 
 
 @pytest.mark.timeout(2 * _START_S)
-def test_reports_should_show_what_was_asked_as_text(look: Look, tmp_path: Path) -> None:
+def test_should_show_user_input_in_reports_as_text(look: Look, tmp_path: Path) -> None:
     restored = look(report(tmp_path / "a", CASE, *FENCED, "relaunch done", "drain done"))
     assert restored["headings"][0] == "Restore of app"
     assert restored["strong"] == ["restored"]
@@ -95,7 +95,7 @@ def test_reports_should_show_what_was_asked_as_text(look: Look, tmp_path: Path) 
 
 
 @pytest.mark.timeout(_START_S)
-def test_the_page_of_an_audit_should_show_the_worst_first(look: Look, tmp_path: Path) -> None:
+def test_should_show_the_worst_findings_of_an_audit_first(look: Look, tmp_path: Path) -> None:
     seen = look(write_page(PAGE, tmp_path / "pages"))
     assert seen["title"] == "Audit of app: failed"
     assert seen["strong"][:3] == ["failed", "failed", "ok"]
@@ -104,7 +104,7 @@ def test_the_page_of_an_audit_should_show_the_worst_first(look: Look, tmp_path: 
 
 
 @pytest.mark.timeout(_START_S)
-def test_the_picture_of_a_topology_should_be_one(look: Look, tmp_path: Path) -> None:
+def test_should_draw_a_topology_without_errors_or_external_files(look: Look, tmp_path: Path) -> None:
     drawn = tmp_path / "clicks.svg"
     drawn.write_text(picture(load("clicks").plan()))
     seen = look(drawn)

@@ -1,4 +1,4 @@
-"""Plans with routers, and whose a stored key is."""
+"""Plans with routers, and the task to which a stored key belongs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of_every_kind():
     return topology
 
 
-def test_should_find_the_records_key_in_every_stores_key(topology_driver):
+def test_should_find_the_record_key_in_the_keys_of_every_store(topology_driver):
     topology, keys = of_every_kind(), ["a", "a-longer-key", "\u00e9"]
     driver = topology_driver(topology)
     for at, key in enumerate(keys):

@@ -1,4 +1,4 @@
-"""Custom logged stores in a restore: they keep what they hold where that is level, on a real broker."""
+"""Custom logged stores in a restore, on a real broker: they keep their contents when these are up to date."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def counted(app):
     )
 
 
-def test_should_keep_what_a_level_custom_store_holds_and_go_on_with_it(app):
+def test_should_keep_an_up_to_date_custom_store_and_continue_with_it(app):
     said = []
     before = [items_of(own(app, task)) for task in range(PARTITIONS)]
     assert all(WITNESS in dict(items) for items in before)
@@ -79,7 +79,7 @@ def test_should_keep_what_a_level_custom_store_holds_and_go_on_with_it(app):
 
 
 @pytest.mark.parametrize("harm", ["behind", "unreadable"])
-def test_should_leave_a_custom_store_to_its_changelog_that_is_not_level(app, harm):
+def test_should_restore_a_custom_store_from_its_changelog_when_it_is_not_up_to_date(app, harm):
     said = []
     if harm == "behind":
         with opened(own(app)) as store:

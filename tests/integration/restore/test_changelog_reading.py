@@ -59,7 +59,7 @@ def test_should_end_at_once_in_an_empty_partition(client, admin, changelog):
     assert read(client, admin, changelog) == ([], 0, 0)
 
 
-def test_should_end_behind_the_marker_of_the_last_transaction(client, admin, changelog, writer):
+def test_should_end_after_the_marker_of_the_last_transaction(client, admin, changelog, writer):
     write(writer, changelog, b"a", b"b")
     keys, next_offset, end = read(client, admin, changelog)
     assert keys == [b"a", b"b"]
@@ -67,7 +67,7 @@ def test_should_end_behind_the_marker_of_the_last_transaction(client, admin, cha
     assert next_offset >= end >= 2
 
 
-def test_should_pass_over_aborted_records_at_the_very_end(client, admin, changelog, writer):
+def test_should_skip_aborted_records_at_the_very_end(client, admin, changelog, writer):
     write(writer, changelog, b"a")
     write(writer, changelog, b"x", b"y", end="abort")
     keys, next_offset, end = read(client, admin, changelog)
@@ -85,7 +85,7 @@ def test_should_end_in_a_partition_that_holds_only_aborted_records(client, admin
 
 
 def test_should_wait_for_a_transaction_that_is_open_at_the_start_and_include_it(client, admin, changelog, writer):
-    """A read_committed end would lie before it, and the restore would miss the last batch."""
+    """A read_committed end offset would be before the transaction, and the restore would miss the last batch."""
     write(writer, changelog, b"a")
     write(writer, changelog, b"last", end="open")
     committing = threading.Timer(1.0, lambda: writer.commit_transaction(10))
@@ -102,12 +102,12 @@ def test_should_give_up_on_a_transaction_that_stays_open(client, admin, changelo
     writer.abort_transaction(10)
 
 
-def test_should_stop_when_told_and_say_how_far_it_came(client, admin, changelog, writer):
+def test_should_stop_when_told_and_report_how_far_it_got(client, admin, changelog, writer):
     write(writer, changelog, b"a", b"b")
     assert list(read_committed_until(client, changelog, 0, 3, stalled_after_s=5, should_continue=lambda: False)) == []
 
 
-def test_should_begin_in_the_middle(client, admin, changelog, writer):
+def test_should_begin_at_a_given_offset(client, admin, changelog, writer):
     write(writer, changelog, b"a", b"b", b"c")
     assert read(client, admin, changelog, start=1)[0] == [b"b", b"c"]
 
@@ -135,7 +135,7 @@ class MovingLeader:
         self.failures = max(0, self.failures - 1)
 
 
-def test_should_ask_again_while_a_leader_moves():
+def test_should_retry_while_a_leader_moves():
     place = TopicPartition("t", 0)
     admin = MovingLeader(2, KafkaError.NOT_LEADER_FOR_PARTITION)
     assert EndOffsets(admin, 5).of([place]) == {place: 7}
@@ -144,13 +144,13 @@ def test_should_ask_again_while_a_leader_moves():
 @pytest.mark.parametrize(
     ("failures", "code"), [(10**6, KafkaError.NOT_LEADER_FOR_PARTITION), (1, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
 )
-def test_should_give_up_when_a_leader_does_not_settle_and_at_once_on_other_errors(failures, code):
+def test_should_give_up_when_no_leader_is_elected_in_time_and_at_once_on_other_errors(failures, code):
     with pytest.raises(OutcomeUnknown, match=r"offsets of t\[0\]"):
         EndOffsets(MovingLeader(failures, code), 0.2).of([TopicPartition("t", 0)])
 
 
-def test_should_give_nothing_beyond_the_end_that_was_asked_for(client, admin, changelog, writer):
-    """A moment of the past, or a source topic that is its own changelog, ends in the middle of what is there."""
+def test_should_return_nothing_beyond_the_requested_end(client, admin, changelog, writer):
+    """A point in time, or a source topic used as a changelog, ends before the last record."""
     write(writer, changelog, b"a", b"b")
     write(writer, changelog, b"c", b"d")
     for end, keys in ((1, [b"a"]), (2, [b"a", b"b"]), (3, [b"a", b"b"]), (4, [b"a", b"b", b"c"])):
@@ -161,7 +161,7 @@ def test_should_give_nothing_beyond_the_end_that_was_asked_for(client, admin, ch
         assert batches[-1].next_offset == end
 
 
-def test_should_give_the_same_records_in_larger_batches():
+def test_should_return_the_same_records_in_larger_batches():
     batches = [
         ChangelogBatch([b"a"], [b"1"], 2),
         ChangelogBatch([], [], 3),

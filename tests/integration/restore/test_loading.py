@@ -1,4 +1,4 @@
-"""A changelog that is loaded by a process of its own: the same state, the same errors, and nothing left behind."""
+"""Loading of a changelog by a separate process: the same state, the same errors, and nothing left over."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def counted_processes(monkeypatch):
     return started
 
 
-def test_should_bring_a_lost_state_back_at_a_start(app, counted_processes):
+def test_should_restore_a_lost_state_at_a_start(app, counted_processes):
     shutil.rmtree(app.settings.state_dir)
     app.feed(500)
     app.run()
@@ -111,7 +111,7 @@ def test_should_bring_a_lost_state_back_at_a_start(app, counted_processes):
     assert len(counted_processes) == 2
 
 
-def test_should_restore_verify_and_tell_every_record(app, counted_processes):
+def test_should_restore_verify_and_report_every_record(app, counted_processes):
     listener = Counted()
     restore(app, SourceOfState.CHANGELOG, listener=listener)
     assert counts_of(app) == app.expected
@@ -119,7 +119,7 @@ def test_should_restore_verify_and_tell_every_record(app, counted_processes):
     assert len(counted_processes) == 2
 
 
-def test_should_go_on_with_the_load_that_waits(app, counted_processes, monkeypatch):
+def test_should_reuse_a_loader_process_for_the_waiting_load(app, counted_processes, monkeypatch):
     monkeypatch.setattr(loader_pool, "_loaders", loader_pool._Loaders(1))
     restore(app, SourceOfState.CHANGELOG)
     assert counts_of(app) == app.expected
@@ -127,7 +127,7 @@ def test_should_go_on_with_the_load_that_waits(app, counted_processes, monkeypat
     assert children() == []
 
 
-def test_should_start_another_where_one_has_failed(app, job, restorer, monkeypatch, tmp_path):
+def test_should_start_another_loader_process_when_one_has_failed(app, job, restorer, monkeypatch, tmp_path):
     monkeypatch.setattr(loader_pool, "_loaders", loader_pool._Loaders(1))
     with pytest.raises(StartRefused):
         load_apart(restorer, replace(job, value_bytes=3), tmp_path / "n", 1 << 20, lambda: True)
@@ -141,7 +141,7 @@ def test_should_not_wait_for_a_process_when_the_task_is_taken_away(job, restorer
         load_apart(restorer, job, tmp_path / "n", 1 << 20, lambda: False)
 
 
-def test_should_take_a_thread_for_a_short_changelog(app, counted_processes):
+def test_should_use_a_thread_and_no_process_for_a_short_changelog(app, counted_processes):
     app.settings = app.settings.model_copy(update={"restore_process_offsets": 1_000_000})
     restore(app, SourceOfState.CHANGELOG)
     assert counted_processes == []
@@ -163,7 +163,7 @@ def test_should_raise_what_went_wrong_in_the_process(job, restorer, tmp_path):
         (StoreKind.SESSION, (16, 17), None),
     ],
 )
-def test_should_refuse_keys_that_are_none_of_a_windows_and_name_the_repair(job, kind, lengths, said):
+def test_should_refuse_keys_that_do_not_fit_the_window_store_and_name_the_repair(job, kind, lengths, said):
     windowed = replace(job, spec=replace(job.spec, kind=kind, segment_ms=1000, retention_ms=5000))
     keys = [b"k" * length for length in lengths]
     if said is None:
@@ -174,7 +174,7 @@ def test_should_refuse_keys_that_are_none_of_a_windows_and_name_the_repair(job, 
     assert f"`tidemark repair run NAME --store {job.spec.name}`" in str(refused.value)
 
 
-def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):
+def test_should_report_that_the_loader_process_was_killed(job, restorer, tmp_path):
     def kill_it():
         for child in children():
             child.kill()
@@ -185,7 +185,7 @@ def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):
 
 
 def test_should_end_the_process_when_the_task_is_taken_away(job, restorer, tmp_path):
-    """After its first record, which is when there is progress to tell."""
+    """The task is revoked after the first record, when the process reports progress for the first time."""
     suspended = []
     restorer.listener.on_restore_suspended = suspended.append
     summary = []
@@ -196,7 +196,7 @@ def test_should_end_the_process_when_the_task_is_taken_away(job, restorer, tmp_p
     assert children() == []
 
 
-def test_should_hold_the_locks_of_a_killed_caller_until_it_has_ended_itself(app, job, tmp_path):
+def test_should_hold_the_locks_of_a_killed_caller_until_the_loader_has_ended_too(app, job, tmp_path):
     folder = tmp_path / "task"
     caller = subprocess.Popen(
         [sys.executable, "-c", _CALLER],
@@ -219,8 +219,8 @@ def test_should_hold_the_locks_of_a_killed_caller_until_it_has_ended_itself(app,
     assert wait_until(lambda: not is_locked(folder), 10)
 
 
-def test_should_begin_again_after_a_kill_in_the_middle(app):
-    """What the killed process left is no store."""
+def test_should_begin_again_after_a_kill_during_the_load(app):
+    """The folder that the killed process left does not count as a store."""
     shutil.rmtree(app.settings.state_dir)
     killed = []
 

@@ -1,4 +1,4 @@
-"""Restores after drills on a real broker: a store that a drill found differing is not copied from, its rates are used."""
+"""Restores after drills, on a real broker: suspected stores are not used as a source, and measured rates are."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, t
     assert {store.source for store in make_plan(context.evidence, new_id(), None).stores} == {LOCAL}
 
 
-def test_should_read_the_changelog_where_every_savepoint_is_suspected_too(app, tmp_path, monkeypatch):
+def test_should_read_the_changelog_when_every_savepoint_is_suspected_too(app, tmp_path, monkeypatch):
     app.feed(600)
     app.run()
     name = app.for_commands(tmp_path, monkeypatch)
@@ -115,7 +115,7 @@ def test_should_read_the_changelog_where_every_savepoint_is_suspected_too(app, t
     assert {store.source for store in make_plan(context_of(app).evidence, new_id(), SAVEPOINT).stores} == {SAVEPOINT}
 
 
-def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkeypatch):
+def test_should_estimate_with_the_rates_that_drills_measured(app, tmp_path, monkeypatch):
     app.feed(KEYS, keys=KEYS)
     app.run()
     name = app.for_commands(tmp_path, monkeypatch)
@@ -141,7 +141,7 @@ def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkey
     assert f"measured by the drill {report['drill_id']}" in call.plan().summary
 
 
-def test_should_plan_without_drills_where_their_history_cannot_be_read(app):
+def test_should_plan_without_drills_when_their_history_cannot_be_read(app):
     app.feed(100)
     app.run()
     app.settings = app.settings.model_copy(update={"var_dir": app.settings.state_dir / "0" / app.name / ".lock"})

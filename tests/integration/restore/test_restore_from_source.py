@@ -1,4 +1,4 @@
-"""State computed again from the source topic's start, by a real Spark job: `restore run --from source`."""
+"""Recomputation of state from the start of the source topic, by a real Spark job: `restore run --from source`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Told(LoggingRestoreListener):
         self.ends[progress.changelog] = progress.end_offset
 
 
-def test_should_compute_a_lost_state_again_verify_it_and_go_on(app):
+def test_should_recompute_a_lost_state_verify_it_and_continue(app):
     listener = Told()
     done, workspace, _ = restore(app, SourceOfState.SOURCE, listener=listener)
     assert done.state is RestoreState.DONE
@@ -71,7 +71,7 @@ def test_should_compute_a_lost_state_again_verify_it_and_go_on(app):
     assert counts_of(app) == app.expected
 
 
-def test_should_bring_back_what_the_changelog_has_lost(app):
+def test_should_recompute_what_the_changelog_has_lost(app):
     purge(app.admin, app.settings, {TopicPartition(f"{app.name}-n-changelog", p): -1 for p in range(PARTITIONS)})
     with pytest.raises(StartRefused, match="has lost its beginning"):
         planned(app)
@@ -96,7 +96,7 @@ def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
     assert workspace.progress().state is RestoreState.ABORTED
 
 
-def test_should_tell_the_last_words_of_a_job_that_fails(app, tmp_path, monkeypatch):
+def test_should_report_the_last_output_of_a_job_that_fails(app, tmp_path, monkeypatch):
     script = tmp_path / "job.py"
     script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
     monkeypatch.setattr(recompute, "_SCRIPT", script)
@@ -104,7 +104,7 @@ def test_should_tell_the_last_words_of_a_job_that_fails(app, tmp_path, monkeypat
         restore(app, SourceOfState.SOURCE)
 
 
-def test_a_job_should_end_with_its_caller(app, tmp_path):
+def test_should_end_the_job_when_its_caller_ends(app, tmp_path):
     script = project_root() / "spark_jobs" / "recompute.py"
     # With the caller its end of the pipe is gone; a job that did not notice would have nothing to do, and end with 0.
     with tempfile.TemporaryFile() as request:

@@ -1,4 +1,4 @@
-"""A disk that is full from some step of a restore on: that is said, the old state stands, and it goes on with more room."""
+"""A disk that gets full during a restore: the message says so, the old state stays, and the restore can continue later."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_should_refuse_to_begin_without_room_for_the_plan_and_change_nothing(app
 
 
 @pytest.mark.parametrize("point", ["restore-whole", "restore-built", "swap-between", "swap-one"])
-def test_should_refuse_where_the_room_ends_and_go_on_as_it_says_once_there_is_some(app, point):
+def test_should_stop_when_the_disk_is_full_and_continue_as_its_message_says_once_there_is_room(app, point):
     before = stored(app)
     passed = []
 
@@ -95,7 +95,7 @@ def test_should_refuse_where_the_room_ends_and_go_on_as_it_says_once_there_is_so
     assert stored(app) == app.expected
 
 
-def test_should_refuse_to_roll_back_without_room_and_do_it_once_there_is_some(app):
+def test_should_refuse_to_roll_back_without_room_and_roll_back_once_there_is_some(app):
     run, made = started(app)
     run.workspace.create(made)
     run.run()
@@ -109,8 +109,8 @@ def test_should_refuse_to_roll_back_without_room_and_do_it_once_there_is_some(ap
     assert stored(app) == app.expected
 
 
-def test_should_say_at_a_start_without_room_that_the_disk_is_full_and_start_with_room(app):
-    """An instance that found no room for a task's lock ended with a traceback, which no supervisor can act on."""
+def test_should_refuse_a_start_when_the_disk_is_full_and_start_once_there_is_room(app):
+    """Without this refusal an instance without room for a task's lock ended with a traceback."""
     before = stored(app)
     shutil.rmtree(app.settings.state_dir)
     fill(app)

@@ -1,4 +1,4 @@
-"""A restore is run with the sources of its plan, also if another one has become faster meanwhile."""
+"""A restore uses the sources of its plan, even if another one has become faster meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changelog of windows that somebody cut sooner than its retention does: the commits that wrote to it tell."""
+"""A window changelog that was shortened by hand before its retention: the commit records show it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def planned(app):
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
-def test_should_restore_a_changelog_that_age_has_shortened_and_none_that_somebody_has(cut, over):
+def test_should_restore_a_changelog_shortened_by_retention_but_not_one_shortened_by_hand(cut, over):
     app, place, begins = cut
     purging.purge(app.admin, app.settings, {place: begins[1] + over})
     plan = planned(app)
@@ -64,7 +64,7 @@ def test_should_restore_a_changelog_that_age_has_shortened_and_none_that_somebod
     assert "tidemark repair run NAME" in plan.remedy
 
 
-def test_should_not_plan_a_restore_from_a_changelog_that_somebody_has_shortened(cut):
+def test_should_not_plan_a_restore_from_a_changelog_that_was_shortened_by_hand(cut):
     app, place, begins = cut
     purging.purge(app.admin, app.settings, {place: begins[2]})
     context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, {})

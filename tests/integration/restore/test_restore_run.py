@@ -1,4 +1,4 @@
-"""Restores of a stopped application on a real broker: from each source, killed at each step, refused, undone."""
+"""Restores of a stopped application on a real broker: from each source, killed at each step, refused, rolled back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Counted(LoggingRestoreListener):
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 200 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 200 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.feed(2000)
     made.run()
@@ -119,7 +119,7 @@ def test_should_plan_while_the_application_runs(app):
 
 
 @pytest.mark.parametrize("asked", [None, SourceOfState.LOCAL, SourceOfState.CHANGELOG])
-def test_should_rebuild_and_verify_every_key_and_go_on(app, asked):
+def test_should_rebuild_and_verify_every_key_and_continue(app, asked):
     done, _, _ = restore(app, asked)
     assert done.state is RestoreState.DONE
     assert sum(verdict.keys for verdict in done.verdicts.values()) == len(app.expected)
@@ -129,7 +129,7 @@ def test_should_rebuild_and_verify_every_key_and_go_on(app, asked):
     assert counts_of(app) == app.expected
 
 
-def test_should_rebuild_a_state_that_is_gone(app):
+def test_should_rebuild_a_state_that_is_lost(app):
     shutil.rmtree(app.settings.state_dir)
     listener = Counted()
     done, _, _ = restore(app, listener=listener)
@@ -138,7 +138,7 @@ def test_should_rebuild_a_state_that_is_gone(app):
     assert listener.records >= len(app.expected)
 
 
-def test_should_read_only_the_tail_where_the_local_store_is_behind(app):
+def test_should_read_only_the_tail_when_the_local_store_is_behind(app):
     saved = app.settings.state_dir.with_name("saved")
     shutil.copytree(app.settings.state_dir, saved)
     app.feed(300, keys=10)
@@ -151,8 +151,8 @@ def test_should_read_only_the_tail_where_the_local_store_is_behind(app):
     assert 0 < listener.records < len(app.expected)
 
 
-def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_their_tombstones(app):
-    """The machine slept while it read: a key was deleted after the copy, and its tombstone is compacted away since."""
+def test_should_not_bring_deleted_keys_back_when_reading_the_tail_takes_longer_than_tombstones_are_kept(app):
+    """The machine slept during the restore: a key was deleted after the copy, and its tombstone has been compacted away."""
     saved = app.settings.state_dir.with_name("saved")
     shutil.copytree(app.settings.state_dir, saved)
     app.feed(300, keys=10)
@@ -187,7 +187,7 @@ def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_thei
     assert any("delete.retention.ms is 1d" in line and "next source of state" in line for line in said)
 
 
-def test_should_pass_over_a_damaged_store(app, caplog):
+def test_should_skip_a_damaged_store(app, caplog):
     for table in app.store_folder(0).glob("*.sst"):
         table.write_bytes(table.read_bytes()[: table.stat().st_size // 2])
     (app.store_folder(0) / "CURRENT").write_text("nonsense\n")
@@ -197,12 +197,12 @@ def test_should_pass_over_a_damaged_store(app, caplog):
     assert "cannot open the store" in caplog.text
 
 
-def test_should_refuse_a_source_that_was_asked_for_and_is_not_there(app):
+def test_should_refuse_a_requested_source_that_does_not_exist(app):
     with pytest.raises(StartRefused, match="there is no savepoint copy"):
         planned(app, SourceOfState.SAVEPOINT)
 
 
-def test_should_stop_at_one_different_key_name_it_and_leave_the_old_state(app):
+def test_should_stop_when_one_key_differs_name_it_and_keep_the_old_state(app):
     before = counts_of(app)
 
     def tamper(point):
@@ -228,7 +228,7 @@ def test_should_stop_at_one_different_key_name_it_and_leave_the_old_state(app):
 
 
 @pytest.mark.parametrize("point", ["restore-whole", "restore-built", "swap-between", "swap-one"])
-def test_should_go_on_where_a_crash_left_it(app, point):
+def test_should_continue_where_a_crash_left_it(app, point):
     passed = []
 
     def crash(at):
@@ -255,7 +255,7 @@ def test_should_not_build_again_what_was_verified_before_a_crash(app):
 
 
 @pytest.mark.parametrize("point", ["swap-between", "swap-one"])
-def test_should_run_an_application_that_was_started_in_the_middle_of_a_swap(app, point):
+def test_should_run_an_application_that_was_started_during_a_swap(app, point):
     context, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
         RestoreRun(context, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
@@ -280,8 +280,8 @@ def test_should_roll_back_to_the_very_folders_it_replaced(app):
         run.roll_back()
 
 
-def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
-    """Instance 1 took the tasks over and committed last; instance 0's folder and a standby's are from before."""
+def test_should_replace_the_live_folder_and_every_stale_one(app):
+    """Instance 1 took the tasks over and committed last; the folders of instance 0 and of a standby are older."""
     state_dir = app.settings.state_dir
     stale = state_dir.with_name("stale")
     shutil.copytree(state_dir / "0", stale)
@@ -303,7 +303,7 @@ def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
         assert (held[1] / task / "witness").read_text() == "live"
 
 
-def test_should_leave_a_standby_alone_that_runs(app):
+def test_should_not_touch_a_running_standby(app):
     standby = app.settings.state_dir / "standby-0" / app.name
     shutil.copytree(app.state, standby)
     with FolderLock(standby):
@@ -311,7 +311,7 @@ def test_should_leave_a_standby_alone_that_runs(app):
     assert (standby / "0_0" / "rocksdb" / "n").exists()
 
 
-def test_should_not_roll_the_only_state_back(app):
+def test_should_not_roll_back_the_only_state(app):
     shutil.rmtree(app.settings.state_dir)
     _, workspace, run = restore(app, SourceOfState.CHANGELOG)
     with pytest.raises(StartRefused, match="the only state here"):
@@ -320,7 +320,7 @@ def test_should_not_roll_the_only_state_back(app):
     assert counts_of(app) == app.expected
 
 
-def test_should_roll_back_what_there_was_and_keep_what_replaced_nothing(app):
+def test_should_roll_back_replaced_folders_and_keep_those_that_replaced_nothing(app):
     (app.state / "0_0" / "witness").write_text("old")
     shutil.rmtree(app.state / "0_1")
     said = []
@@ -387,7 +387,7 @@ def remembering(settings, admin, unique):
     return made
 
 
-def test_should_carry_a_store_over_that_is_not_logged_and_level(remembering):
+def test_should_carry_over_an_unlogged_store_that_is_up_to_date(remembering):
     app, said = remembering, []
     before = [items_of(seen(app, task)) for task in range(PARTITIONS)]
     assert all(before)
@@ -400,7 +400,7 @@ def test_should_carry_a_store_over_that_is_not_logged_and_level(remembering):
 
 
 @pytest.mark.parametrize("change", [{"batch": 0}, {"source_offsets": {}}])
-def test_should_begin_a_store_empty_that_is_not_logged_nor_level_and_say_so(remembering, change):
+def test_should_start_an_unlogged_store_empty_when_it_is_not_up_to_date_and_say_so(remembering, change):
     app, said = remembering, []
     with opened(seen(app)) as store:
         store.put_many([], replace(store.checkpoint, **change), None)
@@ -410,7 +410,7 @@ def test_should_begin_a_store_empty_that_is_not_logged_nor_level_and_say_so(reme
     assert items_of(seen(app, 1))
 
 
-def test_should_abort_and_leave_nothing_but_the_record_of_it(app):
+def test_should_abort_and_leave_only_its_record(app):
     before = counts_of(app)
 
     def ask_to_end(at):
@@ -445,7 +445,7 @@ def test_should_refuse_while_a_member_runs_on_another_machine(app):
         elsewhere.leave()
 
 
-def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
+def test_should_plan_run_list_and_roll_back_by_command(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
     (app.state / "0_0" / "witness").write_text("old")
 
@@ -536,7 +536,7 @@ run()
 
 
 def test_should_fail_in_one_line_and_keep_the_old_state_when_the_disk_is_full(app, tmp_path):
-    """A limit on the size of files stands for the full disk: RocksDB's writes fail in the same way."""
+    """A limit on file sizes simulates the full disk: RocksDB's writes fail in the same way."""
     app.feed(6000, keys=6000)
     app.run()
     app.write_module(tmp_path)

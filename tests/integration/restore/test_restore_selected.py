@@ -1,4 +1,4 @@
-"""Restores of one task and of one store on a real broker: what was not asked for keeps exactly what it holds."""
+"""Restores of one task or one store on a real broker: everything that was not selected keeps its contents."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_should_rebuild_one_store_of_one_task_and_touch_nothing_else(app, point)
 
 
 @pytest.mark.parametrize("point", ["swap-between", "swap-one"])
-def test_should_keep_every_other_store_when_an_instance_ran_in_the_middle_of_the_swap(app, point):
+def test_should_keep_every_other_store_when_an_instance_ran_during_the_swap(app, point):
     _, _, run, _ = begin(app, crash_at(point), tasks=[random.choice(TASKS)], stores=["n"])
     with pytest.raises(Crash):
         run.run()
@@ -155,7 +155,7 @@ def test_should_keep_every_other_store_when_an_instance_ran_in_the_middle_of_the
 
 
 def test_should_replace_a_store_in_every_folder_that_holds_its_task(app):
-    """Instance 1 took the tasks over and committed last; instance 0's folders and a standby's are stale."""
+    """Instance 1 took the tasks over and committed last; the folders of instance 0 and of a standby are stale."""
     state_dir = app.settings.state_dir
     shutil.copytree(state_dir / "0", state_dir.with_name("stale"))
     app.feed(300, keys=100)
@@ -207,7 +207,7 @@ def test_should_restore_one_store_of_all_tasks(app):
 
 
 def test_should_take_each_store_of_a_task_from_another_source(app):
-    """One that has no local copy does not keep the other from being restored from its own."""
+    """A store without a local copy does not prevent another from being restored from its own."""
     shutil.rmtree(folder_of(app, "0_1", "m"))
     made, _, run, _ = begin(app, asked=None)
     sources = {(s.task, s.store): s.source for s in made.stores}
@@ -217,7 +217,7 @@ def test_should_take_each_store_of_a_task_from_another_source(app):
     assert counts_right(app)
 
 
-def test_should_not_ask_for_a_source_of_a_store_that_was_not_selected(app):
+def test_should_need_no_source_for_a_store_that_was_not_selected(app):
     shutil.rmtree(folder_of(app, "0_1", "m"))
     with pytest.raises(StartRefused, match="there is no local copy"):
         begin(app, asked=SourceOfState.LOCAL)
@@ -237,12 +237,12 @@ def test_should_not_ask_for_a_source_of_a_store_that_was_not_selected(app):
         ([], ["light"], "it is in memory"),
     ],
 )
-def test_should_refuse_a_name_that_there_is_not_and_say_those_that_there_are(app, tasks, stores, said):
+def test_should_refuse_an_unknown_name_and_list_the_known_ones(app, tasks, stores, said):
     with pytest.raises(StartRefused, match=said):
         make_plan(context_of(app).evidence, new_id(), None, Selection.of(tasks, stores))
 
 
-def test_should_refuse_a_plan_of_nothing(app):
+def test_should_refuse_an_empty_plan(app):
     context = context_of(app)
     made = replace(make_plan(context.evidence, new_id(), None), stores=())
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
@@ -251,7 +251,7 @@ def test_should_refuse_a_plan_of_nothing(app):
         RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
 
 
-def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_path, monkeypatch):
+def test_should_accept_tasks_and_stores_by_command(settings, admin, unique, tmp_path, monkeypatch):
     app = CountingApp(settings, admin, unique("counting"))
     app.feed(200, keys=50)
     app.run()
@@ -286,8 +286,8 @@ def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_pa
     assert "its tasks are 0_0, 0_1" in str(refused.exception)
 
 
-def test_should_keep_a_store_that_is_not_logged_where_it_is_the_only_other_one(settings, admin, unique):
-    """The plan covers all that a restore builds of the task; what was not asked for stays all the same."""
+def test_should_keep_an_unlogged_store_when_it_is_the_only_other_store(settings, admin, unique):
+    """The plan covers everything that a restore builds of the task; stores that were not selected still stay."""
 
     class SeenTwice(CountingSource):
         def next(self, timeout_s):

@@ -1,4 +1,4 @@
-"""What a verification compares of a changelog whose beginning is gone, on a real broker."""
+"""The verification against a changelog whose first records were deleted, on a real broker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_should_prove_nothing_after_a_purge(counting, tmp_path):
     assert "0 keys compared, 2 left out, 0 differ" in found.summary
 
 
-def test_should_compare_what_was_written_since_a_purge_and_say_what_was_not(counting, tmp_path):
+def test_should_compare_what_was_written_since_a_purge_and_report_what_was_left_out(counting, tmp_path):
     place = counting.changelog("n")
     counting.commit({"n": {0: [(b"a", count(1)), (b"b", count(2))]}})
     purge(counting, place, counting.ends.of([place])[place])
@@ -74,7 +74,7 @@ def test_should_compare_what_was_written_since_a_purge_and_say_what_was_not(coun
     assert (wrong.compared, wrong.different, wrong.figures.verdict) == (2, 2, Verdict.FAILED)
 
 
-def test_should_say_of_an_empty_store_whether_its_changelog_was_whole(counting, tmp_path):
+def test_should_report_for_an_empty_store_whether_its_changelog_was_whole(counting, tmp_path):
     place = counting.changelog("n")
     counting.commit({"n": {0: [(b"a", None)]}})
     assert verified(counting, {}, folder=tmp_path / "n").figures.verdict is Verdict.OK
@@ -83,7 +83,7 @@ def test_should_say_of_an_empty_store_whether_its_changelog_was_whole(counting, 
 
 
 def test_should_compare_live_windows_that_are_newer_than_what_is_left_of_a_changelog(windowed, tmp_path):
-    """Records of the changelog carry the clock of their writing: here that of two hours ago."""
+    """Changelog records carry the time at which they were written, here two hours ago."""
     place, now = windowed.changelog("w"), wall_clock_ms() // MINUTE * MINUTE
     windowed.settings = windowed.settings.model_copy(update={"max_timestamp_ahead_ms": HOUR})
     held = {in_window(b"a", now - age): count(1) for age in (30 * MINUTE, 5 * MINUTE, 4 * MINUTE)}

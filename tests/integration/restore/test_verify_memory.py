@@ -1,4 +1,4 @@
-"""Verifying a store that is larger than the memory it may use: it is written to the workspace, or the setting is named."""
+"""Verification of a store that is larger than the allowed memory: it spills to the workspace, or names the setting."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_should_compare_a_store_that_is_larger_than_its_memory(verified):
     assert (found.keys, found.different) == (KEYS, 0)
 
 
-def test_should_name_the_setting_where_the_memory_is_too_little(verified):
+def test_should_name_the_setting_when_the_memory_is_too_small(verified):
     with pytest.raises(StoreFailed, match="raise TIDEMARK_VERIFY_MEMORY_BYTES"):
         verified(1 << 20)
 
 
-def test_should_have_a_limit_and_a_place_in_the_workspace_for_the_rest(tmp_path):
+def test_should_limit_memory_and_spill_into_the_workspace(tmp_path):
     limit = Settings().verify_memory_bytes
     with verify.scratch_database(tmp_path, limit) as database:
         found = database.execute("select current_setting('memory_limit'), current_setting('temp_directory')").fetchone()

@@ -179,7 +179,7 @@ def test_should_start_from_a_savepoint_and_the_tail_when_the_state_folder_is_gon
     assert min(checkpoint.changelog_offset for checkpoint in saved) > 0
 
 
-def test_should_pass_a_damaged_savepoint_over_for_the_changelog(plan, settings, caplog):
+def test_should_skip_a_damaged_savepoint_and_read_the_changelog(plan, settings, caplog):
     caplog.set_level(logging.INFO)
     with running(plan, settings, 1000) as run:
         run.counts()
@@ -198,7 +198,7 @@ def test_should_pass_a_damaged_savepoint_over_for_the_changelog(plan, settings, 
     assert list(settings.state_dir.rglob("*.restoring")) == []
 
 
-def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, settings, caplog):
+def test_should_take_a_savepoint_of_a_stopped_application_and_start_from_it(plan, settings, caplog):
     caplog.set_level(logging.INFO)
     with running(plan, settings, 1000) as run:
         run.counts()
@@ -214,7 +214,7 @@ def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, sett
     assert starts_of_restores(caplog) == [], "the savepoint is up to date with the last commit"
 
 
-def test_should_leave_with_a_last_savepoint_that_stands_where_kafka_stands(plan, settings, caplog):
+def test_should_leave_a_final_savepoint_that_matches_the_committed_offsets(plan, settings, caplog):
     caplog.set_level(logging.INFO)
     with running(plan, settings, 1000) as run:
         run.counts()
@@ -234,7 +234,7 @@ def test_should_leave_with_a_last_savepoint_that_stands_where_kafka_stands(plan,
     assert [one.savepoint_id for one in repository.savepoints()] == [asked.savepoint_id], "nobody asked for another"
 
 
-def test_should_stop_in_time_though_nothing_takes_its_last_savepoint(plan, settings, caplog, monkeypatch):
+def test_should_stop_in_time_when_its_final_savepoint_cannot_be_written(plan, settings, caplog, monkeypatch):
     hurried = settings.model_copy(update={"last_savepoint_timeout_ms": 500})
     never = threading.Event()
     monkeypatch.setattr(SavepointRepository, "begin", lambda *_: never.wait(60))
@@ -249,7 +249,7 @@ def test_should_stop_in_time_though_nothing_takes_its_last_savepoint(plan, setti
     assert run.instance.states.state is InstanceState.NOT_RUNNING
 
 
-def test_should_take_no_last_savepoint_when_it_ends_by_an_error(plan, settings):
+def test_should_take_no_final_savepoint_when_it_ends_with_an_error(plan, settings):
     run = Run(plan, settings, 1000)
     run.counts()
     ask_for_last(settings.var_dir, plan.application_id, 0, settings.savepoint_location, wall_clock_ms())
@@ -259,7 +259,7 @@ def test_should_take_no_last_savepoint_when_it_ends_by_an_error(plan, settings):
     assert SavepointRepository(settings.savepoint_location, plan.application_id).savepoints() == []
 
 
-def test_should_be_a_source_of_state_of_a_restore_too(plan, settings):
+def test_should_be_a_source_for_a_restore_too(plan, settings):
     with running(plan, settings, 1000) as run:
         run.counts()
         taken = take(plan, settings)
@@ -268,7 +268,7 @@ def test_should_be_a_source_of_state_of_a_restore_too(plan, settings):
     assert taken.manifest.savepoint_id in copy.location
 
 
-def test_should_take_one_on_the_command_line_while_the_stream_runs(plan, settings, monkeypatch):
+def test_should_take_a_savepoint_by_command_while_the_stream_runs(plan, settings, monkeypatch):
     for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(cli, "load", lambda name: SimpleNamespace(plan=lambda: plan))

@@ -1,4 +1,4 @@
-"""With the printed ACLs an application runs; with any one of them taken away it says at once which is lacking."""
+"""An application runs with the printed ACLs, and names the missing one when any of them is removed."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def guarded(guarded_broker: Secured, tmp_path: Path, unique: Callable[[str], str
 
 @pytest.mark.broker
 @pytest.mark.timeout(180)
-def test_with_all_of_them_everything_should_work(guarded: Guarded) -> None:
-    """A first run, and one that restores what a lost disk held."""
+def test_should_work_when_all_acls_are_granted(guarded: Guarded) -> None:
+    """Covers a first run, and a run that restores the state of a lost disk."""
     guarded.allow(guarded.acls)
     guarded.app.feed(300)
     guarded.run()
@@ -101,7 +101,7 @@ def max_counts(app: CountingApp) -> dict[str, int]:
 @pytest.mark.broker
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("place", range(len(COUNTING)), ids=[str(acl).replace(" ", "-") for acl in COUNTING])
-def test_without_one_of_them_the_start_should_name_it(guarded: Guarded, place: int) -> None:
+def test_should_name_a_missing_acl_at_the_start(guarded: Guarded, place: int) -> None:
     lacking = guarded.acls[place]
     assert lacking.operation == COUNTING[place].operation
     guarded.allow([acl for acl in guarded.acls if acl != lacking])
@@ -121,7 +121,7 @@ def test_without_one_of_them_the_start_should_name_it(guarded: Guarded, place: i
 
 @pytest.mark.broker
 @pytest.mark.timeout(180)
-def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guarded) -> None:
+def test_should_refuse_the_next_start_when_an_acl_is_removed_later(guarded: Guarded) -> None:
     guarded.allow(guarded.acls)
     guarded.app.feed(50)
     guarded.run()
@@ -133,8 +133,8 @@ def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guar
 
 @pytest.mark.broker
 @pytest.mark.timeout(120)
-def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Described before, it crashes the process: confluent-kafka 2.16.1 aborts (SIGABRT)."""
+def test_should_describe_a_group_only_once_its_coordinator_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describing it earlier crashes the process: confluent-kafka 2.16.1 aborts (SIGABRT)."""
     codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR]
     summary: list[str] = []
 
@@ -162,7 +162,7 @@ def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatc
 @pytest.mark.parametrize(
     "acl", [Acl("transactional-id", "any-0", "Write"), Acl(CLUSTER, "kafka-cluster", "Describe")], ids=str
 )
-def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured, acl: Acl) -> None:
+def test_should_print_acls_that_kafkas_own_tool_accepts(guarded_broker: Secured, acl: Acl) -> None:
     super_user = Settings.load(bootstrap_servers=guarded_broker.broker.bootstrap)
     words = shlex.split(acl.command("User:streams", super_user.bootstrap_servers))
     code, said = kafka_tool("acls", *words[1:], settings=super_user, capture=True)

@@ -1,4 +1,4 @@
-"""A standby, the checks and a drill run beside an instance on a broker with ACLs, and need what `tidemark acls` prints."""
+"""A standby, the checks and a drill on a broker with ACLs need what `tidemark acls` prints for them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def beyond(guarded: Guarded) -> list[Acl]:
     return sorted(set(least_acls(guarded.app.plan, 1, audits=True)) - set(guarded.acls))
 
 
-def test_a_standby_should_need_no_more_than_an_instance(guarded: Guarded) -> None:
+def test_should_need_no_more_acls_for_a_standby_than_for_an_instance(guarded: Guarded) -> None:
     app = SimpleNamespace(plan=guarded.app.plan, settings=guarded.settings(), id=guarded.app.name)
     with standing_by(app) as ended:
         assert wait_until(lambda: ended or is_level(app, 0), 60)
     assert ended == []
 
 
-def test_checks_and_drills_should_need_what_is_printed_for_audits(guarded: Guarded) -> None:
+def test_should_need_for_checks_and_drills_the_acls_that_are_printed_for_audits(guarded: Guarded) -> None:
     guarded.allow(beyond(guarded))
     app, settings = guarded.app, guarded.settings()
     assert check_durability(app.plan, settings)
@@ -81,7 +81,9 @@ def test_checks_and_drills_should_need_what_is_printed_for_audits(guarded: Guard
         ((CLUSTER, "DescribeConfigs"), "give this user the right to describe the cluster's configuration"),
     ],
 )
-def test_the_durability_check_should_name_what_it_lacks(guarded: Guarded, lacking: tuple[str, str], said: str) -> None:
+def test_should_name_the_acls_that_the_durability_check_lacks(
+    guarded: Guarded, lacking: tuple[str, str], said: str
+) -> None:
     guarded.allow([acl for acl in beyond(guarded) if (acl.resource, acl.operation) != lacking])
     with pytest.raises(PreflightFailed, match=f"{said}.*--audits"):
         check_durability(guarded.app.plan, guarded.settings())

@@ -1,4 +1,4 @@
-"""With the ACLs of `tidemark acls --operator` each command works on a stopped application; without one of them it names it.
+"""Commands work on a stopped application with the ACLs of `tidemark acls --operator`, and name one that is missing.
 
 A super user runs the application's instances and writes its input, so only the commands need these ACLs.
 """
@@ -219,8 +219,8 @@ def used(log: str) -> set[tuple[str, str, str]]:
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", Command, ids=str)
-def test_without_one_of_them_a_command_should_name_it_and_change_nothing(app: OperatedApp, command: Command) -> None:
-    """Each ACL is taken away alone. ACLs of topics that a command creates are checked when it has created them."""
+def test_should_name_a_missing_acl_and_change_nothing_in_a_command(app: OperatedApp, command: Command) -> None:
+    """Removes one ACL at a time. ACLs of topics that a command creates are checked once it has created them."""
     app.deny_all()
     app.become(version_two(app.name) if command is Command.UPGRADE else version_one(app.name))
     acls = app.acls(command)
@@ -262,9 +262,7 @@ def test_without_one_of_them_a_command_should_name_it_and_change_nothing(app: Op
 
 @pytest.mark.broker
 @pytest.mark.timeout(600)
-def test_with_all_of_them_each_command_should_work_and_every_one_is_used(
-    guarded_broker: Secured, tmp_path: Path
-) -> None:
+def test_should_use_every_granted_acl_in_some_command(guarded_broker: Secured, tmp_path: Path) -> None:
     """The broker logs each operation that it has checked and allowed."""
     app = OperatedApp(guarded_broker, tmp_path, "operated")
     tool = ("configs", "--entity-type", "broker-loggers", "--entity-name", "1", "--alter", "--add-config")

@@ -1,4 +1,4 @@
-"""What Tidemark writes holds personal data: its user alone may read it, whatever umask a process was started with."""
+"""Files that Tidemark writes may hold personal data: only its user can read them, whatever umask a process has."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class SecuredBench(Bench):
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
+def test_should_leave_no_file_that_others_can_read_or_that_holds_a_secret(
     guarded_broker: Secured, tmp_path: Path, usual_umask: None
 ) -> None:
-    """An instance, a savepoint, a plan, a check and an audit: state, savepoints, facts, run files, reports, logs."""
+    """Covers state, savepoints, facts, run files, reports and logs of an instance, a savepoint, a plan, a check, an audit."""
     bench = SecuredBench(guarded_broker, tmp_path / "bench")
     allow(guarded_broker.admin, least_acls(bench.plan, 1, audits=True))
     plan = bench.folder / "plan.json"
@@ -91,7 +91,7 @@ def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
     assert (told_to_processes, files_with(secrets, [bench.folder])) == ([], [])
 
 
-def test_a_secret_should_be_found_wherever_it_is(tmp_path: Path) -> None:
+def test_should_find_a_secret_wherever_it_is(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\x00 the hushed-word \xff")
     with (
         arguments_watched(["hushed-word"]) as summary,
@@ -111,7 +111,7 @@ WRITES_NOTHING = {
 }
 
 
-def test_every_program_should_begin_with_keeping_its_files_private() -> None:
+def test_should_set_the_file_mask_first_in_every_program() -> None:
     programs = {
         str(path.relative_to(ROOT)): path.read_text()
         for folder in ("include/tidemark", "spark_jobs")
@@ -123,11 +123,11 @@ def test_every_program_should_begin_with_keeping_its_files_private() -> None:
 
 
 @pytest.mark.parametrize("dag", sorted(path.name for path in (ROOT / "dags").glob("[a-z]*.py")))
-def test_every_dag_should_load_what_keeps_files_private(dag: str) -> None:
+def test_should_set_the_file_mask_in_every_dag(dag: str) -> None:
     assert re.search(r"^from tidemark_airflow\.", (ROOT / "dags" / dag).read_text(), re.M)
 
 
-def test_a_process_of_airflow_should_write_private_files(tmp_path: Path, usual_umask: None) -> None:
+def test_should_write_private_files_in_airflow_processes(tmp_path: Path, usual_umask: None) -> None:
     script = "import pathlib, tidemark_airflow.threads; pathlib.Path('written').mkdir(); pathlib.Path('f').touch()"
     path = f"{ROOT / 'include'}:{ROOT / 'plugins'}"
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True)

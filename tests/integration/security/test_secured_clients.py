@@ -1,4 +1,4 @@
-"""Every kind of client comes in by every way that a secured broker has, with options from one place."""
+"""Every kind of client connects to a secured broker in every supported way, with options from one place."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spark_jobs.kafka_reading import read_between
 from spark_jobs.session import spark_session
 from tests.support.secured import PASSWORD, USER, Secured
 
-from tidemark.devstack.broker import answers
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import brokers_answer
 from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition as Place
 
@@ -52,7 +52,7 @@ def session(spark: SparkSession, guarded_broker: Secured) -> SparkSession:
 
 
 @pytest.mark.parametrize("candidate", WAYS)
-def test_librdkafka_should_come_in(candidate: str, guarded_broker: Secured, topic: str) -> None:
+def test_should_connect_with_librdkafka(candidate: str, guarded_broker: Secured, topic: str) -> None:
     config = librdkafka_config(guarded_broker.settings(candidate))
     assert topic in AdminClient(config).list_topics(timeout=15).topics
     consumer = Consumer({**config, "group.id": "any", "auto.offset.reset": "earliest"})
@@ -62,21 +62,21 @@ def test_librdkafka_should_come_in(candidate: str, guarded_broker: Secured, topi
 
 
 @pytest.mark.parametrize("candidate", WAYS)
-def test_kafkas_tools_should_come_in(candidate: str, guarded_broker: Secured, topic: str) -> None:
+def test_should_connect_with_kafkas_tools(candidate: str, guarded_broker: Secured, topic: str) -> None:
     code, said = kafka_tool("topics", "--list", settings=guarded_broker.settings(candidate), capture=True)
     assert code == 0
     assert topic in said.splitlines()
 
 
 @pytest.mark.parametrize("tool", [("console-consumer", "--topic", "beats", "--from-beginning", "--max-messages", "2")])
-def test_a_console_tool_should_come_in(tool: tuple[str, ...], guarded_broker: Secured, topic: str) -> None:
+def test_should_connect_with_a_console_tool(tool: tuple[str, ...], guarded_broker: Secured, topic: str) -> None:
     code, said = kafka_tool(*tool, "--timeout-ms", "30000", settings=guarded_broker.settings("scram"), capture=True)
     assert (code, said.split()) == (0, ["1", "2"])
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("candidate", WAYS)
-def test_sparks_source_should_come_in(
+def test_should_connect_with_sparks_kafka_source(
     candidate: str, guarded_broker: Secured, topic: str, session: SparkSession
 ) -> None:
     place = Place(topic, 0)
@@ -85,9 +85,9 @@ def test_sparks_source_should_come_in(
 
 
 @pytest.mark.parametrize("candidate", WAYS)
-def test_the_probe_of_up_should_come_in(candidate: str, guarded_broker: Secured) -> None:
+def test_should_connect_with_the_probe_of_tidemark_up(candidate: str, guarded_broker: Secured) -> None:
     settings = guarded_broker.settings(candidate)
-    assert answers(settings.bootstrap_servers, timeout_s=15, config=librdkafka_config(settings))
+    assert brokers_answer(librdkafka_config(settings), 15)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,14 @@ def test_the_probe_of_up_should_come_in(candidate: str, guarded_broker: Secured)
         ("scram", {"ssl_ca_location": ""}),
     ],
 )
-def test_nobody_else_should_come_in(candidate: str, wrong: dict[str, str], guarded_broker: Secured) -> None:
+def test_should_refuse_clients_with_wrong_credentials(
+    candidate: str, wrong: dict[str, str], guarded_broker: Secured
+) -> None:
     settings = guarded_broker.settings(candidate, **wrong)
-    assert not answers(settings.bootstrap_servers, timeout_s=3, config=librdkafka_config(settings))
+    assert not brokers_answer(librdkafka_config(settings), 3)
 
 
-def test_an_option_that_is_passed_through_should_reach_the_broker(
+def test_should_pass_an_extra_client_option_to_the_broker(
     guarded_broker: Secured, topic: str, unique: Callable[[str], str]
 ) -> None:
     settings = guarded_broker.settings("scram", kafka={"client.id": "ward-7"})
@@ -117,7 +119,7 @@ def test_an_option_that_is_passed_through_should_reach_the_broker(
     assert member.client_id == "ward-7"
 
 
-def test_the_password_should_not_be_in_any_argument_or_log_of_a_tool(
+def test_should_keep_the_password_out_of_the_arguments_and_logs_of_a_tool(
     guarded_broker: Secured, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, said = kafka_tool("topics", "--list", settings=guarded_broker.settings("oauth"), capture=True)

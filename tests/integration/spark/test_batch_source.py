@@ -1,4 +1,4 @@
-"""The source of batches on a real broker: it may run for months, and keeps nothing of the batches before."""
+"""The source of batches on a real broker: it keeps nothing of earlier batches, so that it can run for months."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def records_in_memory(spark):
     return sum(int(line.split()[1]) for line in lines if line.split()[3:4] == [_RECORD])
 
 
-def test_should_not_keep_the_records_of_batches_with_dead_letters(
+def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
     spark, settings, kafka_jars, create_topic, unique, tmp_path
 ):
-    """Such a batch is read once more by itself. Kept for minutes, as Spark does by default, these would fill the heap."""
+    """Such a batch is read a second time. Spark would keep its records for minutes, and they would fill the heap."""
     topic = create_topic(unique("in"), partitions=1)
     producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
     for number in range(_BATCHES * _RECORDS):
@@ -70,7 +70,7 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters(
     assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 40, every_s=1)
 
 
-def test_should_not_say_that_consumers_are_let_go(spark):
+def test_should_not_log_that_consumers_are_released(spark):
     log4j = spark._jvm.org.apache.logging.log4j
     pool = log4j.LogManager.getLogger("org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool")
     assert pool.getLevel().toString() == "ERROR"

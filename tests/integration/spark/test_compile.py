@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import dead_letter_places_sql, dead_letters_sql, pipeline_sql, read_options
+from spark_jobs.compile import dead_letter_places_sql, pipeline_sql, read_options
 from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.recompute import Counting, event
 from tests.support.truth.topics import Row
@@ -106,8 +106,8 @@ VALUES += [
 ]  # fmt: skip
 
 
-def test_should_take_the_same_fields_out_on_both_roads(spark):
-    """What `from_json` alone reads, for every value that plain Python finds good."""
+def test_should_parse_the_same_fields_with_and_without_the_fast_path(spark):
+    """Compares with what `from_json` alone reads, for every value that plain Python accepts."""
     subtopology = plan_of(lambda s: s.filter("true").to("out"))
     found = {r["record_offset"]: r for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
@@ -118,7 +118,7 @@ def test_should_take_the_same_fields_out_on_both_roads(spark):
             assert (found[offset]["k"], found[offset]["max_ts"]) == (read.get("patient_id"), read["beat_ms"]), value
 
 
-def test_should_parse_a_schema_without_a_plain_form_too(spark):
+def test_should_parse_a_schema_that_has_no_fast_path(spark):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT, x DOUBLE", key="id", timestamp="at")
     stream.group_by_key().aggregate(store="s", most="max(x)")
@@ -142,7 +142,7 @@ def test_should_judge_each_record_as_plain_python_does(spark, key):
         assert (found[offset] == Status.NO_KEY) == (value in keyless), value
 
 
-def test_should_count_no_record_without_a_kafka_key_and_send_it_on(spark):
+def test_should_forward_but_not_count_a_record_without_a_kafka_key(spark):
     def build(stream):
         stream.to("out")
         counting(stream)
@@ -165,7 +165,7 @@ def test_should_read_headers_only_where_a_pipeline_sends_its_records_on(spark):
     assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [[("h", b"1")]]
 
 
-def test_should_keep_apart_a_schemas_columns_and_those_of_kafka(spark):
+def test_should_distinguish_the_columns_of_a_schema_from_those_of_kafka(spark):
     topology = Topology("app")
     named = topology.stream("in", schema="key STRING, value BIGINT, headers STRING", key="key")
     named.filter("value > 0").to("out")
@@ -173,11 +173,12 @@ def test_should_keep_apart_a_schemas_columns_and_those_of_kafka(spark):
     records = [(b"a", b'{"key": "a", "value": 5, "headers": "h"}'), (b"a", b"{")]
     (good,) = (r for r in run(spark, subtopology, records) if r["status"] == Status.GOOD)
     assert json.loads(good["value"]) == {"key": "a", "value": 5, "headers": "h"}
-    (letter,) = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
-    assert (letter["key"], letter["value"]) == (b"a", b"{")
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    (letter,) = run(spark, subtopology, records, sql=places)
+    assert (letter["record_offset"], letter["reason"]) == (1, "unparsable")
 
 
-def test_should_leave_out_a_new_key_that_is_no_text(spark):
+def test_should_drop_a_record_whose_new_key_is_not_text(spark):
     topology = Topology("app")
     topology.stream("in", schema="id BINARY").repartition("CAST(id AS STRING)", "r").to("out")
     subtopology = topology.plan().subtopologies[0]
@@ -185,23 +186,19 @@ def test_should_leave_out_a_new_key_that_is_no_text(spark):
     assert [(r["status"], r["k"]) for r in found] == [(Status.FILTERED, None), (Status.GOOD, "a")]
 
 
-def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
+def test_should_place_each_bad_record_once_with_its_reason(spark):
     subtopology = plan_of(counting)
     records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None), (b"\xff", beat())]
     records.append((b"p2", beat()))
-    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
-    summary = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
-    assert summary == {
-        0: ("unparsable", b"p1", b"{"),
-        2: ("no key", None, beat()),
-        3: ("impossible timestamp", b"p1", beat(at=-1)),
-        5: ("key is not UTF-8", b"\xff", beat()),
-        6: ("key differs", b"p2", beat()),
-    }
-    assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
     found = [(r["p"], r["record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
-    assert sorted(found) == [(0, offset, reason) for offset, (reason, _, _) in sorted(summary.items())]
+    assert sorted(found) == [
+        (0, 0, "unparsable"),
+        (0, 2, "no key"),
+        (0, 3, "impossible timestamp"),
+        (0, 5, "key is not UTF-8"),
+        (0, 6, "key differs"),
+    ]
 
 
 def test_should_place_a_record_without_a_key_once_however_many_pipelines_need_one(spark):
@@ -235,8 +232,8 @@ LISTS = {"last": "collect(ibi_ms, 5)"}
     ],
     ids=["session", "session with lists", "sliding"],
 )
-def test_should_leave_what_is_late_in_sessions_and_sliding_windows_to_the_task(spark, windows, more, rows):
-    """By key and time, or by record where the order of arrival counts; what is not good stays one row each status."""
+def test_should_leave_lateness_in_sessions_and_sliding_windows_to_the_task(spark, windows, more, rows):
+    """Groups by key and time, or by record where arrival order matters; other statuses keep one row each."""
     subtopology = plan_of(
         lambda s: s.filter("ibi_ms > 0").group_by_key().windowed_by(windows).aggregate(store="s", n="count(*)", **more)
     )
@@ -260,7 +257,7 @@ def test_should_put_a_record_into_every_hopping_window_that_holds_it(spark, at, 
     assert [(r["w"], r["rows"]) for r in found if r["status"] == Status.BAD] == [(None, 1)]
 
 
-def test_should_keep_count_of_what_a_filter_takes_out_and_not_of_bad_records_twice(spark):
+def test_should_count_filtered_records_and_each_bad_record_once(spark):
     subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500")))
     records = [(b"a", beat("a", ibi=400)), (b"a", beat("a", ibi=600)), (b"a", beat("a", ibi=None)), (b"a", b"{")]
     found = {r["status"]: r["rows"] for r in run(spark, subtopology, records)}
@@ -291,8 +288,8 @@ def test_should_forward_records_without_state_as_json_in_the_order_of_offsets(sp
     ]
 
 
-def test_should_have_no_partial_result_of_a_record_whose_key_differs(spark):
-    """Each of two tasks would have its own part of the count of p1."""
+def test_should_produce_no_partial_result_for_a_record_whose_key_differs(spark):
+    """Otherwise each of two tasks would have its own part of the count of p1."""
     subtopology = plan_of(counting)
     records = [(b"p1", beat()), (b"p2", beat("p1"), 1), (b"p2", beat("p2"), 1), (b"p2", None, 1)]
     found = [(r["p"], r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records)]
@@ -301,7 +298,7 @@ def test_should_have_no_partial_result_of_a_record_whose_key_differs(spark):
     ]  # fmt: skip
 
 
-def test_should_compare_a_key_that_is_no_text_by_the_text_that_it_becomes(spark):
+def test_should_compare_a_key_that_is_not_text_by_its_text_form(spark):
     topology = Topology("app")
     topology.stream("in", schema="id BIGINT", key="id").group_by_key().count(store="s")
     subtopology = topology.plan().subtopologies[0]
@@ -309,14 +306,14 @@ def test_should_compare_a_key_that_is_no_text_by_the_text_that_it_becomes(spark)
     assert sorted((r["status"], r["k"], r["rows"]) for r in found) == [(Status.GOOD, "7", 1), (Status.BAD, None, 2)]
 
 
-def test_should_send_a_record_on_under_the_key_that_its_value_says_where_nothing_keeps_state_by_it(spark):
+def test_should_forward_a_record_under_the_key_of_its_value_when_no_state_is_kept_by_key(spark):
     for build in (lambda s: s.to("out"), lambda s: s.repartition("patient_id", "r").group_by_key().count(store="s")):
         found = run(spark, plan_of(build), [(b"p2", beat("p1"))])
         assert [(r["status"], r["k"]) for r in found] == [(Status.GOOD, "p1")]
 
 
-def test_should_compare_keys_within_the_generated_code_that_is_there(spark):
-    """No operator more, and none that leaves the generated code: the comparison is of two columns that are there."""
+def test_should_compare_keys_inside_the_existing_generated_code(spark):
+    """Adds no operator and leaves none outside the generated code: it compares two existing columns."""
     checked = plan_of(counting)
     unchecked = replace(checked, sources=(replace(checked.lead, checks_key=False),))
     run(spark, checked, [(b"a", beat("a"))])
@@ -333,7 +330,7 @@ def test_should_compare_keys_within_the_generated_code_that_is_there(spark):
 
 
 def test_should_parse_each_record_once(spark):
-    """Twice would halve the rate of the hot path; the plan shows it."""
+    """Parsing twice would halve the throughput; the physical plan shows how often it happens."""
     subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500").select(ibi="ibi_ms")))
     run(spark, subtopology, [(b"a", beat("a"))])
     text = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD)

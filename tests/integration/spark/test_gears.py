@@ -1,4 +1,4 @@
-"""Both gears of the source of batches on a real broker: what is read together, and when one gear follows the other."""
+"""Both gears of the source of batches on a real broker: which records are read together, and when the gear changes."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ def gears(caplog):
     return [gear for i, gear in enumerate(summary) if i == 0 or summary[i - 1] != gear]
 
 
-def test_should_count_every_pulse_of_a_backlog_though_a_small_topic_is_newer(
+def test_should_count_every_pulse_of_a_backlog_when_a_small_topic_is_newer(
     spark, hurried, admin, unique, start_ms, caplog
 ):
-    """The measured case of issue 14: 11 004 of 12 000 pulses were dropped as late."""
+    """A measured case: 11 004 of 12 000 pulses were once dropped as late."""
     plan = renamed(patient_monitoring.topology().plan(), unique)
     small = hurried.model_copy(update={"max_batch_records": 1000})
     ensure_user_topics(plan, small, admin)
@@ -176,7 +176,7 @@ def test_should_count_every_pulse_of_a_backlog_though_a_small_topic_is_newer(
 
 
 def test_should_join_a_stream_with_a_table_of_its_size_as_kafka_streams_does(spark, hurried, admin, unique, start_ms):
-    """Each record finds the row that is older than itself, and not the one that is newer; both were loaded at once."""
+    """Each record finds the older row and not the newer one, although both were loaded in the same backlog."""
     count = 3000
     topology = Topology(unique("joined"))
     table = topology.table(unique("prices"), schema=SCHEMA + ", price INT", key="id", timestamp="at", store="prices")
@@ -209,10 +209,10 @@ def little_room(spark):
 
 
 @pytest.mark.usefixtures("little_room")
-def test_should_make_batches_smaller_that_spark_cannot_compute_and_remember_it(
+def test_should_shrink_batches_that_spark_cannot_compute_and_remember_the_size(
     spark, hurried, admin, unique, start_ms, caplog
 ):
-    """1 000 000 records of 1.1 KB into a join were more than `spark.driver.maxResultSize`, at every relaunch anew."""
+    """1 000 000 records of 1.1 KB into a join exceeded `spark.driver.maxResultSize` again at every relaunch."""
     count = 4000
     topology = Topology(unique("large"))
     table = topology.table(unique("rows"), schema=SCHEMA, key="id", timestamp="at", store="rows")
@@ -236,7 +236,7 @@ def test_should_make_batches_smaller_that_spark_cannot_compute_and_remember_it(
     assert caplog.text.count("maxResultSize") > 0
 
 
-def test_should_make_batches_smaller_that_fill_the_memory_and_larger_again(
+def test_should_shrink_batches_that_fill_the_memory_and_grow_them_again(
     spark, hurried, admin, unique, start_ms, caplog
 ):
     topology = Topology(unique("sized"))
@@ -316,10 +316,10 @@ def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, uniqu
             assert batch.starts[place] <= letter.offset < batch.ends[place]
 
 
-def test_should_leave_each_key_to_one_task_though_records_come_under_other_keys(
+def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
     spark, hurried, counted, admin, unique, caplog
 ):
-    """Both tasks had a part of the count of a: which of the two was read last decided what a reader of the sink saw."""
+    """Both tasks once had a part of the count of `a`, and the one read last decided what a reader of the sink saw."""
     plan, places = counted
     small = hurried.model_copy(update={"max_batch_records": 200})
     ensure_user_topics(plan, small, admin)
@@ -354,10 +354,10 @@ def test_should_leave_each_key_to_one_task_though_records_come_under_other_keys(
 
 
 @pytest.mark.parametrize("most", [200, 5_000])
-def test_should_hand_over_a_few_dead_letters_at_a_time_however_many_there_are(
+def test_should_hand_over_few_dead_letters_at_a_time_however_many_there_are(
     spark, hurried, unique, create_topic, tmp_path, start_ms, monkeypatch, most
 ):
-    """In one gear and in the other. Held all at once, a million of them ended a driver with a heap of 1 GB."""
+    """Covers both gears. Held all at once, a million dead letters ended a driver with a heap of 1 GB."""
     monkeypatch.setattr(bounded_read, "LETTERS_AT_ONCE", 100)
     topic = create_topic(unique("in"), partitions=2)
     topology = Topology(unique("letters"))
@@ -405,7 +405,7 @@ def test_should_catch_up_when_a_burst_comes_and_go_live_again(spark, hurried, co
     assert not any(plan.application_id in group for group in groups), "bounded reads are no members of any group"
 
 
-def test_should_say_why_it_cannot_go_on(spark, hurried, counted, tmp_path, admin):
+def test_should_say_why_it_cannot_continue(spark, hurried, counted, tmp_path, admin):
     plan, (first, second) = counted
     produce(hurried, first.topic, records(3000))
     with (

@@ -1,4 +1,4 @@
-"""Batches read by statements for canonical records, completed by those for the other records, against one statement for all."""
+"""Statements for canonical records, combined with those for other records, compared with one statement for all records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import random
 
 import pytest
-from spark_jobs.compile import dead_letters_sql, pipeline_sql
+from spark_jobs.compile import dead_letter_places_sql, pipeline_sql
 from spark_jobs.statements import Statements
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
@@ -101,12 +101,12 @@ MIXED = [(key, value) for value in VALUES for key in (b"p1", None, b"\xff", "ü"
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_should_give_what_one_statement_for_all_records_gives(spark, path):
+def test_should_give_the_same_results_as_one_statement_for_all_records(spark, path):
     assert_alike(spark, plan_of(PATHS[path]), [*MIXED, *[(b"p1", beat(ibi=n)) for n in range(400, 900)]])
 
 
 @pytest.mark.parametrize("path", ["counted", "sent on"])
-def test_should_do_so_wherever_the_key_stands(spark, path):
+def test_should_give_the_same_results_wherever_the_key_is_in_the_record(spark, path):
     values = [
         json.dumps({"beat_ms": NOW, "ibi_ms": n, "recording": "r", "patient_id": f"p{n % 3}"}).encode()
         for n in range(300)
@@ -117,15 +117,15 @@ def test_should_do_so_wherever_the_key_stands(spark, path):
     assert_alike(spark, plan_of(PATHS[path], SCHEMA, key="_key"), [(b"P1", canonical())] * 50 + MIXED[:20])
 
 
-def test_should_not_take_a_key_for_the_beginning_of_a_record(spark):
-    """Such a key makes the record begin as it would if both keys were the same."""
+def test_should_not_mistake_a_key_for_the_beginning_of_a_record(spark):
+    """With such a key the record begins with the same bytes as if its key and the Kafka key were equal."""
     whole = canonical().decode()
     keys = [whole[len('{"patient_id":"') : end] for end in (len(whole) - 2, len(whole) - 1, 30, 19)]
     records = [(key.encode(), canonical()) for key in keys] + [(b"p1", canonical())] * 90
     assert_alike(spark, plan_of(PATHS["counted"]), records)
 
 
-def test_should_count_alike_whatever_is_drawn(spark):
+def test_should_count_the_same_for_random_records(spark):
     chance = random.Random(5)
     values = [
         *(beat(f"p{n % 5}", NOW + n * 7_000, n) for n in range(40)),
@@ -139,16 +139,16 @@ def test_should_count_alike_whatever_is_drawn(spark):
         assert_alike(spark, plan_of(PATHS[path]), records)
 
 
-def test_should_find_the_dead_letters_of_all_records(spark):
+def test_should_find_dead_letters_among_all_records(spark):
     subtopology = plan_of(PATHS["counted"])
     frame_of(spark, MIXED).createOrReplaceTempView("letters")
-    found = spark.sql(dead_letters_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
+    found = spark.sql(dead_letter_places_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
     expected = spark.sql(pipeline_sql(subtopology, subtopology.pipelines[0], "letters", AHEAD)).toArrow().to_pylist()
     assert len(found) == sum(row["rows"] for row in expected if row["status"] in (1, 3)) > 0
     assert len({row["record_offset"] for row in found}) == len(found)
 
 
-def test_should_read_a_source_with_many_records_in_another_form_by_one_statement(spark, caplog):
+def test_should_read_a_source_with_one_statement_when_many_records_are_not_canonical(spark, caplog):
     subtopology = plan_of(PATHS["counted"])
     statements = Statements(subtopology, "much", AHEAD)
     odd = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1"}).encode())] * 20

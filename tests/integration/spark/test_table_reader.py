@@ -87,7 +87,7 @@ def live(source, folder):
     return dict(store.items(WHOLE))
 
 
-def test_should_restore_what_the_live_store_held(source, tmp_path):
+def test_should_rebuild_what_the_live_store_held(source, tmp_path):
     held = live(source, tmp_path / "state")
     assert {b"good", b"spaced", b"last"} <= held.keys()
     assert not held.keys() & {b"deleted", b"never-there", b"not-an-object", b"from-the-future"}
@@ -102,6 +102,6 @@ def test_should_restore_what_the_live_store_held(source, tmp_path):
     assert {key: value for key, value in restored.items() if value is not None} == held
 
 
-def test_should_end_early_when_it_may_not_go_on(source):
+def test_should_end_early_when_it_is_told_to_stop(source):
     (spec,) = source.plan.stores
     assert list(source.read_table(spec, TopicPartition(source.topic, 0), 0, 5, lambda: False)) == []

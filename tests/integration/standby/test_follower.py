@@ -53,7 +53,7 @@ def test_should_not_see_a_transaction_before_it_is_committed(counting, standby):
     assert held(follower, "n") == {b"a": count(2)}
 
 
-def test_should_go_on_from_its_marker_after_a_restart(counting, standby):
+def test_should_continue_from_its_checkpoint_after_a_restart(counting, standby):
     counting.commit({"n": {p: [(b"%d" % i, count(i)) for i in range(200)] for p in (0, 1)}})
     first = standby(counting)
     counting.follow(first)
@@ -68,8 +68,8 @@ def test_should_go_on_from_its_marker_after_a_restart(counting, standby):
 
 
 @pytest.mark.parametrize(("away_ms", "records"), [(DAY_MS - MINUTE_MS, 1), (DAY_MS + MINUTE_MS, 2)])
-def test_should_be_built_anew_when_it_was_away_for_longer_than_tombstones_are_kept(counting, standby, away_ms, records):
-    """A tombstone that compaction took away meanwhile is played by a key that the changelog never had."""
+def test_should_be_rebuilt_when_it_was_stopped_for_longer_than_tombstones_are_kept(counting, standby, away_ms, records):
+    """A key that the changelog never had simulates a tombstone that compaction has removed meanwhile."""
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     first = standby(counting)
     counting.follow(first)
@@ -83,8 +83,8 @@ def test_should_be_built_anew_when_it_was_away_for_longer_than_tombstones_are_ke
     assert (b"deleted since" in held(second, "n")) == (records == 1)
 
 
-def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_last(counting, standby, tmp_path):
-    """Old records are no sign of youth: of a copy that lags, tombstones ahead may vanish while it reads."""
+def test_should_measure_its_age_from_when_it_was_up_to_date_and_not_from_its_last_record(counting, standby, tmp_path):
+    """A record that was just read does not make a lagging copy current: tombstones ahead of it may vanish meanwhile."""
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     now = [1_000]
     follower = standby(counting, clock=lambda: now[0])
@@ -102,7 +102,7 @@ def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_l
     given.close()
 
 
-def test_should_be_built_anew_when_the_changelog_begins_behind_it(windowed, standby):
+def test_should_be_rebuilt_when_the_changelog_begins_after_its_offset(windowed, standby):
     at = 100 * MINUTE_MS
     windowed.commit({"w": {0: [(in_window(b"a", at), count(1))]}}, at)
     first = standby(windowed)
@@ -118,7 +118,7 @@ def test_should_be_built_anew_when_the_changelog_begins_behind_it(windowed, stan
     assert held(second, "w") == {in_window(b"c", at): count(1)} == windowed.fold("w")
 
 
-def test_should_drop_windows_once_they_have_expired_and_take_none_back(windowed, standby):
+def test_should_drop_expired_windows_and_accept_no_record_of_them(windowed, standby):
     keys = [in_window(b"a", minute * MINUTE_MS) for minute in (1, 6, 16)]
     windowed.commit({"w": {0: [(keys[0], count(1)), (keys[1], count(1))]}}, 7 * MINUTE_MS)
     follower = standby(windowed)
@@ -133,8 +133,8 @@ def test_should_drop_windows_once_they_have_expired_and_take_none_back(windowed,
     assert keys[0] not in held(follower, "w")
 
 
-def test_should_be_built_anew_when_stream_time_goes_back(windowed, standby):
-    """A rewind makes windows live again that had expired, and writes only what differs."""
+def test_should_be_rebuilt_when_stream_time_goes_back(windowed, standby):
+    """A rewind makes expired windows live again, and writes only what differs."""
     keys = [in_window(b"a", minute * MINUTE_MS) for minute in (1, 16)]
     windowed.commit({"w": {0: [(keys[0], count(1))]}}, 2 * MINUTE_MS)
     windowed.commit({"w": {0: [(keys[1], count(1))]}}, 16 * MINUTE_MS)

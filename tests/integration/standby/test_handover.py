@@ -1,4 +1,4 @@
-"""A copy that changes hands while it is followed, and copies that are not to be had."""
+"""The hand-over of a copy while it is followed, and copies that cannot be handed over."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fetched(application, copy, folder):
         store.close()
 
 
-def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, settings):
+def test_should_hand_over_what_the_changelog_holds_while_both_continue(counting, settings):
     counting.commit({"n": {0: [(b"%d" % i, count(i)) for i in range(50)]}})
     copies = copies_of(counting)
     written = threading.Event()
@@ -101,7 +101,7 @@ def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, set
         assert list(box.iterdir()) == []
 
 
-def test_should_find_nothing_where_the_standby_is_gone_and_not_wait_for_it(counting, settings):
+def test_should_find_no_copy_and_not_wait_when_the_standby_is_gone(counting, settings):
     counting.commit({"n": {0: [(b"a", count(1))]}})
     copies = copies_of(counting)
     with running(counting):
@@ -114,7 +114,7 @@ def test_should_find_nothing_where_the_standby_is_gone_and_not_wait_for_it(count
         patient.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
 
 
-def test_should_give_up_on_a_standby_that_does_not_answer_and_take_its_request_back(counting, standby, settings):
+def test_should_give_up_on_a_standby_that_does_not_answer_and_withdraw_the_request(counting, standby, settings):
     counting.commit({"n": {0: [(b"a", count(1))]}})
     follower = standby(counting)
     counting.follow(follower)
@@ -127,8 +127,8 @@ def test_should_give_up_on_a_standby_that_does_not_answer_and_take_its_request_b
     assert list((root / HANDOVER_FOLDER).iterdir()) == []
 
 
-def test_should_offer_no_copy_of_nothing(counting, standby, settings):
-    """A copy of an application that has never committed would stop it from starting afresh."""
+def test_should_offer_no_copy_when_the_application_has_never_committed(counting, standby, settings):
+    """A copy of an application that has never committed would prevent its first start."""
     follower = standby(counting)
     counting.follow(follower)
     write_copies(settings.state_dir / "standby-0" / counting.id, follower.stores)
@@ -139,14 +139,14 @@ def test_should_offer_no_copy_of_nothing(counting, standby, settings):
     assert list(copies_of(counting).find([TASK])[TASK]) == ["n"]
 
 
-def test_should_pass_over_a_standby_whose_word_cannot_be_read(counting, standby, settings, caplog):
+def test_should_skip_a_standby_whose_list_of_copies_cannot_be_read(counting, standby, settings, caplog):
     standby(counting)
     (settings.state_dir / "standby-0" / counting.id / ".copies").write_text('{"0_0": {"n": {"batch')
     assert copies_of(counting).find([TASK])[TASK] == {}
-    assert "passed over" in caplog.text
+    assert "its copies are skipped" in caplog.text
 
 
-def test_should_remove_what_an_earlier_process_left(tmp_path):
+def test_should_remove_the_files_of_an_earlier_process(tmp_path):
     left = tmp_path / HANDOVER_FOLDER / "1.ready" / "CURRENT"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -157,7 +157,7 @@ def test_should_remove_what_an_earlier_process_left(tmp_path):
 
 
 @pytest.mark.parametrize("request_text", ["", "0_0", "zero_0 n", "0_0 unknown"])
-def test_should_go_on_when_a_request_makes_no_sense(tmp_path, caplog, request_text):
+def test_should_continue_when_a_request_is_malformed(tmp_path, caplog, request_text):
     handovers = Handovers(tmp_path)
     (tmp_path / HANDOVER_FOLDER / "1.wanted").write_text(request_text)
     handovers.answer(lambda task, store: None)

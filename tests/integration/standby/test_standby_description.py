@@ -1,4 +1,4 @@
-"""A standby beside an application whose state moves to other changelogs: it follows them, or ends and says why."""
+"""A standby of an application whose state moves to other changelogs: it follows them, or ends and says why."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def copy_of(app):
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_follow_the_new_changelog_of_a_store_that_was_written_anew(counting):
+def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
     counting.commit({"n": {0: [(b"old", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
     gone = counting.settings.state_dir / "standby-0" / counting.id / "7_7"
@@ -98,7 +98,7 @@ def test_should_follow_the_new_changelog_of_a_store_that_was_written_anew(counti
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_go_on_where_the_description_was_written_again_and_names_the_same(counting, caplog):
+def test_should_continue_when_the_description_was_written_again_unchanged(counting, caplog):
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
     with standing_by(counting) as ended:
@@ -114,12 +114,12 @@ def test_should_go_on_where_the_description_was_written_again_and_names_the_same
 
         assert wait_until(lambda: ended or has_followed(), 60)
     assert ended == []
-    assert "followed from a new start" not in caplog.text
+    assert "starts following again" not in caplog.text
 
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_end_and_say_why_where_its_topology_is_no_longer_the_one_that_runs(counting):
+def test_should_end_and_say_why_when_another_topology_version_runs(counting):
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
     other = Topology(counting.id, version="2")
@@ -162,12 +162,12 @@ NOW = 1_700_000_000_000
         ([LEVEL, STOPPED], "other changelogs", NOW, "other changelogs"),
     ],
 )
-def test_should_say_of_what_use_its_copies_are(copies, outdated, asked_ms, why):
+def test_should_say_whether_its_copies_can_be_used(copies, outdated, asked_ms, why):
     found = useless_because(copies, outdated, asked_ms, NOW)
     assert found is None if why is None else why in found
 
 
-def test_should_show_the_generation_and_the_use_of_a_standbys_copies(settings, monkeypatch, capsys):
+def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be_used(settings, monkeypatch, capsys):
     monkeypatch.setattr("tidemark.cli.status.Console", lambda: Console(width=250))
     row = {
         "application": "a", "instance": "standby-0", "pid": 7, "state": "RUNNING", "generation": None, "partitions": ["0_0"],

@@ -1,4 +1,4 @@
-"""A standby that runs while the changelog that it follows is deleted, made again, or cut: it keeps its copy and says so."""
+"""A running standby whose changelog is deleted, created again or truncated: it keeps its copy and says so."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def handed_over(app, tmp_path):
 
 
 @pytest.mark.parametrize("new_records", [None, 0, 5, 500], ids=["deleted", "empty", "shorter", "longer"])
-def test_should_keep_its_copy_and_say_so_where_the_changelog_is_another_topic(counting, tmp_path, new_records):
+def test_should_keep_its_copy_and_say_so_when_the_changelog_is_another_topic(counting, tmp_path, new_records):
     counting.commit({"n": {0: list(OLD.items()), 1: [(b"x", count(1))]}})
     changelog = counting.changelog("n")
     with standing_by(counting) as ended:
@@ -92,7 +92,7 @@ def test_should_keep_its_copy_and_say_so_where_the_changelog_is_another_topic(co
 
 
 def test_should_begin_again_with_a_topic_that_the_application_has_accepted(counting):
-    """As a reset does it for a table's source topic, whose name stays."""
+    """A reset accepts the new topic in this way for the source topic of a table, whose name stays the same."""
     counting.commit({"n": {0: list(OLD.items()), 1: [(b"x", count(1))]}})
     changelog = counting.changelog("n")
     with standing_by(counting) as ended:

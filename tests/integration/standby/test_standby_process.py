@@ -1,4 +1,4 @@
-"""`tidemark standby` as a person runs it: processes, signals, locks, what status shows."""
+"""`tidemark standby` as a user runs it: processes, signals, locks, and the status."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_level(application):
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_run_until_it_is_told_to_stop_and_leave_its_state_as_an_instance_does(written, launch, settings):
+def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(written, launch, settings):
     process = launch()
     assert wait_until(lambda: is_level(written), 60)
     (row,) = instance_rows(settings, time.time())
@@ -109,7 +109,7 @@ def test_should_run_until_it_is_told_to_stop_and_leave_its_state_as_an_instance_
 
 @pytest.mark.broker
 @pytest.mark.timeout(150)
-def test_should_be_a_dead_peer_once_it_is_killed(written, launch, settings):
+def test_should_count_as_a_dead_peer_once_it_is_killed(written, launch, settings):
     process = launch()
     copies = StandbyCopies(settings.state_dir, written.id)
     assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 60)
@@ -134,7 +134,7 @@ PACES = [
 ]
 
 
-def test_should_show_how_far_each_copy_is_and_when_it_will_be_level():
+def test_should_show_how_far_each_copy_is_and_when_it_will_be_up_to_date():
     table = table_of(PACES)
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert cells[0] == ("0_0", "n", "50", "150", "100", "25", "4 s")

@@ -1,4 +1,4 @@
-"""An instance that starts beside a standby takes the copy, and reads no more than the changelog's tail."""
+"""An instance that starts on the machine of a standby takes its copy and reads only the tail of the changelog."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def behind(counting, standby):
     return follower
 
 
-def test_should_take_a_live_standbys_copy_and_read_only_the_tail(counting, behind, settings, caplog):
+def test_should_start_from_a_live_standbys_copy_and_read_only_the_tail(counting, behind, settings, caplog):
     caplog.set_level(logging.INFO)
     stood = behind.store(TASK, "n").next_offset
     root = settings.state_dir / "standby-0" / counting.id
@@ -131,8 +131,8 @@ def test_should_read_the_whole_changelog_when_the_standby_does_not_answer(counti
     assert held == counting.fold("n")
 
 
-def test_should_not_take_a_dead_instances_folder_itself(counting, standby, settings):
-    """Its instance comes back for it."""
+def test_should_not_take_over_a_dead_instances_folder_in_a_standby(counting, standby, settings):
+    """The instance will use its folder when it starts again."""
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     kept = settings.state_dir / "0" / counting.id / "0_0" / "rocksdb" / "n"
     kept.mkdir(parents=True)

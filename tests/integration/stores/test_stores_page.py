@@ -13,19 +13,19 @@ CUSTOM = "tests.support.stores_page:SqliteStore"
 T0 = 1_700_000_040_000
 
 
-def test_the_example_should_be_shorter_than_40_lines():
+def test_should_have_an_example_shorter_than_40_lines():
     assert len(SOURCE.splitlines()) < 40
 
 
 @pytest.mark.parametrize("source", [source for source in SOURCES if "def topology" in source])
-def test_a_topology_on_the_page_should_have_a_plan(source):
+def test_should_plan_every_topology_on_the_page(source):
     names = {}
     exec(source, names)
     assert names["topology"]().plan().stores
 
 
 @pytest.mark.spark
-def test_a_custom_store_should_carry_aggregates_tables_and_expiry(topology_driver):
+def test_should_keep_aggregates_tables_and_expiry_in_a_custom_store(topology_driver):
     topology = Topology("app")
     beats = topology.stream("beats", schema="id STRING, at_ms BIGINT", key="id", timestamp="at_ms")
     counts = beats.group_by_key().windowed_by(tumbling("1m"))

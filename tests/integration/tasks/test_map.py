@@ -1,4 +1,4 @@
-"""SQL behind stateful nodes gives what Spark gives, value by value, or is refused when it is written."""
+"""SQL after a stateful node gives Spark's results, value by value, or is refused when the topology is built."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def shown(value: object) -> str:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_should_give_what_spark_gives(rows, spark_values, expression):
+def test_should_compute_the_same_as_spark(rows, spark_values, expression):
     found = a_map(expression).run([rows], {}, BatchTime(0, 0, 0)).rows.column("result").to_pylist()
     wrong = [
         (row, f"got {got!r}, Spark {wanted!r}")
@@ -138,7 +138,7 @@ def test_should_give_what_spark_gives(rows, spark_values, expression):
 
 
 @pytest.mark.parametrize(("expression", "says"), REFUSED)
-def test_should_refuse_what_the_two_may_see_differently(expression, says):
+def test_should_refuse_expressions_that_duckdb_and_spark_may_evaluate_differently(expression, says):
     with pytest.raises(InvalidTopology, match="comes after a stateful node: ") as refused:
         a_map(expression)
     assert says in str(refused.value)
@@ -157,7 +157,7 @@ def test_should_keep_rows_for_which_a_condition_is_true_in_their_order(rows):
     assert keys(the_map("i > 7"), rows) == ["k4", "k9", "k11", "k14", "k15"]
 
 
-def test_should_leave_out_a_row_whose_new_key_is_null(rows):
+def test_should_drop_a_row_whose_new_key_is_null(rows):
     assert keys(the_map(key="CAST(i AS STRING)"), rows.slice(2, 3)) == ["0", "2147483647"]
 
 
@@ -168,29 +168,29 @@ def gone(rows) -> pa.Table:
 
 
 @pytest.mark.parametrize(("condition", "passes"), [("i > 7", False), ("i IS NULL", True), ("NOT (i > 7)", False)])
-def test_should_ask_conditions_of_a_deletion_with_nulls(gone, condition, passes):
+def test_should_evaluate_conditions_on_a_deletion_as_on_nulls(gone, condition, passes):
     assert keys(the_map(condition), gone) == ["k3"] * passes
 
 
 @pytest.mark.parametrize(("key", "found"), [("s", []), ("coalesce(s, 'none')", ["none"]), ("'all'", ["all"])])
-def test_should_hand_a_deletion_on_under_a_new_key_that_is_not_null(gone, key, found):
+def test_should_forward_a_deletion_under_a_new_key_that_is_not_null(gone, key, found):
     passed = the_map(key=key).run([gone], {}, BatchTime(0, 0, 0)).rows
     assert (passed.column("__k").to_pylist(), passed.column("__deleted").to_pylist()) == (found, [True] * len(found))
 
 
-def test_should_leave_the_columns_of_a_deletion_null_whatever_is_selected(gone):
+def test_should_keep_the_columns_of_a_deletion_null_whatever_is_selected(gone):
     passed = a_map("coalesce(i, 1)").run([gone], {}, BatchTime(0, 0, 0)).rows
     assert passed.select(["__k", "__deleted", "result"]).to_pylist() == [
         {"__k": "k3", "__deleted": True, "result": None}
     ]
 
 
-def test_should_leave_rows_of_one_place_in_their_order(rows):
+def test_should_keep_the_order_of_rows_with_the_same_sequence_number(rows):
     place = rows.column_names.index("__seq")
     same = pa.concat_tables([rows] * 50)
     same = same.set_column(place, rows.schema.field(place), pa.array([7] * same.num_rows))
     assert keys(the_map("i IS NULL OR i IS NOT NULL"), same) == [f"k{n}" for n in range(len(ROWS))] * 50
 
 
-def test_should_give_no_rows_for_no_rows(rows):
+def test_should_return_no_rows_for_no_rows(rows):
     assert keys(the_map("i > 7"), rows.slice(0, 0)) == []

@@ -1,4 +1,4 @@
-"""SQL behind stateful nodes keeps within its memory: what needs more is computed in parts, and one row that does is named."""
+"""SQL after a stateful node stays within its memory: a large batch is computed in parts, and too large a row is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.topology.builder import Topology
 
 @pytest.mark.broker
 @pytest.mark.timeout(100)
-def test_an_instance_should_give_its_tasks_the_limit_of_the_settings(settings, admin, unique):
+def test_should_give_the_tasks_of_an_instance_the_limit_of_the_settings(settings, admin, unique):
     topology = Topology(unique("app"))
     counts = topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n")
     counts.to_stream().filter("n > 1").to(unique("out"))

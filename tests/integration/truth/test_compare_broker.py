@@ -1,4 +1,4 @@
-"""The comparison against real topics, written by hand as a right and as a faulty application would."""
+"""The comparison on real topics, written by hand as a correct and as a faulty application would write them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def application(broker, create_topic, unique) -> Application:
     return Application(broker.bootstrap, create_topic, unique)
 
 
-def test_a_right_application_is_exact_and_aborted_records_are_nothing(application: Application):
+def test_should_find_a_correct_application_exact_and_ignore_aborted_records(application: Application):
     application.run()
     found = application.verdict()
     assert found.report() == []
@@ -113,7 +113,7 @@ def test_a_right_application_is_exact_and_aborted_records_are_nothing(applicatio
     assert (found.dlq, found.expected_dlq) == (1, 1)
 
 
-def test_each_fault_is_found(application: Application):
+def test_should_find_each_fault(application: Application):
     application.run()
     application.producer.begin_transaction()
     application.count(3)
@@ -126,13 +126,13 @@ def test_each_fault_is_found(application: Application):
     assert not found.exact
 
 
-def test_an_application_that_did_nothing_misses_nothing_it_has_not_read_but_is_not_exact(application: Application):
+def test_should_find_an_idle_application_not_exact_but_without_lost_results(application: Application):
     found = application.verdict()
     assert found.faults == [f"4 records of {application.rules.source_topic} are in no batch"]
     assert not found.exact
 
 
-def test_an_open_transaction_is_not_read_over(application: Application):
+def test_should_not_read_past_an_open_transaction(application: Application):
     application.run()
     application.producer.begin_transaction()
     application.count(4)
@@ -145,6 +145,6 @@ def test_an_open_transaction_is_not_read_over(application: Application):
     assert application.verdict().exact
 
 
-def test_a_topic_that_is_missing_is_named(application: Application):
+def test_should_name_a_missing_topic(application: Application):
     with pytest.raises(Unreadable, match="nowhere"):
         read_all(application.bootstrap, ["nowhere"])

@@ -1,4 +1,4 @@
-"""Questions to brokers whose leaders and coordinators move, and of topics that are written to meanwhile."""
+"""Queries to brokers while leaders and coordinators move, and while topics are written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tidemark.processes import wait_until
 
 
 @pytest.mark.broker
-def test_should_read_to_the_end_of_the_call_though_more_keeps_coming(broker, create_topic):
-    """The client tells the end of a partition only when nothing has come for a while."""
+def test_should_read_up_to_the_end_at_the_time_of_the_call_when_more_keeps_arriving(broker, create_topic):
+    """The client reports the end of a partition only when nothing has arrived for a while."""
     name, stop = create_topic("fed", partitions=1), threading.Event()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
     producer.init_transactions(15)

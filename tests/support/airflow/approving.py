@@ -1,4 +1,4 @@
-"""The approval of a run as Airflow asks and answers it: the operator runs, and the answer is what a HITL detail gives."""
+"""The approval of a run as Airflow handles it: the operator runs, and the answer has the form of a HITL detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow in a folder of its own, and instances that are cheap to start. Everything started here is ended here."""
+"""An Airflow in its own folder, and instances that are cheap to start. Everything that is started here is ended here."""
 
 from __future__ import annotations
 

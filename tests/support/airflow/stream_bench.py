@@ -1,4 +1,4 @@
-"""A fake instance as tests see it: started, ordered about, looked at."""
+"""A fake instance for tests: starts it, gives it orders and observes it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from tidemark.topology.builder import Topology
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 @dataclass(frozen=True)

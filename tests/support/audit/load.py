@@ -1,4 +1,4 @@
-"""Payments in numbers: a producer that costs little, at a rate or as far ahead of the stream as it may be."""
+"""Many payments: a cheap producer that writes at a rate, or as fast as it may run ahead of the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares what an application wrote with what it must have written. Never trusts its counters."""
+"""Compares what an application wrote with what it must have written, and never trusts its counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a windowed count must have produced, computed again in plain Python from the source topic.
+"""Recomputes in plain Python, from the source topic, what a windowed count must have produced.
 
 Independent of the product: it parses JSON with `json`, counts in dictionaries, and shares no code with Tidemark. The
 only things it takes from the application are the batch ranges of its commit records: which records a batch

@@ -1,4 +1,4 @@
-"""What an application must have produced, by running its commit records again from the source.
+"""Recomputes what an application must have produced, by processing the batches of its commit records again.
 
 The nodes and the SQL are the application's own: this finds what was lost, doubled or mixed up by a crash, a rebalance or a
 restore, whatever the topology. That the nodes compute the right thing is for their own tests and for `tests/peers`.

@@ -1,4 +1,4 @@
-"""`make audit-cost`: what an audit costs, and what the stream feels of it.
+"""`make audit-cost`: the cost of an audit, and its effect on the stream.
 
 A real instance with Spark takes in so many payments, and is audited by the real job: one core, low priority, its start
 included. With `--stream` input goes on meanwhile, and the rate at which the stream commits beside the audit is compared with

@@ -1,4 +1,4 @@
-"""What can happen to the parts of Airflow, while it keeps a small stream running."""
+"""Faults of Airflow's parts, while Airflow keeps a small stream running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must have come out, from what went in alone: nothing here knows Tidemark's code, commit records or batches.
+"""The expected outputs, computed from the input alone, without Tidemark's code, commit records or batches.
 
 Statistics and sessions come in steps, of which batches skip some: one that comes a second time, or behind a later one, is
 duplicated, and where the last one is missing, something was lost. Everything else comes once per record, pair or window.

@@ -1,4 +1,4 @@
-"""What was done in a run, how it came out, and what is said of it at the end."""
+"""The faults of a run, their results, and the report at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns.
+"""The kinds of faults. Each causes its fault for as long as it lasts, and has undone it when it returns.
 
 Where a commit is held (`held.py`), the harm is done to the driver whose commit it is, and to the broker that it waits for; the
 commit goes on as soon as the fault is in place.

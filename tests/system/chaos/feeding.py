@@ -1,4 +1,4 @@
-"""The input of chaos: much of one kind, some of each other, at a rate that faults can change."""
+"""The input of the chaos tests: many records of one kind and some of others, at rates that faults can change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison has found."""
+"""The findings of a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of faults by name, and what is to be known of each to bring it about."""
+"""The kinds of faults by name, with what is needed to inject each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is launched again whenever it ends."""
+"""A process that is launched again each time it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of the stream that Airflow keeps running sees what is lost, doubled and wrong in it."""
+"""The checks of the stream that Airflow keeps running find lost, duplicated and wrong records."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def found():
     return result.lost, result.duplicated, result.wrong
 
 
-def test_should_find_nothing_where_all_is_right(topics):
+def test_should_find_no_fault_in_a_correct_run(topics):
     assert found() == (0, 0, 0)
 
 
 @pytest.mark.parametrize("sink", [OUT, COUNTS])
-def test_should_see_what_is_lost_and_what_came_twice(topics, sink):
+def test_should_find_lost_and_duplicate_records(topics, sink):
     last = topics[sink].pop()
     assert found() == (1, 0, 0)
     topics[sink] += [last, last]
@@ -53,12 +53,12 @@ def test_should_see_what_is_lost_and_what_came_twice(topics, sink):
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, (1, 0, 0)), (3, (0, 1, 0))])
-def test_should_see_a_count_that_is_too_small_or_too_large(topics, count, expected):
+def test_should_find_a_count_that_is_too_small_or_too_large(topics, count, expected):
     topics[COUNTS][-1] = row(COUNTS, id="a", count=count)
     assert found() == expected
 
 
 @pytest.mark.parametrize("strange", [row(OUT, id="a", n=4), row(COUNTS, id="c", count=1)])
-def test_should_see_what_follows_from_nothing(topics, strange):
+def test_should_find_results_that_no_input_explains(topics, strange):
     topics[strange.topic].append(strange)
     assert found() == (0, 0, 1)

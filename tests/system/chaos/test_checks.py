@@ -1,4 +1,4 @@
-"""The checker of chaos sees what is lost, duplicated, wrong, aborted and out of order, and nothing where all is right."""
+"""The checks of the chaos tests find lost, duplicated, wrong, aborted and reordered records, and nothing in a correct run."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def found(may_double=False):
     return result.lost, result.duplicated, result.wrong
 
 
-def test_should_find_nothing_where_all_is_right(topics):
+def test_should_find_no_fault_in_a_correct_run(topics):
     assert found() == (0, 0, 0)
     assert checked().records == sum(len(topics[name]) for name in SOURCES)
 
 
 @pytest.mark.parametrize("sink", ["chaos-stats", "chaos-dequeued", "chaos-pairs", "chaos-named", "chaos-totals", "dlq"])
-def test_should_see_what_is_lost(topics, sink):
+def test_should_find_lost_results(topics, sink):
     topics[sink].pop()
     lost, duplicated, wrong = found()
     assert lost > 0
@@ -105,7 +105,7 @@ def test_should_see_what_is_lost(topics, sink):
         "dlq",
     ],
 )
-def test_should_see_what_came_twice(topics, sink):
+def test_should_find_duplicate_results(topics, sink):
     topics[sink].append(topics[sink][-1])
     lost, duplicated, wrong = found()
     assert (lost, duplicated, wrong) == (0, 1, 0)
@@ -123,17 +123,17 @@ def test_should_see_what_came_twice(topics, sink):
         ("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": 1}),
     ],
 )
-def test_should_see_what_follows_from_nothing(topics, sink, key, body):
+def test_should_find_results_that_no_input_explains(topics, sink, key, body):
     topics[sink].append(row(sink, key, body))
     assert found() == (0, 0, 1)
 
 
-def test_should_see_another_order(topics):
+def test_should_find_results_in_another_order(topics):
     topics["chaos-dequeued"].reverse()
     assert found()[2] == 2
 
 
-def test_should_want_a_window_once_it_is_over(topics):
+def test_should_expect_a_window_once_it_has_closed(topics):
     later = T0 + 10_000 + 3_600_000
     topics["chaos-events"].append(
         row("chaos-events", "last", {"id": "last", "ts": later, "v": 0, "kind": "last"})._replace(timestamp_ms=later)
@@ -144,7 +144,7 @@ def test_should_want_a_window_once_it_is_over(topics):
     assert found() == (0, 0, 0)
 
 
-def test_should_say_where_outputs_came_again(topics):
+def test_should_report_where_outputs_were_written_again(topics):
     for sink in ("chaos-stats", "chaos-dequeued"):
         topics[sink].append(topics[sink][-1])
     assert checked().again == [("chaos-stats", 0, 2), ("chaos-dequeued", 0, 3)]
@@ -153,7 +153,7 @@ def test_should_say_where_outputs_came_again(topics):
 # What retention has taken.
 
 
-def test_should_want_of_what_was_deleted_all_but_what_nobody_had_read(topics):
+def test_should_expect_results_of_deleted_records_except_those_nobody_had_read(topics):
     past = Past(kept={("chaos-queue", 0): [row("chaos-queue", "q", {"id": "q", "n": n}) for n in (-3, -2, -1)]})
     read = [row("chaos-dequeued", "q", {"id": "q", "n": n}) for n in (-3, -2)]
     topics["chaos-dequeued"] = read + topics["chaos-dequeued"]
@@ -178,7 +178,7 @@ def close_window(topics, count):
     topics["chaos-finals"].append(row("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": count}))
 
 
-def test_at_least_once_should_find_nothing_where_all_is_right(topics):
+def test_should_find_no_fault_in_a_correct_run_under_at_least_once(topics):
     close_window(topics, 3)
     assert found(may_double=True) == (0, 0, 0)
 
@@ -192,7 +192,7 @@ def test_at_least_once_should_find_nothing_where_all_is_right(topics):
         ("chaos-kinds", {"total": REFUSED + 3002}),
     ],
 )
-def test_at_least_once_a_sum_that_holds_a_record_twice_should_be_duplicated_and_lose_nothing(topics, sink, changed):
+def test_should_report_a_duplicate_when_a_sum_holds_a_record_twice_under_at_least_once(topics, sink, changed):
     of_sink(topics, sink, **changed)
     lost, duplicated, wrong = found(may_double=True)
     assert (lost, duplicated, wrong) == (0, 1, 0)
@@ -209,18 +209,18 @@ def test_at_least_once_a_sum_that_holds_a_record_twice_should_be_duplicated_and_
         ("chaos-kinds", {"total": REFUSED + 1001}),
     ],
 )
-def test_at_least_once_a_sum_that_lacks_a_record_should_be_lost(topics, sink, changed):
+def test_should_report_a_loss_when_a_sum_lacks_a_record_under_at_least_once(topics, sink, changed):
     of_sink(topics, sink, **changed)
     assert found(may_double=True) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(2, (1, 0, 0)), (4, (0, 1, 0))])
-def test_at_least_once_should_hold_a_window_to_its_events(topics, count, expected):
+def test_should_compare_a_window_with_its_events_under_at_least_once(topics, count, expected):
     close_window(topics, count)
     assert found(may_double=True) == expected
 
 
-def test_at_least_once_a_sum_that_falls_should_be_lost_though_it_ends_large_enough(topics):
+def test_should_report_a_loss_when_a_sum_decreases_even_if_it_ends_large_enough_under_at_least_once(topics):
     topics["chaos-stats"][0] = row("chaos-stats", "a", {"least": 1, "greatest": 5, "total": 18, "times": 6})
     of_sink(topics, "chaos-stats", total=14, times=4)
     assert found(may_double=True) == (1, 1, 0)
@@ -234,18 +234,18 @@ def test_at_least_once_a_sum_that_falls_should_be_lost_though_it_ends_large_enou
         ("chaos-sessions", "i001", {"window_start": T0 + 1}),
     ],
 )
-def test_at_least_once_should_see_what_follows_from_nothing(topics, sink, key, changed):
+def test_should_find_results_that_no_input_explains_under_at_least_once(topics, sink, key, changed):
     topics[sink].append(row(sink, key, json.loads(topics[sink][-1].value) | changed))
     assert found(may_double=True) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("sink", ["chaos-dequeued", "chaos-pairs", "chaos-named", "dlq"])
-def test_at_least_once_should_miss_an_element_though_another_came_twice(topics, sink):
+def test_should_report_a_missing_element_when_another_came_twice_under_at_least_once(topics, sink):
     topics[sink][0] = topics[sink][1]
     assert found(may_double=True) == (1, 1, 0)
 
 
-def test_at_least_once_should_say_of_elements_alone_where_they_came_again(topics):
+def test_should_report_where_elements_but_not_updates_were_written_again_under_at_least_once(topics):
     for sink in ("chaos-stats", "chaos-dequeued"):
         topics[sink].append(topics[sink][-1])
     assert checked(may_double=True).again == [("chaos-dequeued", 0, 3)]

@@ -1,4 +1,4 @@
-"""What is said of a run at the end, and whether it has passed."""
+"""The report at the end of a run, and whether the run has passed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.system.chaos.findings import Findings
 from tests.system.chaos.kinds import KINDS
 
 
-def test_should_count_what_came_again_with_the_fault_before_it():
+def test_should_attribute_repeated_outputs_to_the_fault_before_them():
     course = Course()
     course.rounds = [("a", {("out", 0): 0, ("out", 1): 5}), ("b", {("out", 0): 10, ("out", 1): 5})]
     course.attribute([("out", 0, 9), ("out", 0, 10), ("out", 1, 5), ("out", 1, 7)])
@@ -27,7 +27,7 @@ def held_course(**again):
     return course
 
 
-def test_should_want_outputs_again_behind_every_kind_that_ends_a_commit():
+def test_should_expect_repeated_outputs_after_every_kind_of_fault_that_interrupts_a_commit():
     line, is_right = verdict_of_held(held_course(), Findings(duplicated=60), CAME)
     assert (line, is_right) == ("chaos at_least_once: classes=2 with_duplicates=2 lost=0 wrong=0 stuck=0", True)
 
@@ -42,7 +42,7 @@ def test_should_want_outputs_again_behind_every_kind_that_ends_a_commit():
         ({}, {}, ["x"], "classes=2 with_duplicates=2 lost=0 wrong=0 stuck=1"),
     ],
 )
-def test_should_not_pass_at_least_once_where_anything_is_off(again, found, stuck, summary):
+def test_should_not_pass_at_least_once_when_anything_is_wrong(again, found, stuck, summary):
     course = held_course()
     for kind, number in again.items():
         course.again[kind] = number
@@ -50,12 +50,12 @@ def test_should_not_pass_at_least_once_where_anything_is_off(again, found, stuck
     assert verdict_of_held(course, Findings(**found), CAME) == (f"chaos at_least_once: {summary}", False)
 
 
-def test_should_say_of_each_kind_that_spares_a_held_commit_why():
+def test_should_say_why_a_kind_of_fault_does_not_interrupt_a_held_commit():
     rows = table_of_held(held_course())[2:]
     assert rows[1] == "| driver: SIGKILL | 50 |  |"
     assert rows[2] == f"| standby: SIGKILL | 0 | {KINDS['standby: SIGKILL'].spares} |"
     assert rows[3].startswith(f"| {UNHARMED} | 0 |")
 
 
-def test_should_bring_about_the_longest_fault_where_a_commit_is_held():
+def test_should_use_the_longest_duration_of_a_fault_when_a_commit_is_held():
     assert [Longest(1).uniform(5, 60), Longest(2).uniform(5, 60)] == [60, 60]

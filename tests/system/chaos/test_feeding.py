@@ -1,4 +1,4 @@
-"""Rates that are changed for a while: what was sent before is out when the new ones hold."""
+"""Rates that are changed for a while: earlier records are sent before the new rates apply."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.system.chaos.feeding import Feeding
 from tidemark.processes import wait_until
 
 
-def test_should_have_sent_all_at_the_old_rates_before_the_new_ones_hold():
+def test_should_send_everything_at_the_old_rates_before_new_rates_apply():
     feeding, sent = Feeding("nowhere", 1), []
 
     def send(_seconds):

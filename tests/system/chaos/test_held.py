@@ -1,4 +1,4 @@
-"""A commit that is held waits at its point until it is let go, and nothing else of its process does."""
+"""A held commit waits at its point until it is released, while the rest of its process continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ thread.join()
 """
 
 
-def test_should_hold_the_thread_that_commits_alone_until_it_is_let_go(tmp_path):
+def test_should_hold_only_the_committing_thread_until_it_is_released(tmp_path):
     arm_file = tmp_path / "arm.json"
     probe.arm(arm_file, "4-commit-records", how=probe.HOLD)
     held = HeldCommit(0, probe.held_file(arm_file))
@@ -56,14 +56,14 @@ def test_should_hold_the_thread_that_commits_alone_until_it_is_let_go(tmp_path):
 
 
 @pytest.mark.parametrize("when", [None, lambda: True])
-def test_should_let_a_commit_go_on_once_the_fault_is_in_place(tmp_path, when):
+def test_should_release_a_commit_once_the_fault_is_in_place(tmp_path, when):
     held = HeldCommit(0, tmp_path / "held")
     held.file.touch()
     World.in_place(SimpleNamespace(held=held), when)
     assert not held.file.exists()
 
 
-def test_should_not_let_a_commit_go_on_before_the_fault_is_in_place(tmp_path):
+def test_should_not_release_a_commit_before_the_fault_is_in_place(tmp_path):
     held = HeldCommit(0, tmp_path / "held")
     held.file.touch()
     seen = []

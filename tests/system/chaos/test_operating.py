@@ -1,4 +1,4 @@
-"""The operator types the command that a refusal names, and nothing that would give state or records up."""
+"""The operator runs the command that a refusal names, and none that would give up state or records."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def lost(use, topic):
         (PURGED, KEEP),
     ],
 )
-def test_should_type_what_the_refusal_names(world, words, command):
+def test_should_run_the_command_that_the_refusal_names(world, words, command):
     assert remedy(world, words) == command
 
 
-def test_should_not_begin_again_where_the_commits_topic_is_lost(world):
+def test_should_not_start_from_nothing_when_the_commits_topic_is_lost(world):
     with pytest.raises(RuntimeError, match="names no command that keeps the state"):
         remedy(world, lost(TopicUse.COMMITS, "chaos-mix-commits"))

@@ -1,4 +1,4 @@
-"""Requests of a transaction that reach the broker in the next one, from a bare client and from ours."""
+"""Requests of a transaction that reach the broker during the next one, from the plain client and from Tidemark's."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def send(producer, topic, value):
     producer.flush()
 
 
-def test_a_late_commit_should_complete_the_next_transaction_of_a_bare_client(proxied_broker, topic, unique):
-    """What the client does by itself: the reason why ours may not leave it at that."""
+def test_should_complete_the_next_transaction_of_a_plain_client_when_a_commit_arrives_late(
+    proxied_broker, topic, unique
+):
+    """Shows why our producer needs more than the plain client does."""
     broker, proxy = proxied_broker
     bare = Producer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}", "transactional.id": unique("bare")})
     bare.init_transactions(15)
@@ -73,7 +75,7 @@ def test_a_late_commit_should_complete_the_next_transaction_of_a_bare_client(pro
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_late_end_should_not_touch_the_next_transaction(proxied_broker, producer, topic, commits):
+def test_should_not_end_the_next_transaction_when_an_end_arrives_late(proxied_broker, producer, topic, commits):
     broker, proxy = proxied_broker
     send(producer, topic, b"first")
     proxy.hold = Hold(producer.name, END_TXN, ADD_PARTITIONS)
@@ -88,7 +90,7 @@ def test_a_late_end_should_not_touch_the_next_transaction(proxied_broker, produc
     assert wait_until(lambda: visible(broker.bootstrap, topic) == [*first, b"second", b"third"], 15)
 
 
-def test_late_offsets_should_not_take_the_next_ones_back(proxied_broker, producer, topic, unique):
+def test_should_not_overwrite_newer_offsets_when_offsets_arrive_late(proxied_broker, producer, topic, unique):
     broker, proxy = proxied_broker
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": unique("group")})
     consumer.subscribe([topic])

@@ -1,4 +1,4 @@
-"""The order of faults: each kind as often as the others, and never two at a time that act on one thing."""
+"""The order of faults: each kind equally often, and never two at a time on the same target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kinds(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_should_bring_every_kind_as_often_as_the_others_though_some_come_together(seed):
+def test_should_draw_every_kind_of_fault_equally_often_when_several_are_drawn_together(seed):
     chance = random.Random(seed)
     together = [name for name in KINDS if not KINDS[name].comes_alone]
     turns = Turns(together, chance)
@@ -41,13 +41,13 @@ def test_should_bring_every_kind_as_often_as_the_others_though_some_come_togethe
     assert max(came.values()) - min(came.values()) <= 2
 
 
-def test_should_draw_fewer_where_all_that_is_left_acts_on_one_thing():
+def test_should_draw_fewer_faults_when_all_remaining_kinds_act_on_one_target():
     turns = Turns(["broker: all killed", "disk full: broker"], random.Random(1))
     assert sorted(turns.together(3) + turns.together(3)) == ["broker: all killed", "disk full: broker"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_should_bring_one_of_those_that_come_alone_each_time_that_all_others_have_come(kinds, seed):
+def test_should_draw_one_solitary_kind_each_time_all_other_kinds_were_drawn(kinds, seed):
     turns = Turns(kinds, random.Random(seed))
     came: Counter[str] = Counter()
     for _ in range(100):
@@ -58,12 +58,12 @@ def test_should_bring_one_of_those_that_come_alone_each_time_that_all_others_hav
     assert abs(came["alone: 1"] + came["alone: 2"] - came["a: 1"]) <= 2
 
 
-def test_should_bring_those_that_come_alone_where_there_are_no_others(kinds):
+def test_should_draw_solitary_kinds_when_there_are_no_others(kinds):
     turns = Turns(["alone: 1", "alone: 2"], random.Random(1))
     assert {tuple(turns.together(3)) for _ in range(2)} == {("alone: 1",), ("alone: 2",)}
 
 
-def test_should_choose_kinds_for_the_guarantee():
+def test_should_choose_the_kinds_of_fault_for_the_guarantee():
     exactly_once = kinds_of(Namespace(only=None, guarantee="exactly_once"))
     at_least_once = kinds_of(Namespace(only=None, guarantee="at_least_once"))
     assert UNHARMED not in exactly_once

@@ -1,4 +1,4 @@
-"""What can happen to topics behind the application's back: one is deleted, emptied or made again, or retention comes first.
+"""Faults of topics outside Tidemark's control: a topic is deleted, emptied or created again, or retention is too short.
 
 No process can mend that by itself. Instances refuse to start, and say which command repairs it; the operator runs it. What
 the application had processed stays, so that all must be right in the end.

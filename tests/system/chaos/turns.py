@@ -1,4 +1,4 @@
-"""Which kinds of faults come next, and which of them together."""
+"""Chooses which kinds of faults are injected next, and which of them together."""
 
 from __future__ import annotations
 

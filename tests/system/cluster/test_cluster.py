@@ -58,14 +58,14 @@ def conf(**given):
     return cluster_conf(Settings.load(**given))
 
 
-def test_should_keep_a_driver_of_this_machine_on_loopback():
+def test_should_keep_a_local_driver_on_loopback():
     assert conf(spark_master="local[2]") == {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
 
 
-def test_should_give_a_cluster_the_drivers_address_its_share_and_its_protection():
+def test_should_give_a_cluster_the_drivers_address_its_share_of_cores_and_its_secret():
     found = conf(
         spark_master="spark://192.0.2.7:7077", spark_driver_host="192.0.2.1", spark_cores_max=3,
         spark_executor_memory="2g", spark_authenticate_secret=SECRET,
@@ -88,7 +88,7 @@ def test_should_refuse_a_cluster_whose_executors_cannot_reach_the_driver(master)
         conf(spark_master=master)
 
 
-def test_should_refuse_to_listen_beyond_loopback_without_a_secret_unless_told_so():
+def test_should_refuse_to_listen_beyond_loopback_without_a_secret_unless_that_is_allowed():
     beyond = {"spark_master": "spark://192.0.2.7:7077", "spark_driver_host": "192.0.2.1"}
     with pytest.raises(PreflightFailed, match="TIDEMARK_SPARK_AUTHENTICATE_SECRET"):
         conf(**beyond)

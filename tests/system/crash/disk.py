@@ -1,4 +1,4 @@
-"""A disk of one's own that can be full: a tmpfs, whose size is changed while it is in use. Takes root."""
+"""A separate disk that can be filled: a tmpfs whose size is changed while it is in use. Needs root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash test hangs into a commit: dies or stops at the point that an arm file names.
+"""The failpoint of crash tests in a commit: the process dies or stops at the point that an arm file names.
 
 The file is `{"point": …, "skip": n, "signal": "SIGKILL"}`; `skip` passes that many times first. It is taken away just
 before the signal, so that the process which comes next is not hit too. With `full`, a folder, instead of a signal the file

@@ -1,4 +1,4 @@
-"""The ways to die. Each scenario leaves no instance running and has compared everything at its end."""
+"""The crash scenarios. Each leaves no instance running and has compared everything at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of `make crash`, in every test run: the steps that decide, and everything that takes two processes.
+"""A part of `make crash` for every test run: the decisive steps, and everything that needs two processes.
 
 `make crash` has all the steps and the random moments.
 """

@@ -1,4 +1,4 @@
-"""What a crash leaves behind under each guarantee: the same kill, the same topology but for one word."""
+"""The results of a crash under each guarantee: the same kill, and topologies that differ only in the guarantee."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def broker(mark, kafka_jars, spark_jars, tmp_path_factory):
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
-def test_a_kill_between_output_and_offsets_should_double_only_at_least_once_and_lose_nothing(
-    broker, tmp_path, guarantee
-):
+def test_should_duplicate_only_under_at_least_once_when_killed_between_output_and_offsets(broker, tmp_path, guarantee):
     bench = CopiesBench(broker.bootstrap, tmp_path, f"crash_copies_{guarantee}")
     try:
         running = bench.launch()

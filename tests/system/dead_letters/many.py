@@ -1,4 +1,4 @@
-"""Records that cannot be read, many at once, and an instance that must get through them with a small heap."""
+"""Many unreadable records at once, and an instance that must process them with a small heap."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def batches(app: CountingApp) -> list[int]:
 
 
 def tamper(app: CountingApp, written: dict[str, int | None], commits: Callable[[], list[int]]) -> None:
-    """A stranger's records in the changelog; returns when the application has committed behind them."""
+    """Write records of a foreign producer to the changelog; return when the application has committed after them."""
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers, "partitioner": "murmur2_random"})
     for key, value in written.items():
         producer.produce(changelog_topic(app.name, "n"), None if value is None else count(value), key.encode())

@@ -1,4 +1,4 @@
-"""The comparer: what differs between the two sides, and whether a documented difference explains it.
+"""The comparison of the two sides: what differs, and whether a documented difference explains it.
 
 With a commit after every record nothing may differ. Otherwise each class of differences has a predicate that must hold
 for every sink and store that it excuses; what none excuses is `DIFFERENT`.

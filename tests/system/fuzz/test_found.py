@@ -109,11 +109,11 @@ ROADS = {
 
 
 @pytest.mark.parametrize("case", ROADS.values(), ids=ROADS)
-def test_should_equal_kafka_streams_where_roads_meet(java, case):
+def test_should_equal_kafka_streams_when_branches_of_a_stream_meet(java, case):
     assert compared(case, java).difference is None
 
 
-def test_should_judge_each_final_of_one_record_by_those_before_it(java):
+def test_should_judge_each_final_result_of_one_record_after_the_ones_before_it(java):
     nodes = (
         T0,
         AggregateNode(0, WindowOf("tumbling", 30, 30, 0), (("n1", "count", None),)),
@@ -126,7 +126,7 @@ def test_should_judge_each_final_of_one_record_by_those_before_it(java):
     assert compared(case, java).difference is None
 
 
-def test_should_give_the_longer_session_alone_where_one_closes_and_grows_in_a_batch(java):
+def test_should_emit_only_the_longer_session_when_one_closes_and_grows_in_a_batch(java):
     window = WindowOf("session", 20, 0, 100)
     nodes = (T0, AggregateNode(0, window, (("n", "count", None),)), SuppressNode(1), ToNode(2, says_window=True))
     row = {"u0": 0, "v0": 0}
@@ -136,7 +136,7 @@ def test_should_give_the_longer_session_alone_where_one_closes_and_grows_in_a_ba
 
 
 @pytest.mark.parametrize("is_behind_state", [False, True])
-def test_should_keep_records_whose_new_key_is_null_where_a_left_join_is_downstream(java, is_behind_state):
+def test_should_keep_records_whose_new_key_is_null_when_a_left_join_is_downstream(java, is_behind_state):
     new_key = of("str", of("%", of("col", "u1" if is_behind_state else "u0"), of("lit", 2)))
     nodes = (
         (T0, TABLE_1, JoinNode(0, 1, "left"), RekeyNode(2, new_key), TABLE_2, JoinNode(3, 4, "left"), ToNode(5))

@@ -1,4 +1,4 @@
-"""Drawn cases equal Kafka Streams; the comparer sees what differs; the interpreter in Spark's place gives what Spark gives."""
+"""Random cases equal Kafka Streams; the comparison finds differences; the interpreter computes what Spark computes."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ EACH = counting(After.COMMIT, After.COMMIT, After.COMMIT)
 AT_ONCE = counting(After.NOTHING, After.NOTHING, After.COMMIT)
 
 
-def test_should_equal_kafka_streams_in_drawn_cases():
+def test_should_equal_kafka_streams_in_random_cases():
     tally = Tally()
     work(CASES, SEED, Only(), tally.add, keep_going=True)
     assert tally.cases == CASES
     assert tally.different == 0, "\n".join(text for _, text in tally.failures.values())
 
 
-def test_should_find_equal_results_equal():
+def test_should_report_no_difference_between_equal_results():
     assert compare(EACH, THREE, THREE) == compare(AT_ONCE, THREE, THREE)
     assert compare(EACH, THREE, THREE).difference is None
     assert not compare(EACH, THREE, THREE).classes
@@ -102,11 +102,11 @@ def test_should_find_equal_results_equal():
         ),
     ],
 )
-def test_should_see_every_difference_where_each_record_has_a_commit(ours):
+def test_should_report_every_difference_when_each_record_has_its_own_commit(ours):
     assert compare(EACH, ours, THREE).difference is not None
 
 
-def test_should_call_fewer_updates_of_a_batch_coalesced_if_the_last_is_the_same():
+def test_should_treat_fewer_updates_of_a_batch_as_coalesced_when_the_last_is_the_same():
     verdict = compare(AT_ONCE, results([(2, 3)]), THREE)
     assert (verdict.classes, verdict.difference) == (frozenset({Difference.COALESCED}), None)
 
@@ -120,11 +120,11 @@ def test_should_call_fewer_updates_of_a_batch_coalesced_if_the_last_is_the_same(
         pytest.param(results([(1, 2), (0, 1), (2, 3)]), id="another order"),
     ],
 )
-def test_should_see_what_coalescing_does_not_explain(ours):
+def test_should_report_differences_that_coalescing_does_not_explain(ours):
     assert compare(AT_ONCE, ours, THREE).difference is not None
 
 
-def test_should_not_call_a_missing_record_of_a_stream_without_aggregation_coalesced():
+def test_should_not_treat_a_missing_record_as_coalesced_when_there_is_no_aggregation():
     case = replace(AT_ONCE, nodes=(COUNT[0], SelectNode(0, (("n", of("col", "u0")),)), ToNode(1)))
     given = replace(THREE, stores={})
     assert compare(case, replace(given, sinks=results([(2, 3)]).sinks), given).difference is not None
@@ -141,7 +141,7 @@ def test_should_excuse_lateness_only_in_batches_whose_late_records_are_counted_d
     assert compare(each, ours, theirs).difference is not None
 
 
-def test_should_pipe_a_batch_by_running_maximum_then_source_then_offset():
+def test_should_order_a_batch_by_running_maximum_then_source_then_offset():
     nodes = (StreamNode("t0", ("u0",)), StreamNode("t1", ("u1",)), JoinNode(0, 1, "inner", within=10), ToNode(2))
     times = [("t1", 7), ("t0", 10), ("t0", 5), ("t1", 12), ("t1", 10), ("t0", 20), ("t0", 12)]
     records = tuple(Record(topic, "a", {"u0": 1} if topic == "t0" else {"u1": 1}, at) for topic, at in times)
@@ -198,8 +198,8 @@ def test_should_draw_every_kind_of_node_and_both_kinds_of_commits():
 
 
 @pytest.mark.spark
-def test_should_interpret_statements_as_spark_does(spark):
-    """The contract of `batches.pipeline_table`: drawn batches through both kinds of statements, column by column."""
+def test_should_interpret_the_compiled_sql_as_spark_does(spark):
+    """Checks the contract of `batches.pipeline_table`: random batches through both implementations, column by column."""
     compared = []
 
     @seed(SEED)

@@ -1,4 +1,4 @@
-"""Scenarios of `make oncall`: a change, planned, rejected, then done though each step is killed; an approval that is none."""
+"""Scenarios of `make oncall`: a change that is planned, rejected, then made while each step is killed; a false approval."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.system.oncall.versions import deploy
 from tidemark.names import commits_topic
 from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
 
-RESCALE, UPGRADE, REPAIR = "rescale", "upgrade", "changelog_repair"
+RESCALE, UPGRADE, REPAIR = "rescale", "upgrade", "repair"
 CHECKS = (
     "retention_check", "durability_check", "lag_check", COMPACTION, "restore_drill", "drill_age_check", "exactly_once_audit",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scenarios of `make oncall` beside restores: Airflow's parts killed while the stream runs, a stop, topics under approval."""
+"""Scenarios of `make oncall` other than restores: Airflow's parts killed while the stream runs, a stop, topic settings."""
 
 from __future__ import annotations
 

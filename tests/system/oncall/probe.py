@@ -1,4 +1,4 @@
-"""What the test hangs into the steps of a restore or a change: at a point that the arm file names, something happens.
+"""The failpoint in the steps of a restore or a change, for the point that the arm file names.
 
 The worker dies, the step is refused, or another version of the topology is deployed. The file is
 `{point: "kill" | "refuse" | "deploy VERSION"}`. A point is taken out before it is acted on, so that the next try passes.

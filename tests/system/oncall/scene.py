@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.system.oncall.deployed import Clicks
 
 RESTORE = "restore_oncall"
-RESET = "offsets_reset"
+RESET = "reset"
 STREAM = "stream__patient_monitoring"
 RESPONSE_S = 45
 _READING_S = 10.0

@@ -35,7 +35,7 @@ MINUTE_MS = 60_000
 
 
 @pytest.mark.broker
-def test_kafka_streams_should_count_tumbling_windows_as_the_model_does(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_should_count_tumbling_windows_in_kafka_streams_as_in_the_model(broker: EmbeddedBroker, tmp_path: Path) -> None:
     if compiler() is None:
         pytest.skip("there is no javac")
     case = CASES["tumbling"]
@@ -47,7 +47,7 @@ def test_kafka_streams_should_count_tumbling_windows_as_the_model_does(broker: E
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_every_case_should_have_something_to_find_and_the_same_input_for_the_same_seed(case: Case) -> None:
+def test_should_generate_results_to_find_and_the_same_input_for_the_same_seed_in_every_case(case: Case) -> None:
     made = stages(case, SMALL)
     assert made == stages(case, SMALL)
     assert made != stages(case, Size(5_000, 300, START_MS, 2))
@@ -70,7 +70,7 @@ def test_every_case_should_have_something_to_find_and_the_same_input_for_the_sam
         ("session", GAP_MS + GRACE_MS),
     ],
 )
-def test_a_record_should_be_late_by_the_time_of_its_batch_or_in_time_by_its_own(name: str, closed_ms: int) -> None:
+def test_should_judge_a_record_late_by_its_batch_or_in_time_by_its_own_timestamp(name: str, closed_ms: int) -> None:
     case = CASES[name]
     size = replace(SMALL, records=10_000)
     reach = case.batch_records(size.reach)
@@ -91,7 +91,7 @@ def test_a_record_should_be_late_by_the_time_of_its_batch_or_in_time_by_its_own(
     assert late > 0.02 * size.records
 
 
-def test_the_table_of_the_backlog_should_be_newer_than_all_of_its_stream() -> None:
+def test_should_make_the_table_of_the_backlog_newer_than_its_whole_stream() -> None:
     (stage,) = stages(CASES["backlog"], SMALL)
     assert 0 < len(stage["table"]) < 0.01 * len(stage["stream"])
     newest_ms = max(record.ts_ms for record in stage["stream"] if not record.key.startswith(SENTINEL))
@@ -99,7 +99,7 @@ def test_the_table_of_the_backlog_should_be_newer_than_all_of_its_stream() -> No
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if len(case.roles) > 1])
-def test_two_topics_should_be_mixed_in_several_batches_without_a_timestamp_in_common(name: str) -> None:
+def test_should_mix_two_topics_in_several_batches_without_equal_timestamps(name: str) -> None:
     case = CASES[name]
     first, *rest = stages(case, SMALL)
     assert sum(len(records) for records in first.values()) > 2 * case.batch_records(SMALL.reach)
@@ -109,7 +109,7 @@ def test_two_topics_should_be_mixed_in_several_batches_without_a_timestamp_in_co
 
 
 @pytest.mark.parametrize("name", ["table", "table-table", "stream-table"])
-def test_a_tables_timestamps_should_go_back_within_a_key(name: str) -> None:
+def test_should_let_the_timestamps_of_a_table_go_back_within_a_key(name: str) -> None:
     case = CASES[name]
     latest: dict[str, int] = {}
     back = 0
@@ -120,7 +120,7 @@ def test_a_tables_timestamps_should_go_back_within_a_key(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "ttl_ms"), [("lru", sys.maxsize), ("ttl", TTL_MS)])
-def test_what_a_store_forgets_should_not_depend_on_where_batches_end(name: str, ttl_ms: int) -> None:
+def test_should_forget_the_same_keys_wherever_batches_end(name: str, ttl_ms: int) -> None:
     case = CASES[name]
     made = stages(case, SMALL)
     written_ms: defaultdict[str, list[int]] = defaultdict(list)
@@ -141,7 +141,7 @@ def test_what_a_store_forgets_should_not_depend_on_where_batches_end(name: str, 
                     assert max(ages_ms) < ttl_ms or min(ages_ms) > ttl_ms
 
 
-def test_the_model_should_count_by_hand_made_examples() -> None:
+def test_should_count_hand_made_examples_correctly_in_the_model() -> None:
     def at(*seconds: float) -> list[Stage]:
         return [{"in": [Record(0, "k", int(1000 * second), n) for n, second in enumerate(seconds)]}]
 
@@ -162,7 +162,7 @@ def test_the_model_should_count_by_hand_made_examples() -> None:
     assert expected(CASES["suppress"], at(0, 1, 60, 65)) == {("k", 0, 60_000, 2, 1000): 1}
 
 
-def test_the_model_should_join_by_hand_made_examples() -> None:
+def test_should_join_hand_made_examples_correctly_in_the_model() -> None:
     left, right = [Record(0, "k", 0, 1), Record(0, "k", 70_125, 2)], [Record(0, "k", 60_000, 8)]
     stage = {"left": left, "right": right}
     pairs = {("k", 1, 8, 60_000): 1, ("k", 2, 8, 70_125): 1}
@@ -180,7 +180,7 @@ def test_the_model_should_join_by_hand_made_examples() -> None:
     assert expected(CASES["stream-stream-outer"], [gone])["k", None, 7, 0] == 1
 
 
-def test_the_model_should_join_tables_by_hand_made_examples() -> None:
+def test_should_join_hand_made_tables_correctly_in_the_model() -> None:
     left = [Record(0, "k", 1000, 1), Record(0, "k", 500, 2), Record(0, "x", 2000, 3)]
     right = [Record(0, "k", 3000, 8), Record(0, "y", 3500, 9), Record(0, "k", 4000, None)]
     before = {"left": left, "right": right[:1]}
@@ -193,7 +193,7 @@ def test_the_model_should_join_tables_by_hand_made_examples() -> None:
     assert expected(CASES["table-table-outer"], [after]) == {**joined, ("y",): (None, 9, 3500)}
 
 
-def test_the_model_should_forget_by_hand_made_examples() -> None:
+def test_should_forget_hand_made_examples_correctly_in_the_model() -> None:
     def asked(name: str, *records: tuple[str, int, int]) -> list[int | None]:
         taken = [Record(0, key, minute * MINUTE_MS, v) for key, minute, v in records]
         return [place[2] for place in expected(CASES[name], [{"in": taken}])]
@@ -204,7 +204,7 @@ def test_the_model_should_forget_by_hand_made_examples() -> None:
     assert asked("lru", ("k", 0, 7), *fill, ("k", 0, -1), ("y", 0, 8), ("k", 0, -2), ("x00", 0, -3)) == [7, 7, None]
 
 
-def test_outputs_should_be_reduced_to_what_is_left_at_the_end() -> None:
+def test_should_reduce_outputs_to_the_last_value_of_each_key() -> None:
     def rows(*values: str) -> list[Row]:
         return [Row("t", 0, n, n, b"k", value.encode() or None, ()) for n, value in enumerate(values)]
 
@@ -223,7 +223,7 @@ def test_outputs_should_be_reduced_to_what_is_left_at_the_end() -> None:
     assert reduce(CASES["table"], [sentinel]) == {}
 
 
-def test_a_value_that_one_side_lacks_should_be_different() -> None:
+def test_should_report_a_value_that_one_side_lacks() -> None:
     verdict = compare({"model": {("a",): 1, ("b",): 2}, "java": {("a",): 1}, "tidemark": {("a",): 1, ("b",): 2}})
     assert (verdict.equal, verdict.different) == (1, 1)
     assert verdict.examples == ["('b',): model 2, java None, tidemark 2"]

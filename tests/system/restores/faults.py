@@ -1,4 +1,4 @@
-"""What is done to the topics of an application behind its back, and what is known of them without asking it."""
+"""Faults of an application's topics, and what can be known of the topics without the application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One draw: bring an application to a state, take something from it, bring it back as the messages say, compare."""
+"""One draw: prepares an application, damages it, repairs it as the messages say, and compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One application between draws: its instances, the commands that a person types, and what all of them said."""
+"""One application over several draws: its instances, the commands that a user runs, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the members of a group have come to rest: asked of the broker, as what members say is of different moments."""
+"""Whether a group is stable, asked of the broker, because the reports of its members are from different times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make restores` draws, and two of its draws by name: the real stream, its loss, and an independent count."""
+"""The draws of `make restores`, and two of them by name with the real stream and an independent count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.settings import Settings
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_should_draw_every_kind_within_sixty_draws_whatever_the_seed(seed):
+def test_should_draw_every_kind_of_restore_within_sixty_draws_for_any_seed(seed):
     drawn = deal(random.Random(seed), 60, 5)
     assert len(drawn) == 60
     assert {one.kind.name for one in drawn} == {kind.name for kind in KINDS}
@@ -25,7 +25,7 @@ def test_should_draw_every_kind_within_sixty_draws_whatever_the_seed(seed):
     assert {one.instances for one in drawn} == {1, 2, 3}
 
 
-def test_should_give_each_kind_what_it_needs_and_stay_with_an_application_until_the_next_begins():
+def test_should_give_each_kind_its_requirements_and_keep_an_application_until_the_next_begins():
     before = None
     for one in deal(random.Random(3), 500, 5):
         assert one.kind.app in (None, one.app)
@@ -40,7 +40,7 @@ def test_should_name_each_kind_once():
     assert len({kind.name for kind in KINDS}) == len(KINDS)
 
 
-def test_should_group_what_was_refused_by_its_reasons_in_the_last_line():
+def test_should_group_refusals_by_reason_in_the_last_line():
     outcomes = [
         Outcome(Verdict.EQUAL),
         Outcome(Verdict.REFUSED, ["changelog deleted"]),

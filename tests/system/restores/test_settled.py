@@ -1,4 +1,4 @@
-"""`make restores` compares stores only once their owners have them: the moments at which a group looks at rest."""
+"""`make restores` compares stores only once their owners have them: when a group counts as stable."""
 
 from __future__ import annotations
 
@@ -32,13 +32,11 @@ NONE: frozenset[str] = frozenset()
         (True, {"app-0": SOME, "app-1": REST}, {"app-0": SOME}, False),
     ],
 )
-def test_should_take_a_group_as_settled_only_when_members_hold_all_that_is_assigned(is_stable, assigned, held, settled):
+def test_should_treat_a_group_as_stable_only_when_members_hold_all_that_is_assigned(is_stable, assigned, held, settled):
     assert Group(is_stable, assigned).is_settled(held, 3) is settled
 
 
-def test_should_see_on_a_broker_that_a_member_which_gives_partitions_up_is_not_settled(
-    broker, admin, unique, create_topic
-):
+def test_should_not_treat_a_group_as_stable_while_a_member_revokes_partitions(broker, admin, unique, create_topic):
     topic, group = create_topic(unique("in"), partitions=3), unique("group")
     with _member(broker, group, topic, 0) as (first, _):
 

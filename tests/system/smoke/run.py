@@ -55,7 +55,7 @@ class SmokeFailed(Exception):
 
 
 def report(text: str) -> None:
-    """Progress, to stderr: the result alone is on stdout."""
+    """Print progress to stderr, because stdout has only the result."""
     print(f"smoke: {text}", file=sys.stderr, flush=True)
 
 

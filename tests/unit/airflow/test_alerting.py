@@ -1,4 +1,4 @@
-"""What Airflow hands to the callbacks of a DAG, and the alerts that come of it."""
+"""The arguments that Airflow passes to the callbacks of a DAG, and the alerts that they raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def summary(notes: Path) -> list[tuple[str, str, str]]:
     return [(alert["what"], alert["application_id"], alert["message"]) for alert in noted(notes)]
 
 
-def test_should_say_what_an_alarm_says(notes: Path) -> None:
+def test_should_repeat_the_kind_and_message_of_an_alarm(notes: Path) -> None:
     error = Alarm(AlertKind.DRILL_TOO_OLD, "shopping", "none passed")
     AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, "exception": error})
     assert summary(notes) == [("drill too old", "shopping", "lag_check.lag: none passed")]
@@ -57,7 +57,7 @@ def test_should_say_what_an_alarm_says(notes: Path) -> None:
         ({"params": {"topology": "no_such"}}, "no_such", "its worker died; see the log of the task"),
     ],
 )
-def test_should_say_which_task_failed_of_which_application(
+def test_should_name_the_failed_task_and_its_application(
     notes: Path, context: dict[str, Any], application_id: str, said: str
 ) -> None:
     AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, **context})
@@ -65,7 +65,7 @@ def test_should_say_which_task_failed_of_which_application(
 
 
 @pytest.mark.parametrize(("check", "what"), [("lag", AlertKind.CHECK_FAILED), (DRILL_AGE, AlertKind.DRILL_TOO_OLD)])
-def test_should_end_a_task_by_an_alarm_when_a_verdict_is_failed(
+def test_should_end_a_task_with_an_alarm_when_a_verdict_is_failed(
     check: str, what: AlertKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
@@ -78,7 +78,7 @@ def test_should_end_a_task_by_an_alarm_when_a_verdict_is_failed(
 @pytest.mark.parametrize(
     ("users", "told_users"), [([{"id": "7", "name": "ada"}], "ada"), (None, "any user who may run the DAG")]
 )
-def test_should_say_which_plan_waits_for_whom_and_for_how_long(
+def test_should_name_the_plan_that_waits_its_approvers_and_the_time_left(
     notes: Path, users: list[dict[str, str]] | None, told_users: str
 ) -> None:
     link = "http://airflow/dags/rescale/runs/r1/tasks/approval/required_actions"
@@ -90,24 +90,24 @@ def test_should_say_which_plan_waits_for_whom_and_for_how_long(
     assert summary(notes) == [("plan waits", "shopping", waits)]
 
 
-def test_should_know_the_application_of_a_stream(notes: Path) -> None:
+def test_should_name_the_application_of_a_failed_stream(notes: Path) -> None:
     AlertOnFailure(AlertKind.STREAM_FAILED, "clicks")({"ti": TI})
     assert [alert["application_id"] for alert in noted(notes)] == ["clicks"]
 
 
 @pytest.mark.parametrize("reason", ["task_failure", "all_tasks_deadlocked", None])
-def test_should_leave_a_failed_run_to_its_tasks(notes: Path, reason: str | None) -> None:
+def test_should_not_alert_for_a_failed_run_because_its_tasks_do(notes: Path, reason: str | None) -> None:
     alert_on_time_out({"dag": TI, "run_id": "r", "reason": reason})
     assert summary(notes) == []
 
 
-def test_should_say_that_a_run_took_too_long(notes: Path) -> None:
+def test_should_alert_when_a_run_took_too_long(notes: Path) -> None:
     alert_on_time_out({"dag": TI, "run_id": "r7", "reason": "timed_out", "params": {"topology": "shopping"}})
     said = "lag_check: Airflow ended run r7: it took longer than its dagrun_timeout"
     assert summary(notes) == [("operation failed", "shopping", said)]
 
 
-def test_should_refuse_to_begin_with_a_callback_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_refuse_to_start_when_the_callback_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = dag_module._instances.function
     assert begin({"instances": 2}) == [0, 1]
     monkeypatch.setenv("TIDEMARK_ALERT_CALLBACK", "nowhere.at_all:page")

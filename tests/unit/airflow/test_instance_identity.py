@@ -1,4 +1,4 @@
-"""Who is alive: process ids, places, torn files."""
+"""Which instances are alive: process ids, machines, torn files."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_should_look_for_the_run_file_where_an_instance_writes_it(tmp_path: Path
     assert files_in(tmp_path).run == run_file_path(tmp_path, "app", 0)
 
 
-def test_should_read_back_the_record_it_wrote_and_refuse_what_is_none(tmp_path: Path) -> None:
+def test_should_read_back_the_launch_record_it_wrote_and_refuse_anything_else(tmp_path: Path) -> None:
     assert LaunchRecord.from_json(record().as_json()) == record()
     for not_one in (None, [], {}, {"pid": 1}, {**record().as_json(), "place": 3}, {**record().as_json(), "new": 1}):
         assert LaunchRecord.from_json(not_one) is None
 
 
-def test_should_see_nothing_in_torn_files(tmp_path: Path) -> None:
+def test_should_ignore_torn_files(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     for path in (files.run, files.launch, files.exit):
         path.write_text('{"pid": 1')
@@ -50,7 +50,7 @@ def test_should_see_nothing_in_torn_files(tmp_path: Path) -> None:
     assert observe(files).liveness is Liveness.GONE
 
 
-def test_should_call_everything_gone_after_the_machine_was_restarted(tmp_path: Path) -> None:
+def test_should_treat_every_process_as_ended_after_the_machine_was_restarted(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     write_json(files.launch, record(place=dataclasses.replace(Place.here(), boot_id="before")).as_json())
     assert observe(files).liveness is Liveness.GONE
@@ -61,10 +61,10 @@ def test_should_call_everything_gone_after_the_machine_was_restarted(tmp_path: P
     [dataclasses.replace(Place.here(), boot_id="before"), Place("other", "boot", "pids")],
     ids=["boot", "machine"],
 )
-def test_should_see_an_instance_that_was_started_by_hand_beside_the_record_of_an_earlier_launch(
+def test_should_find_an_instance_that_was_started_by_hand_despite_the_record_of_an_earlier_launch(
     tmp_path: Path, place: Place
 ) -> None:
-    """After the restart of the machine, or in a container that took the place of another one."""
+    """This happens after a restart of the machine, or in a container that replaces another one."""
     files, me = files_in(tmp_path), Identity.own()
     write_json(files.launch, record(place=place).as_json())
     write_json(files.run, {"pid": me.pid, "start_time": me.start_time, "state": "RUNNING"})
@@ -75,7 +75,7 @@ def test_should_see_an_instance_that_was_started_by_hand_beside_the_record_of_an
     assert seen.run.process == me
 
 
-def test_should_know_an_instance_of_another_machine_by_its_fresh_run_file(tmp_path: Path) -> None:
+def test_should_recognise_an_instance_of_another_machine_by_its_fresh_run_file(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
     assert observe(files).liveness is Liveness.GONE
@@ -88,7 +88,7 @@ def test_should_know_an_instance_of_another_machine_by_its_fresh_run_file(tmp_pa
     assert observe(files).liveness is Liveness.GONE
 
 
-def test_should_not_take_the_exit_code_of_an_earlier_launch(tmp_path: Path) -> None:
+def test_should_ignore_the_exit_code_of_an_earlier_launch(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     write_json(files.launch, record(create_time=1.0, launch_id="l2").as_json())
     write_json(files.exit, {"launch_id": "l1", "exit_code": 20})

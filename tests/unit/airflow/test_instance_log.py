@@ -1,4 +1,4 @@
-"""What of an instance's log comes to the log of its task, and when."""
+"""The part of an instance's log that is copied to the log of its task, and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def append(log: Path, *lines: str, end: str = "\n") -> None:
         file.write("\n".join(lines) + end)
 
 
-def test_should_tell_what_is_wrong_once_with_the_lines_that_belong_to_it(log: Path) -> None:
+def test_should_report_each_warning_once_with_its_continuation_lines(log: Path) -> None:
     append(log, "an earlier launch", ERROR)
     warnings = Warnings(log, log.stat().st_size)
     assert warnings.new() == []
@@ -47,13 +47,15 @@ def test_should_wait_for_the_end_of_a_line(log: Path) -> None:
     assert warnings.new() == [WRONG]
 
 
-def test_should_say_where_the_others_are_when_there_are_many(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_say_where_to_read_the_other_lines_when_there_are_many(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(instance_log, "_MAX_TOLD", 2)
     append(log, *[WRONG] * 5)
     assert Warnings(log, 0).new() == [WRONG, WRONG, f"… 3 more lines are in {log}"]
 
 
-def test_should_pass_over_the_beginning_of_a_long_part(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_skip_the_beginning_of_a_long_section(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_log, "_MAX_BYTES", 10)
     append(log, "0123456789", "abc", "def")
     assert read_part(log, 0) == [f"… 9 earlier bytes are in {log}", "abc", "def"]

@@ -14,7 +14,7 @@ OUTAGE = RecordedOutage(5, "no broker answers", ())
 
 
 @pytest.mark.parametrize("code", [0, 1, 10, 137, 143, 99, None])
-def test_should_relaunch_at_once_the_first_time_whatever_the_end(code: int | None) -> None:
+def test_should_relaunch_at_once_the_first_time_whatever_the_exit_code(code: int | None) -> None:
     assert decide(code, (), NOW, BUDGET) == Relaunch(0.0, (NOW,))
 
 
@@ -24,7 +24,7 @@ def test_should_never_relaunch_a_fenced_instance(restarts: tuple[float, ...]) ->
 
 
 @pytest.mark.parametrize("code", [ExitCode.REFUSED, ExitCode.USAGE])
-def test_should_ask_for_a_person_when_a_relaunch_would_end_the_same_way(code: ExitCode) -> None:
+def test_should_not_relaunch_when_that_would_end_the_same_way(code: ExitCode) -> None:
     decision = decide(code, (), NOW, BUDGET)
     assert isinstance(decision, GiveUp)
     assert f"exit code {int(code)}" in decision.reason
@@ -44,12 +44,12 @@ def test_should_double_the_backoff_up_to_its_cap(restarts: int, backoff: float) 
     assert BUDGET.backoff_s(restarts) == backoff
 
 
-def test_should_count_the_wait_into_the_time_of_the_restart() -> None:
+def test_should_include_the_backoff_in_the_time_of_the_restart() -> None:
     assert decide(10, (NOW - 1,), NOW, BUDGET) == Relaunch(2.0, (NOW - 1, NOW + 2.0))
 
 
 @pytest.mark.parametrize(("used", "relaunched"), [(2, True), (3, False), (4, False)])
-def test_should_give_up_when_the_budget_is_used(used: int, relaunched: bool) -> None:
+def test_should_give_up_when_the_restart_budget_is_spent(used: int, relaunched: bool) -> None:
     decision = decide(10, tuple(NOW - 10 - i for i in range(used)), NOW, BUDGET)
     assert isinstance(decision, Relaunch) is relaunched
     if isinstance(decision, GiveUp):
@@ -74,15 +74,15 @@ def test_should_forget_restarts_older_than_the_window(age_s: float, counted: boo
         (99, "code 99"),
     ],
 )
-def test_should_say_an_exit_code_in_words(code: int | None, words: str) -> None:
+def test_should_describe_an_exit_code_in_words(code: int | None, words: str) -> None:
     assert words in explain(code)
 
 
 @pytest.mark.parametrize("used", [0, 2, 3, 400])
-def test_should_count_no_relaunch_while_brokers_are_away(used: int) -> None:
+def test_should_not_count_a_relaunch_while_brokers_are_away(used: int) -> None:
     assert decide(10, (NOW - 1,) * used, NOW, BUDGET, OUTAGE) == AwaitBrokers(OUTAGE, BUDGET.backoff_max_s)
 
 
 @pytest.mark.parametrize(("code", "decision"), [(20, Adopt), (30, GiveUp), (2, GiveUp), (137, Relaunch), (1, Relaunch)])
-def test_should_wait_for_brokers_only_after_an_end_that_came_of_them(code: int, decision: type) -> None:
+def test_should_wait_for_brokers_only_when_they_caused_the_end(code: int, decision: type) -> None:
     assert isinstance(decide(code, (), NOW, BUDGET, OUTAGE), decision)

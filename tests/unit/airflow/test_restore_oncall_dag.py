@@ -1,4 +1,4 @@
-"""How `restore_oncall` is wired: who may say yes, what silence means, and what runs when a step fails."""
+"""The wiring of `restore_oncall`: who may approve, what no answer means, and what runs when a step fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def upstream(dag: DAG, task_id: str) -> set[str]:
     return set(dag.get_task(task_id).upstream_task_ids)
 
 
-def test_should_ask_those_who_may_approve_and_take_silence_for_a_no(dag: DAG) -> None:
+def test_should_ask_the_approvers_and_treat_silence_as_a_rejection(dag: DAG) -> None:
     approval = dag.get_task("approval")
     assert [user["id"] for user in approval.assigned_users] == ["ada", "grace"]
     assert approval.response_timeout == timedelta(seconds=90)
@@ -44,7 +44,7 @@ def test_should_ask_those_who_may_approve_and_take_silence_for_a_no(dag: DAG) ->
     assert approval.downstream_task_ids == {"fence"}
 
 
-def test_should_change_nothing_unless_it_is_told_to(dag: DAG) -> None:
+def test_should_be_a_dry_run_by_default(dag: DAG) -> None:
     assert dag.params["dry_run"] is True
     gate = dag.get_task("unless_dry_run")
     assert gate.downstream_task_ids == {"approval"}

@@ -1,4 +1,4 @@
-"""The watch over `rto_s`: one alert per standstill, whoever looks, with real files and fake instances."""
+"""The watch over `rto_s`: one alert per standstill, whoever checks, with real files and fake instances."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def watched(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     made.ends()
 
 
-def test_should_alert_once_when_nothing_runs_for_too_long_and_say_when_it_is_over(watched: Watched) -> None:
+def test_should_alert_once_when_nothing_runs_for_too_long_and_report_when_that_is_over(watched: Watched) -> None:
     watched.watch.look(T)
     watched.watch.look(T + 300_000)
     assert watched.alerts() == []
@@ -128,7 +128,7 @@ def test_should_alert_once_when_nothing_runs_for_too_long_and_say_when_it_is_ove
     assert len(watched.alerts()) == 1
 
 
-def test_should_ask_the_broker_only_of_an_instance_that_runs_and_commits_nothing(watched: Watched) -> None:
+def test_should_ask_the_broker_only_when_an_instance_runs_and_commits_nothing(watched: Watched) -> None:
     watched.says("RUNNING", rate=5.0)
     now_ms = watched.files.run.stat().st_mtime_ns // 1_000_000
     watched.watch.look(now_ms)
@@ -145,7 +145,7 @@ def test_should_ask_the_broker_only_of_an_instance_that_runs_and_commits_nothing
     assert "has made no progress for 301 s: it runs and commits nothing while 4 offsets wait" in alert["message"]
 
 
-def test_should_not_believe_the_rate_of_an_instance_that_says_nothing_any_more(watched: Watched) -> None:
+def test_should_ignore_the_rate_of_an_instance_that_has_gone_silent(watched: Watched) -> None:
     watched.says("RUNNING", rate=5.0)
     written_ms = watched.files.run.stat().st_mtime_ns // 1_000_000
     watched.waits = [Input(4, 70)]
@@ -155,7 +155,7 @@ def test_should_not_believe_the_rate_of_an_instance_that_says_nothing_any_more(w
     assert watched.asked == 1
 
 
-def test_should_count_a_restore_and_a_hold_and_name_them(watched: Watched) -> None:
+def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched: Watched) -> None:
     watched.says("RESTORING")
     watched.watch.look(T)
     watched.watch.look(T + 301_000)
@@ -169,7 +169,7 @@ def test_should_count_a_restore_and_a_hold_and_name_them(watched: Watched) -> No
     assert "held by c7: a restore" in messages[1]
 
 
-def test_should_look_at_nothing_where_there_is_no_deadline(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_not_watch_when_there_is_no_deadline(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_RTO_S", "0")
     watch = watched.another()
     watch.look(T)
@@ -177,7 +177,7 @@ def test_should_look_at_nothing_where_there_is_no_deadline(watched: Watched, mon
     assert (watched.alerts(), watched.files.standstill.exists()) == ([], False)
 
 
-def test_should_alert_once_although_nothing_can_be_written_down(watched: Watched) -> None:
+def test_should_alert_once_even_when_nothing_can_be_written_to_disk(watched: Watched) -> None:
     watched.watch.look(T)
     watched.watch.look(T + 200_000)
     # Neither the file that remembers it nor the database of facts.
@@ -190,14 +190,16 @@ def test_should_alert_once_although_nothing_can_be_written_down(watched: Watched
     assert len(watched.alerts()) == 1
 
 
-def test_should_only_log_what_goes_wrong_with_looking(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_should_only_log_errors_of_the_watch_itself(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.files.standstill.mkdir()
     watched.watch.look(T)
     assert "failed to check whether it makes progress" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["hold", "backoff"])
-def test_should_be_watched_while_a_trigger_waits(watched: Watched, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_watch_the_deadline_while_a_trigger_waits(
+    watched: Watched, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIDEMARK_RTO_S", "1")
     monkeypatch.setattr(rto_watch, "_LOOK_S", 0.05)
     monkeypatch.setattr(stream_trigger, "_SETTLE_S", 0.0)

@@ -25,7 +25,7 @@ from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, Strea
 from tidemark_airflow.whereabouts import Whereabouts
 
 
-def test_should_launch_and_hand_over_to_the_watcher(task: Task) -> None:
+def test_should_launch_and_defer_to_the_trigger(task: Task) -> None:
     trigger = task.step()
     assert isinstance(trigger, StreamTrigger)
     assert task.deferred is not None
@@ -59,7 +59,7 @@ def test_should_relaunch_at_once_and_then_with_backoff(task: Task) -> None:
     assert task.bench.starts() == 3
 
 
-def test_should_fail_when_the_budget_is_used(task: Task) -> None:
+def test_should_fail_when_the_restart_budget_is_spent(task: Task) -> None:
     task.context["params"] = {"max_restarts": 1}
     task.bench.order(exit_code=10, times=9)
     task.step()
@@ -73,7 +73,7 @@ def test_should_fail_when_the_budget_is_used(task: Task) -> None:
     assert task.bench.starts() == 2
 
 
-def test_should_spend_nothing_of_the_budget_while_brokers_are_away(task: Task) -> None:
+def test_should_not_spend_the_restart_budget_while_brokers_are_away(task: Task) -> None:
     task.context["params"] = {"max_restarts": 1}
     task.bench.order(exit_code=10, times=5, outage="no broker answers at b:9092")
     task.step()
@@ -96,7 +96,7 @@ def test_should_spend_nothing_of_the_budget_while_brokers_are_away(task: Task) -
 @pytest.mark.parametrize(
     ("code", "is_kept"), [(10, True), (0, False)], ids=["it stands since then", "somebody had stopped it"]
 )
-def test_should_keep_since_when_it_stands_through_relaunches(task: Task, code: int, is_kept: bool) -> None:
+def test_should_keep_the_start_of_a_standstill_through_relaunches(task: Task, code: int, is_kept: bool) -> None:
     task.bench.order(exit_code=code)
     task.step()
     task.bench.await_end()
@@ -107,7 +107,7 @@ def test_should_keep_since_when_it_stands_through_relaunches(task: Task, code: i
     assert (known["since_ms"] == 5) is is_kept
 
 
-def test_should_begin_anew_with_a_run_and_not_with_a_try(task: Task) -> None:
+def test_should_forget_a_standstill_with_a_new_run_but_not_with_a_new_try(task: Task) -> None:
     files = task.bench.files
     for number in (2, 1):
         write_json(files.standstill, {"since_ms": 5, "why": "it was down"})
@@ -122,7 +122,7 @@ def test_should_begin_anew_with_a_run_and_not_with_a_try(task: Task) -> None:
 
 
 @pytest.mark.parametrize("code", [2, 30])
-def test_should_fail_with_what_the_instance_said(task: Task, code: int) -> None:
+def test_should_fail_with_the_last_lines_of_the_instance(task: Task, code: int) -> None:
     task.bench.order(exit_code=code)
     task.step()
     task.bench.await_end()
@@ -161,14 +161,14 @@ def group_says(monkeypatch: pytest.MonkeyPatch, is_member: bool | None) -> None:
     monkeypatch.setattr(stream_operator, "where_is_it", lambda *_: Whereabouts(is_member, "as c on /10.0.0.7"))
 
 
-def test_should_say_where_the_other_copy_is_when_it_is_not_here(fenced: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_say_where_the_other_copy_is_when_it_is_elsewhere(fenced: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     group_says(monkeypatch, True)
     with pytest.raises(AirflowFailException, match=r"/10\.0\.0\.7\. Stop that copy"):
         fenced.new_operator().after_fence(context=fenced.context)
     assert fenced.bench.starts() == 1
 
 
-def test_should_launch_again_when_the_copy_that_fenced_it_is_gone(
+def test_should_launch_again_when_the_copy_that_fenced_it_has_ended(
     fenced: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group_says(monkeypatch, False)
@@ -178,7 +178,7 @@ def test_should_launch_again_when_the_copy_that_fenced_it_is_gone(
     assert len(fenced.context["task_state_store"].get("restarts")) == 1, "within the budget, so that it comes to an end"
 
 
-def test_should_look_again_while_the_broker_does_not_say_where_the_other_copy_is(
+def test_should_look_again_while_the_broker_cannot_say_where_the_other_copy_is(
     fenced: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group_says(monkeypatch, None)
@@ -188,14 +188,14 @@ def test_should_look_again_while_the_broker_does_not_say_where_the_other_copy_is
     assert fenced.bench.starts() == 1
 
 
-def test_should_adopt_a_copy_that_came_up_here_meanwhile(fenced: Task) -> None:
+def test_should_adopt_a_copy_that_started_on_this_machine_meanwhile(fenced: Task) -> None:
     launch_or_adopt(fenced.bench.files, fenced.bench.command)
     fenced.bench.await_state("RUNNING")
     assert isinstance(fenced.step("after_fence"), StreamTrigger)
     assert fenced.bench.starts() == 2, "the first, and the one adopted"
 
 
-def test_should_copy_the_log_of_the_ended_launch_only(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+def test_should_copy_only_the_log_of_the_launch_that_ended(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
     task.bench.order(exit_code=10, times=1)
     task.bench.files.log.write_text("from an earlier launch\n")
     task.step()
@@ -213,7 +213,7 @@ def test_should_stop_what_it_launched_when_its_worker_is_told_to_end(task: Task)
     assert task.bench.living() == []
 
 
-def test_should_stop_nothing_that_a_trigger_watches_already(task: Task) -> None:
+def test_should_stop_nothing_that_a_trigger_already_watches(task: Task) -> None:
     task.step()
     task.bench.await_state("RUNNING")
     watch_claim.take(task.bench.files, "a trigger")
@@ -226,7 +226,7 @@ def test_should_show_no_secret_in_its_rendered_fields() -> None:
 
 
 @pytest.mark.usefixtures("_outside_of_a_worker")
-def test_should_launch_each_mapped_number_apart(
+def test_should_launch_one_instance_for_each_mapped_number(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     benches = [make_bench(number) for number in range(2)]

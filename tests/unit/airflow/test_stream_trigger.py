@@ -70,7 +70,7 @@ def test_should_fire_the_exit_code(bench: Bench, code: int) -> None:
     assert InstanceExited.from_payload(payload) == InstanceExited(code)
 
 
-def test_should_watch_on_a_full_disk_and_take_the_instance_when_there_is_room(
+def test_should_watch_without_a_claim_on_a_full_disk_and_claim_the_instance_once_there_is_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_trigger, "_TAKE_AGAIN_S", 0.1)
@@ -118,7 +118,7 @@ def test_should_not_fire_before_the_worker_that_deferred_has_ended(
         assert time.monotonic() - started >= 1.0
 
 
-def test_should_fire_an_unknown_end_when_the_supervisor_was_killed_first(bench: Bench) -> None:
+def test_should_fire_without_an_exit_code_when_the_supervisor_was_killed_first(bench: Bench) -> None:
     launched = launch_or_adopt(bench.files, bench.command).seen.launch
     bench.await_state("RUNNING")
     assert launched is not None
@@ -153,7 +153,7 @@ def test_should_stop_the_instance_cleanly_when_a_user_ends_the_task(
     assert not bench.files.standstill.exists(), "who stopped it wants no alert"
 
 
-def test_should_ask_for_no_last_savepoint_where_it_is_switched_off(
+def test_should_ask_for_no_final_savepoint_when_it_is_switched_off(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEMARK_LAST_SAVEPOINT_TIMEOUT_MS", "0")
@@ -164,7 +164,7 @@ def test_should_ask_for_no_last_savepoint_where_it_is_switched_off(
     assert "last savepoint" not in bench.log()
 
 
-def test_should_kill_an_instance_without_supervisor_that_does_not_stop(
+def test_should_kill_an_instance_without_a_supervisor_when_it_does_not_stop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_trigger, "_KILL_AFTER_S", 0.5)
@@ -191,7 +191,7 @@ def test_should_leave_the_killing_to_the_supervisor(bench: Bench, monkeypatch: p
     assert observe(bench.files).liveness.is_alive_here, "it may still be at its last savepoint"
 
 
-def test_should_leave_an_instance_alone_that_another_trigger_watches_by_now(bench: Bench) -> None:
+def test_should_not_stop_an_instance_that_another_trigger_now_watches(bench: Bench) -> None:
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     asyncio.run(watch_and_kill(trigger_of(bench), lambda: watch_claim.take(bench.files, "the next one")))
@@ -208,7 +208,7 @@ def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("trigger", [StreamTrigger("/v", "app", 3, "l1", 5.0), BackoffTrigger("/v", "app", 3, 12.5)])
-def test_should_be_built_again_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger) -> None:
+def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger) -> None:
     path, kwargs = trigger.serialize()
     assert path == f"tidemark_airflow.stream_trigger.{type(trigger).__name__}"
     assert type(trigger)(**kwargs).serialize() == (path, kwargs)
@@ -223,7 +223,7 @@ def view(state: str, written_at: float, **values: object) -> RunView:
     return RunView(Identity(7, 1.0), state, written_at, values)
 
 
-def test_should_log_each_state_once_and_progress_now_and_then() -> None:
+def test_should_log_each_state_once_and_progress_at_intervals() -> None:
     progress = Progress(every_s=30)
     assert progress.said(None, 100) == Said()
 
@@ -244,7 +244,7 @@ def test_should_log_each_state_once_and_progress_now_and_then() -> None:
 
 
 @pytest.mark.parametrize(("silent_s", "said"), [(59, False), (60, True), (61, True)])
-def test_should_say_when_an_instance_gives_no_sign_of_life(silent_s: float, said: bool) -> None:
+def test_should_report_an_instance_that_gives_no_sign_of_life(silent_s: float, said: bool) -> None:
     progress = Progress(every_s=30)
     progress.said(view("RUNNING", 1000, batch=1), 1000)
     seen = progress.said(view("RUNNING", 1000, batch=1), 1000 + silent_s)

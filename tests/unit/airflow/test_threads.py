@@ -1,4 +1,4 @@
-"""What blocks in one trigger keeps no other trigger from looking at its instance."""
+"""A call that blocks in one trigger does not keep other triggers from watching their instances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_should_watch_on_while_the_deadlines_of_many_streams_wait_for_a_broker(
+def test_should_keep_watching_while_the_deadlines_of_many_streams_wait_for_a_broker(
     bench: Bench, released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(bench.settings.var_dir))
@@ -50,7 +50,7 @@ def test_should_watch_on_while_the_deadlines_of_many_streams_wait_for_a_broker(
     assert asyncio.run(asyncio.wait_for(watch(), 60))
 
 
-def test_should_end_without_waiting_for_an_ask_that_hangs(released: threading.Event) -> None:
+def test_should_end_without_waiting_for_a_request_that_hangs(released: threading.Event) -> None:
     begun = threading.Event()
 
     def ask() -> bool:

@@ -1,4 +1,4 @@
-"""What an alert says, and that its runbook is there."""
+"""The contents of an alert, and that its runbook exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.alerts import Alert, AlertKind, Severity
 from tidemark.settings import project_root
 
 
-def test_should_have_a_section_that_says_what_to_do_for_every_kind():
+def test_should_document_what_to_do_for_every_kind_of_alert():
     page = project_root() / "docs" / "alerts.md"
     headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
@@ -32,11 +32,11 @@ def test_should_have_a_section_that_says_what_to_do_for_every_kind():
         (AlertKind.PLAN_WAITS, Severity.WARNING),
     ],
 )
-def test_should_be_as_urgent_as_its_kind(what, severity):
+def test_should_have_the_severity_of_its_kind(what, severity):
     assert Alert.of(what, "app", "x", 5).severity is severity
 
 
-def test_should_say_it_in_one_line_and_stay_as_it_is():
+def test_should_hold_one_line_and_be_immutable():
     alert = Alert.of(AlertKind.CHECK_FAILED, "app", "two\n  lines", 5)
     assert (alert.message, alert.application_id, alert.time_ms) == ("two lines", "app", 5)
     with pytest.raises(FrozenInstanceError):

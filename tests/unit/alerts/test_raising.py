@@ -1,4 +1,4 @@
-"""An alert reaches the log and the user's callback, and nothing that a callback does reaches back."""
+"""An alert reaches the log and the user's callback, and a failing callback changes nothing."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def raised(callback, caplog, **changes):
     return [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_should_be_a_line_at_error_by_default(caplog):
+def test_should_log_a_line_at_level_error_by_default(caplog):
     (line,) = raised("", caplog)
     assert line.getMessage() == (
         "alert: what=check failed application=app severity=error runbook=docs/alerts.md#check-failed: the message"
     )
 
 
-def test_should_be_given_to_the_callback_once_and_to_the_log(tmp_path, monkeypatch, caplog):
+def test_should_call_the_callback_once_and_write_to_the_log(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(NOTES_FILE, str(tmp_path / "notes"))
     (line,) = raised(NOTE, caplog)
     assert "the message" in line.getMessage()
@@ -69,7 +69,7 @@ def test_should_be_given_to_the_callback_once_and_to_the_log(tmp_path, monkeypat
         ("nowhere.at_all:note", "module nowhere.at_all cannot be imported"),
     ],
 )
-def test_should_only_log_what_goes_wrong_with_the_callback(path, said, caplog):
+def test_should_only_log_errors_of_the_callback(path, said, caplog):
     alert, failure = raised(path, caplog)
     assert "the message" in alert.getMessage()
     assert failure.getMessage() == f"alert callback {path} failed; the alert is only in this log"
@@ -82,7 +82,7 @@ def test_should_not_wait_for_a_callback_that_hangs(caplog, monkeypatch):
     _, said = raised(f"{HERE}:hangs", caplog)
     hung.set()
     assert time.monotonic() - started < 10
-    assert "has not come back" in said.getMessage()
+    assert "did not return" in said.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_should_refuse_a_path_that_names_no_function(path, said):
     assert said in str(refused.value)
 
 
-def test_should_load_what_is_named_and_nothing_where_nothing_is():
+def test_should_load_the_named_callback_and_none_when_none_is_named():
     assert load_callback(Settings.load(alert_callback=f"{HERE}:fails")) is fails
     assert load_callback(Settings.load(alert_callback="")) is None

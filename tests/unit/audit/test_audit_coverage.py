@@ -1,4 +1,4 @@
-"""What an audit cannot say is told, and is never a false alarm: pure, on ranges of commit records."""
+"""An audit reports what it cannot judge, and raises no false alarm; a pure function of ranges of commit records."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ def summary(read, thin=(), without=None, not_derived=()):
         (NOW_MS - 1, 500, True),
     ],
 )
-def test_should_not_take_a_compacted_source_as_whole_once_its_records_may_be_gone(before_ms, kept_from, is_thin):
+def test_should_not_treat_a_compacted_source_as_complete_once_records_may_be_removed(before_ms, kept_from, is_thin):
     compacted = {} if before_ms is None else {"in": before_ms, "out": NOW_MS + 1}
     cut = Cut({TASK: RUN}, [], {}, {})
     assert thinned(plan(), cut, compacted, {IN: kept_from}) == (frozenset(["in"]) if is_thin else frozenset())
 
 
 @pytest.mark.parametrize(("before_ms", "is_possible"), [(NOW_MS - 1, True), (NOW_MS, True), (NOW_MS + 1, False)])
-def test_should_not_fold_a_changelog_that_may_have_been_compacted_since_the_run_began(before_ms, is_possible):
+def test_should_not_sum_up_a_changelog_that_may_have_been_compacted_since_the_run_began(before_ms, is_possible):
     why = no_fold(RUN, "log", {"log": before_ms})
     assert (why is None) is is_possible
     assert is_possible or "may have been compacted since batch 2" in why
     assert no_fold(RUN, "log", {}) is None
 
 
-def test_should_say_that_a_store_without_a_changelog_has_nothing_to_go_on_from():
+def test_should_report_that_a_store_without_a_changelog_has_no_base():
     assert "logging=False" in no_fold(RUN, None, {})
 
 
-def test_should_leave_letters_out_where_the_oldest_of_them_have_expired():
+def test_should_leave_out_dead_letters_when_the_oldest_of_them_have_expired():
     assert has_all_letters(reading())
     assert has_all_letters(reading(lost=["in"]))
     assert not has_all_letters(reading(lost=["app-dlq"]))
@@ -87,7 +87,7 @@ def test_should_leave_letters_out_where_the_oldest_of_them_have_expired():
     assert "missing dead letters are not checked" in summary(reading(lost=["app-dlq"]))["app-dlq"]
 
 
-def test_should_say_why_values_are_not_computed_again():
+def test_should_say_why_values_are_not_recomputed():
     assert "its beginning has been deleted" in summary(reading(lost=["in"]))["in"]
     assert "the topic is compacted" in summary(reading(), thin=["in"])["in"]
     assert (
@@ -96,7 +96,7 @@ def test_should_say_why_values_are_not_computed_again():
     )
 
 
-def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody_looked():
+def test_should_report_that_a_sink_after_a_processor_and_its_contract_were_not_checked():
     ruled = contracts(plan())
     assert {contract.topic: is_read(contract, reading()) for contract in ruled} == {"out": True, "odd": False}
     findings = untold(reading(), [], derivable(plan()).not_derived, {}, ruled)
@@ -107,7 +107,7 @@ def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody
     assert "contract of out" not in messages
 
 
-def test_should_name_the_batches_that_were_passed_over_and_count_them_in_the_verdict():
+def test_should_name_the_batches_that_were_skipped_and_include_them_in_the_verdict():
     (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came after them")])
     assert (found.subject, found.verdict) == ("task 0_1", Verdict.NOT_ENOUGH_EVIDENCE)
     assert (

@@ -1,4 +1,4 @@
-"""The cut of an audit while an application rests, writes, or a transaction hangs; the brokers are made up."""
+"""The cut of an audit while an application is idle or writes, or while a transaction hangs; with fake brokers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def last(cut):
     return cut.ranges[TaskId(0, 1)].records[-1].batch
 
 
-def test_should_take_the_newest_batch_of_an_application_that_rests(cutting):
+def test_should_include_the_newest_batch_of_an_idle_application(cutting):
     cut, read = cutting(Brokers())
     assert last(cut) == 3
     assert cut.ranges.keys() == {TaskId(0, 1)}
@@ -82,19 +82,19 @@ def test_should_take_the_newest_batch_of_an_application_that_rests(cutting):
     assert again.ranges == {}
 
 
-def test_should_leave_the_newest_batch_while_topics_grow(cutting):
+def test_should_leave_out_the_newest_batch_while_topics_grow(cutting):
     cut, _ = cutting(Brokers(grows=True))
     assert last(cut) == 2
     # It was not the newest, so its commit records are read again.
     assert cut.ranges[TaskId(0, 1)].commits_from == 0
 
 
-def test_should_not_call_a_transaction_hanging_that_ends(cutting):
+def test_should_not_report_a_transaction_as_hanging_when_it_ends(cutting):
     cut, _ = cutting(Brokers(is_open=[OUT]))
     assert [end.partition for end in cut.ends if end.committed_end < end.end] == []
 
 
-def test_should_name_where_a_transaction_hangs_and_audit_what_lies_before(cutting):
+def test_should_name_where_a_transaction_hangs_and_audit_what_comes_before_it(cutting):
     cut, _ = cutting(Brokers(is_open=[OUT, COMMITS], moves=False))
     hanging = {end.partition: end for end in cut.ends if end.committed_end < end.end}
     assert hanging.keys() == {OUT, COMMITS}
@@ -103,7 +103,7 @@ def test_should_name_where_a_transaction_hangs_and_audit_what_lies_before(cuttin
     assert last(cut) == 0
 
 
-def test_should_audit_an_application_that_was_begun_anew_from_its_start(cutting):
+def test_should_audit_an_application_from_its_start_when_it_began_again_from_nothing(cutting):
     cut, _ = cutting(Brokers())
     end = cut.ranges[TaskId(0, 1)].end
     assert end.commits_from == 500
@@ -116,7 +116,7 @@ def test_should_audit_an_application_that_was_begun_anew_from_its_start(cutting)
     assert last(again) == 3
 
 
-def test_should_look_from_the_beginning_where_batches_behind_the_position_are_missing(cutting, monkeypatch):
+def test_should_read_from_the_beginning_when_batches_after_the_audited_position_are_missing(cutting, monkeypatch):
     cut, _ = cutting(Brokers())
     end = cut.ranges[TaskId(0, 1)].end
     asked = []

@@ -1,4 +1,4 @@
-"""Of which topics the audit computes the truth, and why not of the others."""
+"""The topics whose expected contents the audit computes, and the reason why it does not for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_should_compute_updates_finals_and_changelogs_of_plain_aggregations():
     assert found.late_rows == {0}
 
 
-def test_should_say_why_not_of_the_others():
+def test_should_say_why_other_results_are_not_recomputed():
     patients = derivable(load("patient_monitoring").plan())
     assert {n.topic: n.reason for n in patients.not_derived}["alerts"] == "its records come from a StreamTableJoin"
     assert [d.update_sinks for d in patients.derived] == [("pulse-counts",)]
@@ -50,7 +50,7 @@ def test_should_not_compute_sketches_sessions_and_early_results():
     assert {"sketches", "sessions", "early"} <= {n.topic for n in found.not_derived}
 
 
-def test_should_attribute_by_key_only_what_keeps_its_key():
+def test_should_attribute_a_sink_to_tasks_by_key_only_when_the_key_is_kept():
     topology = Topology("app")
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(store="s")
     counted.to("same")
@@ -62,7 +62,7 @@ def test_should_attribute_by_key_only_what_keeps_its_key():
     assert keyed_sinks(second) == {"again"}
 
 
-def test_should_not_compare_as_a_sink_what_the_application_reads_itself():
+def test_should_not_compare_a_topic_as_a_sink_when_the_application_reads_it():
     topology = Topology("app")
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
     counted.to("mid")

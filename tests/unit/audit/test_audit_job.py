@@ -1,4 +1,4 @@
-"""The audit's process comes after the stream, whatever session each of them is in."""
+"""The audit's process has a lower priority than the stream, in whichever sessions they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(os.nice(0), open("/proc/self/autogroup").read().split()[-1])
 
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not group processes by session")
 @pytest.mark.parametrize(("leads", "of_session"), [(True, "5"), (False, "0")])
-def test_should_lower_its_own_session_and_no_other(leads: bool, of_session: str) -> None:
+def test_should_lower_the_priority_of_its_own_session_and_no_other(leads: bool, of_session: str) -> None:
     # The shell leads a session in any case, so that a test never lowers the one that it runs in.
     command = [sys.executable, "-c", STANDING_BACK]
     inner = command if leads else ["/bin/sh", "-c", '"$0" "$@"; exit $?', *command]
@@ -31,7 +31,7 @@ def test_should_lower_its_own_session_and_no_other(leads: bool, of_session: str)
     assert said.split() == [str(min(os.nice(0) + 5, 19)), of_session]
 
 
-def test_should_lead_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_run_the_job_as_the_leader_of_its_own_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "audit.py"
     script.write_text(
         "import json, os, sys\n"

@@ -1,4 +1,4 @@
-"""The run event of an audit, held against what OpenLineage's schemas require of it and of its two facets."""
+"""The run event of an audit, validated against OpenLineage's schemas of it and of its two facets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EVENT = {
 }
 
 
-def test_should_say_of_each_topic_what_holds_for_it() -> None:
+def test_should_describe_each_topic_with_its_own_facts() -> None:
     topology = Topology("app")
     rule = expect("x", not_null=True)
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id", expects=[rule]).group_by_key()
@@ -99,6 +99,6 @@ def test_should_say_of_each_topic_what_holds_for_it() -> None:
     assert summary["app-dlq"] == {}
 
 
-def test_the_schema_here_should_refuse_an_event_without_its_run() -> None:
+def test_should_refuse_an_event_without_its_run_in_the_local_schema() -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"eventTime": "x", "producer": "urn:x", "schemaURL": "urn:x", "job": {}}, EVENT)

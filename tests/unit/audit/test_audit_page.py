@@ -1,4 +1,4 @@
-"""The page of an audit stands alone and shows what was found."""
+"""The page of an audit is self-contained and shows the findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = AuditPage(
 )
 
 
-def test_should_need_nothing_from_elsewhere():
+def test_should_load_nothing_from_elsewhere():
     text = render(PAGE)
     assert not re.search(r"https?:|<script|<link|<img|@import|url\(", text)
 

@@ -1,4 +1,4 @@
-"""Which batches an audit looks at: pure, on lists of commit records."""
+"""The batches that an audit covers: pure functions of lists of commit records."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ def batches(run):
 START = record(0, CommitKind.START, at=(10, 10), out=0)
 
 
-def test_should_begin_with_nothing_at_the_start_of_a_task():
+def test_should_begin_from_an_empty_base_at_the_start_of_a_task():
     run = ranged([START, *history(1, 3)])
     assert batches(run) == [0, 1, 2, 3]
     assert run.base is Base.EMPTY
     assert run.until == offsets(10_000)
 
 
-def test_should_go_on_behind_what_was_audited_and_carry_its_results():
+def test_should_continue_after_the_audited_batches_and_carry_their_results():
     run = ranged(history(1, 5), position(3))
     assert batches(run) == [4, 5]
     assert run.base is Base.CARRIED
     assert [at.task_ms for _, at in run.stream_times()] == [3000, 4000]
 
 
-def test_should_find_nothing_where_everything_was_audited():
+def test_should_find_no_range_when_everything_was_audited():
     assert ranged(history(1, 5), position(5)) is None
     assert ranged([]) is None
 
 
-def test_should_take_the_first_of_an_unknown_past_as_where_the_next_begins():
+def test_should_begin_after_the_first_known_batch_when_the_past_is_unknown():
     run = ranged(history(7, 9))
     assert batches(run) == [8, 9]
     assert run.base is Base.CHANGELOG
@@ -91,7 +91,7 @@ def test_should_take_the_first_of_an_unknown_past_as_where_the_next_begins():
     assert ranged(history(7, 7)) is None
 
 
-def test_should_leave_the_newest_batch_for_later_while_something_is_being_written():
+def test_should_leave_the_newest_batch_for_later_while_records_are_being_written():
     run = ranged([START, *history(1, 3)], quiet=None)
     assert batches(run) == [0, 1, 2]
     assert run.until == offsets(60)
@@ -102,7 +102,7 @@ def test_should_end_before_an_open_transaction(readable, last):
     assert ranged([START, *history(1, 3)], readable=readable, quiet=None).records[-1].batch == last
 
 
-def test_should_look_at_so_many_batches_and_at_the_rest_next_time():
+def test_should_audit_a_limited_number_of_batches_and_the_rest_next_time():
     run = ranged([START, *history(1, 9)], most=4)
     assert batches(run) == [0, 1, 2, 3]
     assert run.until == offsets(80)
@@ -110,7 +110,7 @@ def test_should_look_at_so_many_batches_and_at_the_rest_next_time():
     assert batches(ranged([START, *history(1, 9)], run.end, most=4)) == [4, 5, 6, 7]
 
 
-def test_should_take_results_from_the_changelog_behind_a_rewind_and_with_another_topology():
+def test_should_take_results_from_the_changelog_after_a_rewind_or_under_another_topology():
     rewind = record(4, CommitKind.REWIND, at=(40, 10))
     after = [record(5, at=(10, 30)), record(6, at=(30, 50))]
     known = [START, *history(1, 3), rewind, *after]
@@ -123,7 +123,7 @@ def test_should_take_results_from_the_changelog_behind_a_rewind_and_with_another
     assert ranged(history(4, 5, version="2"), position(3), version="2").base is Base.CHANGELOG
 
 
-def test_should_pass_over_a_hole_that_compaction_may_have_made_and_no_other():
+def test_should_accept_a_gap_only_when_compaction_may_have_made_it():
     old = [record(1, commit_time_ms=NOW_MS - 2 * DAY_MS), *history(5, 7)]
     assert batches(ranged(old)) == [6, 7]
     assert batches(ranged(history(5, 7), position(1, commit_time_ms=NOW_MS - 2 * DAY_MS))) == [6, 7]
@@ -132,7 +132,7 @@ def test_should_pass_over_a_hole_that_compaction_may_have_made_and_no_other():
     assert batches(ranged(history(5, 7), position(3))) == [5, 6, 7]
 
 
-def test_should_say_where_the_record_before_ended():
+def test_should_report_where_the_previous_record_ended():
     rows = commit_rows(ranged([*history(4, 5), replace(record(7), sources={"in": {1: (58, 80)}})], position(3)))
     assert [(r["previous_end"], r["start_offset"]) for r in rows] == [(40, 40), (50, 50), (60, 58)]
     assert [(r["previous_batch"], r["batch"]) for r in rows] == [(3, 4), (4, 5), (5, 7)]
@@ -140,7 +140,7 @@ def test_should_say_where_the_record_before_ended():
     assert (first["previous_end"], first["previous_batch"]) == (None, None)
 
 
-def test_should_bound_each_batchs_outputs_by_where_the_next_begins():
+def test_should_bound_the_outputs_of_a_batch_by_where_the_next_begins():
     run = ranged([START, *history(1, 2)], quiet=70)
     assert [(r.batch, start["out"][0], end["out"][0]) for r, start, end in run.spans()] == [
         (0, 0, 20),
@@ -150,7 +150,7 @@ def test_should_bound_each_batchs_outputs_by_where_the_next_begins():
 
 
 @pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
-def test_should_begin_with_an_upgrade_a_rescale_or_a_reset_and_name_what_came_before(kind):
+def test_should_begin_at_an_upgrade_rescale_or_reset_and_name_the_batches_before_it(kind):
     known = [START, *history(1, 3), record(4, kind, at=(40, 40)), *history(5, 6)]
     run = ranged(known)
     assert batches(run) == [4, 5, 6]
@@ -165,7 +165,7 @@ def test_should_begin_with_an_upgrade_a_rescale_or_a_reset_and_name_what_came_be
     assert passed_over(TASK, known, position(2), "1").first_batch == 3
 
 
-def test_should_not_judge_batches_of_another_version_than_the_plans():
+def test_should_not_judge_batches_of_another_topology_version():
     known = [START, *history(1, 3), *history(4, 6, version="2")]
     run = ranged(known, version="2")
     assert batches(run) == [4, 5, 6]
@@ -183,14 +183,14 @@ def test_should_not_judge_batches_of_another_version_than_the_plans():
     assert ranged(back, position(3)).base is Base.CHANGELOG
 
 
-def test_should_pass_over_nothing_of_a_task_that_went_on():
+def test_should_skip_no_batch_of_a_task_that_continued():
     known = [START, *history(1, 3), record(4, CommitKind.REWIND, at=(40, 10)), record(5, at=(10, 30))]
     assert passed_over(TASK, known, None, "1") is None
     assert passed_over(TASK, known, position(5), "1") is None
     assert passed_over(TASK, [], None, "1") is None
 
 
-def test_should_see_that_a_task_began_anew_under_the_same_name():
+def test_should_notice_that_a_task_began_again_under_the_same_name():
     later = NOW_MS + 5000
     anew = [replace(START, commit_time_ms=later), *history(1, 9, commit_time_ms=later)]
     for batch in (0, 3, 9, 20):
@@ -206,7 +206,7 @@ def test_should_see_that_a_task_began_anew_under_the_same_name():
     assert not has_begun_again([], position(3))
 
 
-def test_should_doubt_records_that_are_not_those_behind_a_position():
+def test_should_reject_records_that_do_not_continue_from_a_position():
     assert continues_from([], position(3))
     assert continues_from(history(1, 3), position(3))
     assert continues_from(history(1, 5), position(3))

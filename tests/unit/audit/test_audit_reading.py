@@ -1,4 +1,4 @@
-"""To which task and batch a record belongs: on Arrow batches, without Spark and without a broker."""
+"""The task and batch to which a record belongs, on Arrow batches, without Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def attributed(role, batches, rows):
 @pytest.mark.parametrize(
     ("offset", "batch"), [(9, None), (10, 4), (14, 4), (15, 5), (19, 5), (20, None), (25, 6), (30, None)]
 )
-def test_should_find_a_sources_batch_between_its_offsets(offset, batch):
+def test_should_find_the_batch_of_a_source_record_from_its_offset(offset, batch):
     role = AuditedTopicRole("source", 0, own=True, tasks=3, placed=None)
     batches = {("t", 1, 1): ([10, 15, 25], [15, 20, 30], [4, 5, 6])}
     assert attributed(role, batches, [(1, offset, b"k")]) == [(1, batch, None)]
 
 
-def test_should_find_a_sinks_task_by_its_key_and_say_where_it_should_lie():
+def test_should_find_the_task_of_a_sink_record_and_its_expected_partition_by_key():
     role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=3)
     # Two tasks write one partition; their batches begin where each saw it end.
     batches = {("t", 0, task): ([0, 10 + task], [10 + task, 99], [1, 2]) for task in range(3)}
@@ -73,13 +73,13 @@ def test_should_find_a_sinks_task_by_its_key_and_say_where_it_should_lie():
     assert attributed(role, batches, rows) == [(HOME[key], 1 if HOME[key] == 2 else 2, HOME[key]) for key in KEYS]
 
 
-def test_should_place_a_changelogs_record_by_its_key_less_the_window():
+def test_should_find_the_task_of_a_changelog_record_by_its_key_without_the_window():
     role = AuditedTopicRole(CHANGELOG, 0, own=True, tasks=3, placed=3, suffix_bytes=8)
     rows = [(2, 5, key + bytes(8)) for key in KEYS]
     assert attributed(role, {("t", 2, 2): ([0], [9], [7])}, rows) == [(2, 7, HOME[key]) for key in KEYS]
 
 
-def test_should_find_the_task_of_a_sinks_windowed_key_by_the_key_less_the_window():
+def test_should_find_the_task_of_a_sink_record_by_its_key_without_the_window():
     role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=3, suffix_bytes=8)
     batches = {("t", 0, task): ([0], [99], [task]) for task in range(3)}
     rows = [(0, 11, key + bytes(8)) for key in KEYS]
@@ -90,7 +90,7 @@ def test_should_find_the_task_of_a_sinks_windowed_key_by_the_key_less_the_window
     assert attributed(role, batches, rows) == [(HOME[key], HOME[key], at) for key, at in zip(KEYS, five, strict=True)]
 
 
-def test_should_know_which_sinks_say_their_window_in_the_key():
+def test_should_know_which_sinks_write_windowed_keys():
     topology = Topology("app")
     grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
     grouped.windowed_by(tumbling("1m")).count(store="t").to("plain").to("times", windowed_key=True)
@@ -100,7 +100,7 @@ def test_should_know_which_sinks_say_their_window_in_the_key():
     assert sinks == {"plain": 0, "times": 8, "sessions": 16}
 
 
-def test_should_read_every_offset_once_in_parts_of_about_one_size():
+def test_should_read_every_offset_once_in_parts_of_similar_size():
     spans = {TopicPartition("a", 0): (5, 105), TopicPartition("a", 1): (0, 7), TopicPartition("b", 0): (3, 3)}
     parts = list(parts_of(spans, 30))
     assert len(parts) == 4
@@ -111,7 +111,7 @@ def test_should_read_every_offset_once_in_parts_of_about_one_size():
     assert list(parts_of({}, 30)) == []
 
 
-def test_should_write_each_tasks_records_once_however_often_it_runs(tmp_path):
+def test_should_write_the_records_of_a_spark_task_once_when_it_is_retried(tmp_path):
     attribution = Attribution({"t": AuditedTopicRole("source", 0, own=True, tasks=3, placed=None)}, {})
     record = Recorder(attribution, tmp_path, 7)
     batches = [given([(1, offset, b"k") for offset in range(start, start + 3)]) for start in (0, 3)]
@@ -127,7 +127,7 @@ def test_should_write_each_tasks_records_once_however_often_it_runs(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_should_read_a_topic_that_the_application_writes_and_reads_as_a_source_of_those_who_read_it():
+def test_should_treat_a_topic_as_a_source_when_the_application_writes_and_reads_it():
     topology = Topology("app")
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
     counted.to("mid")

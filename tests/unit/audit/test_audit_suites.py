@@ -35,7 +35,7 @@ def test_should_declare_a_suite_per_asset_with_every_check_in_it():
     assert len(BY_NAME) == len(CHECKS)
 
 
-def test_should_claim_less_of_at_least_once():
+def test_should_claim_less_under_at_least_once():
     claimed = {check.name for asset in ASSETS for check in checks_of(asset, exactly_once=False)}
     assert {"outputs_are_not_lost", "no_transaction_hangs", "ranges_leave_no_gap"} <= claimed
     assert not claimed & {"outputs_are_not_doubled", "ranges_do_not_overlap", "no_update_comes_twice"}
@@ -53,7 +53,7 @@ def test_should_claim_less_of_at_least_once():
         },
     ],
 )
-def test_should_tell_a_broken_check_from_bad_data(info):
+def test_should_distinguish_a_broken_check_from_bad_data(info):
     (broken,) = outcomes(result(success=False, exception_info=info))
     assert broken == ExpectationOutcome(GAP.name, passed=False, unexpected_rows=0, rows=5, broken="no such column")
     summary = finding(GAP, broken, [])
@@ -65,7 +65,7 @@ def test_should_tell_a_broken_check_from_bad_data(info):
     assert finding(GAP, bad, [{"task": "0_1", "batch": 7}]).verdict is Verdict.FAILED
 
 
-def test_should_say_what_where_and_what_to_do():
+def test_should_say_what_is_wrong_where_and_what_to_do():
     message = finding(GAP, ExpectationOutcome(GAP.name, False, 3, 5, None), [{"task": "0_1", "batch": 7}]).message
     assert message.startswith(
         "3 rows break this expectation: each batch begins where the one before it ended; first task=0_1, batch=7; "
@@ -73,12 +73,12 @@ def test_should_say_what_where_and_what_to_do():
     assert message.endswith(GAP.remedy)
 
 
-def test_should_not_call_nothing_ok():
+def test_should_give_not_enough_evidence_when_nothing_was_checked():
     assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 1, None), []).verdict is Verdict.OK
     assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 0, None), []).verdict is Verdict.NOT_ENOUGH_EVIDENCE
 
 
-def test_should_warn_where_nothing_is_lost():
+def test_should_warn_when_nothing_is_lost():
     assert finding(CLOCK, ExpectationOutcome(CLOCK.name, False, 1, 5, None), []).verdict is Verdict.WARNING
 
 
@@ -93,7 +93,9 @@ def test_should_warn_where_nothing_is_lost():
         (5, False, False, False, False),
     ],
 )
-def test_should_not_miss_a_final_that_may_have_been_deleted(offset, is_expected, is_equal, is_compacted, is_unexpected):
+def test_should_not_expect_a_final_result_that_may_have_been_deleted(
+    offset, is_expected, is_equal, is_compacted, is_unexpected
+):
     check = BY_NAME["finals_are_there_with_their_value"]
     query = (
         f"SELECT {check.unexpected} FROM (SELECT 'final' AS role, ? AS offset, ? AS is_expected, ? AS is_equal, "

@@ -1,4 +1,4 @@
-"""What was audited is remembered per task."""
+"""Audited ranges are remembered per task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def audited(task, batch, audit_id="a", verdict=Verdict.OK):
     return AuditedRange(audit_id, 1000 + batch, batch - 1, 100, 2.5, verdict, end)
 
 
-def test_should_go_on_where_the_newest_audit_of_each_task_ended(tmp_path):
+def test_should_continue_where_the_newest_audit_of_each_task_ended(tmp_path):
     facts = FactsDatabase(Settings.load(var_dir=tmp_path))
     assert audited_until(facts, "app") == {}
     write_audit(facts, "app", [audited(0, 5), audited(1, 3)])

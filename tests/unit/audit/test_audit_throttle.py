@@ -1,4 +1,4 @@
-"""An audit rests for the cores it had, not for the time that others kept it waiting."""
+"""An audit pauses for the processor time that it used, not for the time that it waited for a core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_jobs.audit.throttle import Throttle
         (1.0, 3.0, 2.0, None),
     ],
 )
-def test_should_rest_until_its_share_of_a_core_is_kept(share, used_s, took_s, rested_s):
+def test_should_pause_until_its_share_of_a_core_is_kept(share, used_s, took_s, rested_s):
     used, now, rests = iter((7.0, 7.0 + used_s)), iter((50.0, 50.0 + took_s)), []
     with Throttle(share, lambda: next(used), lambda: next(now), rests.append).turn():
         pass

@@ -47,19 +47,19 @@ def test_should_make_complete_records_in_event_time_order(name: str) -> None:
     assert all(int(str(a["beat_ms"])) <= int(str(b["beat_ms"])) for (_, a), (_, b) in pairwise(records))
 
 
-def test_should_give_the_same_bytes_for_any_block_size() -> None:
+def test_should_generate_the_same_bytes_for_any_block_size() -> None:
     case = CASES["hot"].sized(5_000)
     assert _records(case, 0 * WINDOW_MS + 1_700_000_040_000, 999) == _records(case, 1_700_000_040_000, 5_000)
 
 
-def test_should_give_each_window_and_key_one_event_in_the_wide_case() -> None:
+def test_should_generate_one_event_for_each_window_and_key_in_the_wide_case() -> None:
     case = CASES["wide"]
     expected = expected_counts(case)
     assert expected.min() == expected.max() == 1
     assert expected.size == case.events
 
 
-def test_should_leave_all_events_in_the_past_and_start_on_a_window() -> None:
+def test_should_keep_all_events_in_the_past_and_start_at_a_window() -> None:
     for case in CASES.values():
         start_ms = base_ms(NOW_MS, case)
         assert start_ms % WINDOW_MS == 0

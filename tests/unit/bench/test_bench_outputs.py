@@ -1,4 +1,4 @@
-"""The verdict on an output topic: what it must find, and what it must not mind."""
+"""The verdict on an output topic: the faults that it must find, and what is not a fault."""
 
 import json
 
@@ -72,22 +72,22 @@ def test_should_find_a_wrong_count(pulses: int) -> None:
         ("p00007", "p00007", START_MS, START_MS + WINDOW_MS, 0),
     ],
 )
-def test_should_count_what_no_window_expects(record: tuple[str, str, int, int, int]) -> None:
+def test_should_count_outputs_that_no_window_expects(record: tuple[str, str, int, int, int]) -> None:
     verdict = _judge(*RIGHT, record)
     assert (verdict.unexpected, verdict.right) == (1, False)
 
 
-def test_should_find_a_window_for_which_there_was_no_event() -> None:
+def test_should_find_a_window_without_an_event() -> None:
     verdict = _judge(*RIGHT, _count("p00007", 1, 5))
     assert (verdict.wrong, verdict.right) == (1, False)
 
 
 @pytest.mark.parametrize("value", [b"nonsense", b'{"patient_id":"p00007","pulse":1}', b'{"patient_id":"seven"}'])
-def test_should_refuse_what_is_not_a_count(value: bytes) -> None:
+def test_should_refuse_an_output_that_is_not_a_count(value: bytes) -> None:
     with pytest.raises(BenchFailed, match="pulse-counts"):
         LastCounts(CASE, START_MS).add([b"p00007"], [value])
 
 
-def test_should_give_equal_outputs_equal_digests() -> None:
+def test_should_compute_equal_digests_for_equal_outputs() -> None:
     assert _judge(*RIGHT).digest == _judge(_count("p00007", 0, 1), *RIGHT).digest
     assert _judge(*RIGHT).digest != _judge(RIGHT[0]).digest

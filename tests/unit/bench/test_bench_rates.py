@@ -24,7 +24,7 @@ def test_should_count_a_first_sample_that_already_has_commits() -> None:
         (26, 4, 3),
     ],
 )
-def test_should_start_steady_at_the_commit_at_or_after_a_quarter(
+def test_should_start_the_steady_rate_at_the_first_commit_after_a_quarter(
     second_commit: int, warm_second: int, steady_commits: int
 ) -> None:
     samples = _steps(0, 0, 0, 10, second_commit, 50, 80, 100)
@@ -41,7 +41,7 @@ def test_should_measure_warm_up_from_the_start_of_the_process() -> None:
     assert measured.total_seconds == 4.0
 
 
-def test_should_have_no_slope_with_one_commit() -> None:
+def test_should_give_no_rate_when_there_is_one_commit() -> None:
     measured = rates(_steps(0, 0, 100), 100, 1.0)
     assert measured.steady is None
     assert measured.from_first_commit is None
@@ -55,7 +55,7 @@ def test_should_refuse_a_run_that_did_not_finish(samples: list[Sample]) -> None:
 
 
 @pytest.mark.parametrize(("shortest_s", "has_slope"), [(2.9, True), (3.0, True), (3.1, False)])
-def test_should_take_no_slope_over_a_moment(shortest_s: float, has_slope: bool) -> None:
+def test_should_give_no_rate_over_too_short_a_time(shortest_s: float, has_slope: bool) -> None:
     measured = rates(_steps(0, 30, 40, 60, 100), 100, shortest_s)
     assert (measured.steady is not None) == has_slope
     assert (measured.from_first_commit is not None) == has_slope

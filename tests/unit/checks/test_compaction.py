@@ -1,4 +1,4 @@
-"""Verdicts on compaction, and what a scan is counted as."""
+"""Verdicts on compaction, and how a scan is counted."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_should_judge_a_changelog(case):
     assert json.dumps(dict(finding.evidence))
 
 
-def test_should_say_the_worst_of_its_partitions():
+def test_should_report_the_worst_verdict_of_its_partitions():
     other = replace(SAMPLE, partition=TopicPartition("log", 1), dirt=replace(DIRT, superseded=0))
     finding = compaction_finding("n", SETTINGS, [other, SAMPLE], "counts", NOW, RULES)
     assert (finding.verdict, finding.message[:7]) == (WARNING, "log[0]:")
@@ -110,7 +110,7 @@ PROPOSALS = [
 
 
 @pytest.mark.parametrize("case", range(len(PROPOSALS)))
-def test_should_propose_the_setting_that_holds_compaction_up(case):
+def test_should_propose_the_setting_that_delays_compaction(case):
     found, sample, wanted = PROPOSALS[case]
     assert proposal(found, NOW, [sample]) == wanted
 
@@ -126,7 +126,7 @@ def test_should_say_that_no_setting_delays_the_cleaner():
 @pytest.mark.parametrize(
     ("wanted", "said"), [({}, "Give the store topic_config"), ({"segment.ms": "600000"}, "The topology asks for")]
 )
-def test_should_tell_a_topic_that_was_changed_from_a_topology_that_must_be(wanted, said):
+def test_should_distinguish_a_changed_topic_from_a_topology_that_must_change(wanted, said):
     finding = compaction_finding("n", replace(SETTINGS, wanted=wanted), [SAMPLE], "counts", NOW, RULES)
     assert f"{said}" in finding.message
     assert (
@@ -143,7 +143,7 @@ def scan(*keys, deleted=(), at_ms=None):
     return Scan(PLACE, 0, 10 * count, 10 * count, offsets, at_ms or offsets, keys, [7] * count, tombstones)
 
 
-def test_should_take_a_part_without_a_second_record_of_a_key_as_clean():
+def test_should_treat_a_part_of_the_log_without_a_repeated_key_as_clean():
     found = dirt_of(scan("a", "b", "c", "a", "d", "a"), 1)
     assert (found.records, found.keys, found.superseded) == (6, 4, 2)
     # The cleaner has certainly not been at the second `a`.
@@ -165,7 +165,7 @@ def test_should_count_a_records_age_from_the_one_that_superseded_it():
     ("later_ms", "rolled_ms"),
     [((), None), ((HOUR,), None), ((HOUR + 1,), HOUR + 1), ((9, 2 * HOUR, 3 * HOUR), 2 * HOUR)],
 )
-def test_should_take_a_segment_as_rolled_once_something_was_appended_late_enough(later_ms, rolled_ms):
+def test_should_treat_a_segment_as_rolled_once_a_record_was_appended_late_enough(later_ms, rolled_ms):
     keys = "abcdef"[: len(later_ms)]
     found = dirt_of(scan("x", "x", *keys, at_ms=[0, 0, *later_ms]), HOUR)
     assert found.rolled_ms == rolled_ms
@@ -190,7 +190,7 @@ def test_should_count_the_keys_whose_last_record_deletes_them():
         (replace(SAMPLE, position=replace(POSITION, clean_bytes=0, dirty_bytes=0)), 0.0),
     ],
 )
-def test_should_call_the_ratio_what_it_is(sample, ratio):
+def test_should_label_the_dirty_ratio_as_exact_or_estimated(sample, ratio):
     finding = compaction_finding("n", SETTINGS, [sample], "counts", NOW, RULES)
     evidence = finding.evidence["partitions"]["log[0]"]
     assert evidence["dirty_ratio"] == pytest.approx(ratio)

@@ -174,20 +174,20 @@ def test_should_judge_a_cluster(case):
     assert json.dumps(dict(finding.evidence))
 
 
-def test_an_unwaited_output_should_refuse_nothing_while_its_leader_is_there():
+def test_should_refuse_no_write_to_an_acks_0_output_while_its_leader_is_up():
     found = output(LEADER, partition(in_sync=(1, 2)))
     assert [loss.refused for loss in losses(found)] == [(), (), ()]
     assert [len(loss.refused) for loss in losses(replace(found, stated_acks=ALL, acks={0: ALL}))] == [1, 1, 0]
 
 
-def test_the_evidence_should_name_what_waits_for_what():
+def test_should_state_in_the_evidence_which_acks_each_topic_uses():
     evidence = {f.subject: f.evidence for f in durability_findings(output(NONE, said=(LEADER, None)))}
     assert (evidence["log"]["acks"], evidence["out"]["acks"]) == ("all", "0")
     assert evidence["producers"] == {"stated": "0", "acks": {"0": "1", "1": None}, "acknowledged_by_one": []}
     assert evidence["one broker down"]["acknowledged_too_early"] == ["out"]
 
 
-def test_should_count_what_goes_with_each_broker():
+def test_should_count_what_is_lost_with_each_broker():
     found = log(partition(0), partition(1, in_sync=(2, 3)), partition(2, in_sync=(3,)))
     summary = [
         (loss.broker, [p.partition for p in loss.gone], [p.partition for p in loss.refused]) for loss in losses(found)
@@ -195,7 +195,7 @@ def test_should_count_what_goes_with_each_broker():
     assert summary == [(1, [], []), (2, [], [1]), (3, [2], [1])]
 
 
-def test_should_read_the_eligible_leaders_kafka_prints():
+def test_should_read_the_eligible_leaders_that_kafka_prints():
     said = (
         "Topic: log\tTopicId: x\tPartitionCount: 2\tReplicationFactor: 3\tConfigs: min.insync.replicas=2\n"
         "\tTopic: log\tPartition: 0\tLeader: 1\tReplicas: 1,2,3\tIsr: 1\tElr: 2,3\tLastKnownElr: 9\n"

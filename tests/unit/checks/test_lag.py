@@ -127,13 +127,13 @@ def test_should_judge_each_partition_by_its_own_samples_in_any_order():
     ]
 
 
-def test_should_name_the_command_that_goes_on_without_deleted_records():
+def test_should_name_the_command_that_continues_without_deleted_records():
     (finding,) = lag_findings("app", seen((5, 10), low=6), NOW, RULES)
     assert "`tidemark reset run app --to offsets --state keep --offset in:0=6`" in finding.message
     assert finding.evidence["low_offset"] == 6
 
 
-def test_should_count_what_an_open_transaction_hides_apart_from_the_lag():
+def test_should_count_records_hidden_by_an_open_transaction_separately_from_the_lag():
     sample = LagSample(NOW, PLACE, 0, 10, 15, 10)
     (finding,) = lag_findings("app", [sample], NOW, RULES)
     assert (finding.verdict, finding.evidence["lag_offsets"], finding.evidence["held_offsets"]) == (Verdict.OK, 0, 5)
@@ -160,7 +160,7 @@ def test_should_say_that_no_broker_ends_a_transaction_without_its_marker():
     assert "start-offset" not in finding.message
 
 
-def test_should_say_of_how_many_partitions_none_is_held_back():
+def test_should_report_how_many_partitions_have_no_open_transaction():
     assert [(f.verdict, f.evidence) for f in transaction_findings(3, [], RULES)] == [(Verdict.OK, {"partitions": 3})]
     assert transaction_findings(0, [], RULES) == []
 

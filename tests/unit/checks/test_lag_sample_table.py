@@ -13,7 +13,7 @@ def sample(time_ms, committed):
     return LagSample(time_ms, TopicPartition("in", 1), 2, 7, 9, committed)
 
 
-def test_should_give_samples_back_as_they_were_and_forget_the_old(tmp_path):
+def test_should_return_samples_unchanged_and_forget_old_ones(tmp_path):
     facts = FactsDatabase(Settings.load(var_dir=tmp_path))
     write_lag_samples(facts, "app", [sample(20, 5), sample(30, None)])
     write_lag_samples(facts, "app", [sample(10, 3)])

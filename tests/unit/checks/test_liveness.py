@@ -1,4 +1,4 @@
-"""When an instance stands still, since when, and when that is too long: tables of looks."""
+"""When an instance makes no progress, since when, and when that is too long: tables of samples."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def runs(time_ms, waiting=None, committed=70, commits=False, waits_for=""):
         ),
     ],
 )
-def test_should_know_since_when_an_instance_stands_still(number, known, look, now_known, why):
+def test_should_know_since_when_an_instance_makes_no_progress(number, known, look, now_known, why):
     assert follow(known, look) == now_known, (number, why)
 
 
@@ -87,7 +87,7 @@ def test_should_know_since_when_an_instance_stands_still(number, known, look, no
     ("stood_ms", "verdict"),
     [(0, Verdict.WARNING), (299_999, Verdict.WARNING), (300_000, Verdict.WARNING), (300_001, Verdict.FAILED)],
 )
-def test_should_fail_when_it_stands_for_longer_than_it_may(stood_ms, verdict):
+def test_should_fail_when_it_makes_no_progress_for_longer_than_allowed(stood_ms, verdict):
     finding = judged("app-0", STUCK, STUCK.since_ms + stood_ms, 300)
     assert (finding.subject, finding.verdict) == ("app-0", verdict)
     assert "5 offsets wait" in finding.message
@@ -95,13 +95,13 @@ def test_should_fail_when_it_stands_for_longer_than_it_may(stood_ms, verdict):
     assert ("tidemark status" in finding.message) is (verdict is Verdict.FAILED)
 
 
-def test_should_be_well_while_it_moves_and_say_how_long_it_stood():
+def test_should_be_ok_while_it_makes_progress_and_report_how_long_it_made_none():
     assert judged("app-0", None, 5, 300).verdict is Verdict.OK
     over = ended("app-0", TOLD, 421_000, 300)
     assert (over.verdict, over.message) == (Verdict.OK, "makes progress again after 420 s")
 
 
-def test_should_outlive_whoever_looks():
+def test_should_survive_a_round_trip_and_reject_other_data():
     assert Standstill.of(TOLD.to_dict()) == TOLD
     for other in (None, [], {}, {"since_ms": 1}, {**TOLD.to_dict(), "more": 1}):
         assert Standstill.of(other) is None

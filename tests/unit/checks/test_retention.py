@@ -97,7 +97,7 @@ def test_should_judge_a_store(case):
 
 
 @pytest.mark.parametrize(("age_ms", "wait_ms"), [(0, 15 * MINUTE), (14 * MINUTE, MINUTE), (15 * MINUTE, 0)])
-def test_should_say_how_much_stream_time_is_left_to_the_oldest_windows(age_ms, wait_ms):
+def test_should_report_how_much_stream_time_the_oldest_windows_have_left(age_ms, wait_ms):
     start_ms = FIRST_LIVE * 5 * MINUTE
     assert next_expiry_ms(FINE, replace(COPY, stream_time_ms=start_ms + age_ms)) == wait_ms
     assert next_expiry_ms(FINE, replace(COPY, segments=())) is None

@@ -25,11 +25,11 @@ BAD = Finding("t[3]", Verdict.FAILED, "stuck; restart it", {"lag": None})
         ([BAD, ODD], Verdict.FAILED),
     ],
 )
-def test_should_say_the_worst_of_all(findings, expected):
+def test_should_report_the_worst_verdict(findings, expected):
     assert worst(findings) is expected
 
 
-def test_should_give_the_history_back_newest_first(tmp_path):
+def test_should_return_the_history_newest_first(tmp_path):
     facts = FactsDatabase(Settings.load(var_dir=tmp_path))
     write_verdicts(facts, "app", "lag", 10, [FINE, BAD])
     write_verdicts(facts, "app", "retention", 20, [ODD])

@@ -1,4 +1,4 @@
-"""`tidemark audit` shows what the job found, keeps it, and ends with 1 when something is wrong; the job's end is told."""
+"""`tidemark audit` shows and stores the findings of the job, ends with 1 when something is wrong, and reports failures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def has_run(monkeypatch):
 
 
 @pytest.mark.usefixtures("has_run")
-def test_should_tell_how_far_the_job_is(monkeypatch, tmp_path):
+def test_should_report_the_progress_of_the_job(monkeypatch, tmp_path):
     summary = [
         AuditProgress("reading", 500, 2000, "offsets", 2.0),
         AuditProgress("validating", 3, None, "tables", 70.0),
@@ -81,7 +81,7 @@ def test_should_tell_how_far_the_job_is(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("has_run")
-def test_should_tell_the_last_words_of_a_job_that_ends_without_a_report(monkeypatch, tmp_path):
+def test_should_show_the_last_output_of_a_job_that_ends_without_a_report(monkeypatch, tmp_path):
     script = tmp_path / "job.py"
     script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
     monkeypatch.setattr(job, "_SCRIPT", script)

@@ -36,7 +36,7 @@ def run(*arguments):
     return CliRunner().invoke(main.build(["events"]), ["events", "patient_monitoring", *arguments])
 
 
-def test_should_show_time_instance_kind_and_what(facts):
+def test_should_show_time_instance_kind_and_details(facts):
     write_event(facts, at(5))
     write_event(facts, at(5, app="other"))
     done = run()
@@ -54,7 +54,7 @@ def test_should_go_back_as_far_as_asked(facts, since, shown):
     assert run("--since", since).output.count("→ RUNNING") == shown
 
 
-def test_should_print_events_for_a_program_one_a_line(facts):
+def test_should_print_events_as_json_one_per_line(facts):
     summary = [at(5), at(4, "ERROR", "RUNNING")]
     for event in summary:
         write_event(facts, event)
@@ -71,7 +71,7 @@ def test_should_say_where_it_looked_and_where_else_to_look_when_there_is_nothing
         assert part in line
 
 
-def test_should_go_on_with_what_comes(facts, monkeypatch):
+def test_should_follow_new_events(facts, monkeypatch):
     write_event(facts, at(5))
     arriving = iter([[at(1, "ERROR", "RUNNING")], [], [at(0, "CREATED", "CREATED")]])
 
@@ -88,5 +88,5 @@ def test_should_go_on_with_what_comes(facts, monkeypatch):
     assert [json.loads(line)["body"]["new"] for line in done.stdout.splitlines()] == ["RUNNING", "ERROR", "CREATED"]
 
 
-def test_should_refuse_a_span_that_is_none(facts):
+def test_should_refuse_an_invalid_time_span(facts):
     assert isinstance(run("--since", "yesterday").exception, InvalidTopology)

@@ -12,7 +12,7 @@ from tidemark.cli import main
 from tidemark.errors import ExitCode, StartRefused
 
 
-def test_every_module_should_be_a_command_by_its_name() -> None:
+def test_should_make_every_module_a_command_of_the_same_name() -> None:
     assert {"up", "down", "status", "jars", "kafka"} <= set(main.command_names())
     main.build(main.command_names())
 
@@ -29,13 +29,13 @@ def test_every_module_should_be_a_command_by_its_name() -> None:
         ("restore", "plan, run, status, abort, rollback"),
     ],
 )
-def test_a_noun_without_its_verb_should_be_an_error_that_names_the_verbs(noun: str, verbs: str) -> None:
+def test_should_list_the_verbs_when_a_noun_has_none(noun: str, verbs: str) -> None:
     called = CliRunner().invoke(main.build([noun]), [noun, "clicks"], env={"COLUMNS": "200"}, prog_name="tidemark")
     assert called.exit_code == 2
     assert f"No such command 'clicks'. `tidemark {noun}` has: {verbs}." in called.stderr
 
 
-def test_an_error_should_be_one_line_and_its_exit_code(
+def test_should_print_an_error_as_one_line_and_exit_with_its_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(**_: object) -> None:
@@ -49,7 +49,7 @@ def test_an_error_should_be_one_line_and_its_exit_code(
 
 
 @pytest.mark.parametrize("command", ["down", "status", "jars"])
-def test_a_command_should_import_no_client_of_another(command: str) -> None:
+def test_should_not_import_the_clients_of_another_command(command: str) -> None:
     code = (
         f"import sys; sys.argv = ['tidemark', {command!r}, '--help']\n"
         "from tidemark.cli import main\n"

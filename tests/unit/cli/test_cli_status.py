@@ -1,4 +1,4 @@
-"""`tidemark status`: holds and what was left behind, read from the disk alone while no broker answers."""
+"""`tidemark status`: holds and leftovers, read only from the disk while no broker answers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def restore(settings, state: RestoreState, **summary) -> Workspace:
     return made
 
 
-def test_should_show_nothing_where_nothing_is_left(settings):
+def test_should_show_nothing_when_nothing_is_left(settings):
     assert status()["leftovers"] == []
     store(holder(settings, 0), 3)
     (holder(settings, 1) / "0_1").mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_should_show_nothing_where_nothing_is_left(settings):
     assert "leftovers: " not in status(as_json=False)
 
 
-def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_ages(settings):
+def test_should_show_size_and_age_of_unused_stores_and_tasks(settings):
     for number, batch in ((0, 3), (1, 9), (2, 3)):
         store(holder(settings, number), batch)
     beside = folder_of(holder(settings, 1), TaskId(0, 0), "n")
@@ -123,13 +123,13 @@ def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_
         assert left(settings) == base, "an instance that runs may be building it"
 
 
-def test_should_not_say_which_of_two_that_are_as_far_is_stale(settings):
+def test_should_not_call_a_copy_stale_when_two_are_equally_far(settings):
     store(holder(settings, 0), 3)
     store(holder(settings, 1), 3)
     assert left(settings) == set()
 
 
-def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_works(settings):
+def test_should_show_leftovers_of_restores_and_changes_but_not_while_one_is_running(settings):
     replaced = f".restores/{APP}"
     done = restore(settings, RestoreState.DONE, moves=(Move("0_0", f"0/{APP}/0_0", "", takes_built=True),))
     kept = restore(settings, RestoreState.DONE)
@@ -193,7 +193,7 @@ def test_should_show_every_hold_and_which_is_stale(settings):
     assert "stale" in shown.split("leftovers: ")[0]
 
 
-def test_should_show_applications_that_no_topology_has_but_not_while_one_does_not_load(settings, tmp_path):
+def test_should_show_applications_without_a_topology_unless_some_topology_does_not_load(settings, tmp_path):
     store(settings.state_dir / "0" / "forgotten", 3)
     shown = status()["leftovers"]
     assert [(each["application"], each["kind"]) for each in shown] == [

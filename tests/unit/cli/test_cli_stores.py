@@ -37,7 +37,7 @@ def test_should_add_up_the_keys_of_all_segments_while_the_owner_holds_the_lock(t
     store.close()
 
 
-def test_should_try_again_when_files_change_under_it_and_then_say_so(tmp_path):
+def test_should_retry_when_files_change_during_the_reading_and_then_say_so(tmp_path):
     left = [TidemarkError("gone"), TidemarkError("gone"), 7]
 
     def count(_):
@@ -50,7 +50,7 @@ def test_should_try_again_when_files_change_under_it_and_then_say_so(tmp_path):
     assert estimated_keys(tmp_path) == KnownSizes(None, "unreadable")
 
 
-def test_should_find_every_copy_on_this_disk_of_this_task_and_application_alone(tmp_path):
+def test_should_find_every_local_copy_of_the_given_task_and_application_only(tmp_path):
     for holder, app, task, store in (
         ("0", "app", "0_1", "n"), ("standby-0", "app", "0_1", "n"), ("0", "app", "0_11", "n"),
         ("0", "app-2", "0_1", "n"), ("0", "app", "0_1", "n.restoring"),
@@ -73,7 +73,7 @@ def test_should_say_why_a_store_has_no_keys_to_count(tmp_path):
     assert copies_on_disk(tmp_path, "app", TaskId(0, 0), SPEC)[0][1:] == (KnownSizes(None, "not here"),) * 2
 
 
-def test_should_take_the_largest_replica_and_none_that_moves_in():
+def test_should_take_the_largest_replica_and_ignore_one_that_is_being_moved():
     folders = [[replica("a-b-0", 5), replica("a-b-1", 1)], [replica("a-b-0", 7), replica("a-b-1", 99, True)]]
     brokers = [{"broker": i, "logDirs": [{"logDir": "/d", "partitions": p}]} for i, p in enumerate(folders)]
     said = "Querying brokers\nReceived log directory information\n" + json.dumps({"version": 1, "brokers": brokers})
@@ -81,7 +81,7 @@ def test_should_take_the_largest_replica_and_none_that_moves_in():
     assert parse_log_dirs("Querying brokers\n").why
 
 
-def test_should_tell_growth_per_hour_between_the_first_and_the_last_sample():
+def test_should_compute_growth_per_hour_between_the_first_and_the_last_sample():
     samples = [sample(2 * HOUR_MS, keys=500), sample(0, keys=100), sample(HOUR_MS, keys=0)]
     (grown,) = growth(samples)
     assert (grown.samples, grown.hours, grown.keys, grown.bytes_disk) == (3, 2.0, 200.0, 0.0)
@@ -90,17 +90,17 @@ def test_should_tell_growth_per_hour_between_the_first_and_the_last_sample():
 @pytest.mark.parametrize(
     ("values", "per_hour"), [([], None), ([7], None), ([None, 7], None), ([None, 7, 9], 2.0), ([7, 8, None], 1.0)]
 )
-def test_should_tell_growth_only_where_a_number_is_known_twice(values, per_hour):
+def test_should_compute_growth_only_when_a_number_is_known_twice(values, per_hour):
     assert [g.bytes_topic for g in growth([sample(i * HOUR_MS, 0, v) for i, v in enumerate(values)])] == (
         [per_hour] if values else []
     )
 
 
-def test_should_not_tell_growth_of_two_samples_at_one_time():
+def test_should_not_compute_growth_of_two_samples_at_one_time():
     assert growth([sample(5, keys=1), sample(5, keys=9)])[0].keys is None
 
 
-def test_should_keep_copies_apart_and_sort_tasks_by_number():
+def test_should_list_copies_separately_and_sort_tasks_by_number():
     grown = growth([sample(0, task="0_10"), sample(0, task="0_9"), sample(0, holder=None), sample(0, holder="1")])
     assert [(g.task, g.holder) for g in grown] == [("0_0", None), ("0_0", "1"), ("0_9", "0"), ("0_10", "0")]
 
@@ -117,7 +117,7 @@ def test_should_append_to_the_history_and_name_a_broken_line(tmp_path):
         read(path)
 
 
-def test_should_say_where_the_history_cannot_be_written(tmp_path):
+def test_should_name_the_history_file_that_cannot_be_written(tmp_path):
     (tmp_path / "store-sizes").write_text("a file")
     with pytest.raises(TidemarkError, match="TIDEMARK_VAR_DIR"):
         append(history_path(tmp_path, "app"), [sample(0)])

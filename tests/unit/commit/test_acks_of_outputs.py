@@ -1,4 +1,4 @@
-"""Outputs that wait for less than state does: through which client they go, and what a batch waits for."""
+"""Outputs with lower acks than state: which client sends them, and what a batch waits for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def send_everywhere(producer):
 
 
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.LEADER])
-def test_only_outputs_should_wait_for_less_than_all_replicas(recording, acks):
+def test_should_lower_acks_only_for_outputs(recording, acks):
     producer, configs, journal = recording(acks)
     send_everywhere(producer)
     assert journal == [
@@ -75,7 +75,7 @@ def test_only_outputs_should_wait_for_less_than_all_replicas(recording, acks):
     assert summary == [(STATE, True, None), (acks.value, False, 1)]
 
 
-def test_there_should_be_one_client_where_all_wait_for_all(recording):
+def test_should_use_one_client_when_outputs_use_acks_all(recording):
     producer, configs, journal = recording(Acks.ALL)
     send_everywhere(producer)
     producer.flush()
@@ -83,14 +83,14 @@ def test_there_should_be_one_client_where_all_wait_for_all(recording):
     assert {acks for acks, _, _ in journal} == {STATE}
 
 
-def test_a_flush_should_wait_for_outputs_before_state(recording):
+def test_should_flush_outputs_before_state(recording):
     producer, _, journal = recording(Acks.LEADER)
     producer.flush()
     assert journal == [("1", "flush", None), (STATE, "flush", None)]
 
 
 @pytest.mark.parametrize("short", ["1", STATE])
-def test_a_batch_should_be_given_up_when_either_is_not_acknowledged(recording, short):
+def test_should_abort_a_batch_when_outputs_or_state_are_not_acknowledged(recording, short):
     producer, _, journal = recording(Acks.LEADER, {short: 2})
     with pytest.raises(BatchAborted, match="2 records were not acknowledged"):
         producer.flush()
@@ -98,13 +98,13 @@ def test_a_batch_should_be_given_up_when_either_is_not_acknowledged(recording, s
 
 
 @pytest.mark.parametrize("acks", list(Acks))
-def test_the_client_should_take_these_settings(acks):
+def test_should_create_a_client_with_these_settings(acks):
     producer = IdempotentProducer(NOWHERE, "app-0", 1000, 100, lambda _: None, acks, ["out"])
     producer.abort()
 
 
-def test_the_client_should_not_take_less_than_all_with_idempotence(monkeypatch):
-    """Why outputs have a client of their own: one client has one `acks`, and state needs idempotence."""
+def test_should_reject_lower_acks_with_idempotence_in_the_client(monkeypatch):
+    """Shows why outputs need their own client: a client has one `acks` setting, and state needs idempotence."""
     real = producer.Producer
     monkeypatch.setattr(producer, "Producer", lambda config: real({**config, "enable.idempotence": True}))
     with pytest.raises(KafkaException, match="acks"):

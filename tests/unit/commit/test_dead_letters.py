@@ -1,4 +1,4 @@
-"""Dead letters fit into their topic, and what a topic refuses for its size is known before it is sent."""
+"""Dead letters fit into their topic, and records that are too large for a topic are found before they are sent."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def sent(letter, limit=LIMIT):
 TOLD = {"tidemark.reason": b"unparsable", "tidemark.topic": b"in", "tidemark.partition": b"3", "tidemark.offset": b"17"}
 
 
-def test_should_keep_a_letter_that_fits_as_it_was_read():
+def test_should_keep_a_dead_letter_that_fits_unchanged():
     assert sent(a_letter(timestamp_ms=5)) == (b"k", b"{", {"own": b"h", **TOLD, "tidemark.timestamp": b"5"})
     assert sent(a_letter(None))[1] is None
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 1_000_000])
-def test_should_shorten_the_value_where_the_topic_takes_no_more(more):
+def test_should_shorten_the_value_when_the_topic_takes_no_more(more):
     whole = LIMIT - record_bytes(b"k", b"", dead_letter_record(a_letter(b""), LIMIT)[2])
     value = bytes(range(256)) * 5000
     value = value[: whole + more]
@@ -43,14 +43,14 @@ def test_should_shorten_the_value_where_the_topic_takes_no_more(more):
         assert (headers["tidemark.shortened"], headers["tidemark.value.bytes"]) == (b"value", b"%d" % len(value))
 
 
-def test_should_leave_the_records_own_headers_out_where_they_alone_are_too_much():
+def test_should_drop_the_records_own_headers_when_they_alone_are_too_large():
     key, value, headers = sent(a_letter(b"v" * 9, headers=(("own", b"h" * LIMIT), ("more", None))))
     assert (key, value, "own" in headers) == (b"k", b"v" * 9, False)
     assert headers["tidemark.shortened"] == b"value,headers"
     assert (headers["tidemark.headers.count"], headers["tidemark.value.bytes"]) == (b"2", b"9")
 
 
-def test_should_shorten_the_key_at_last():
+def test_should_shorten_the_key_as_the_last_resort():
     key, value, headers = sent(a_letter(b"v" * 9, key=b"k" * LIMIT))
     assert (key, value) == (b"k" * 1024, b"v" * 9)
     assert (headers["tidemark.key.bytes"], headers["tidemark.shortened"]) == (b"%d" % LIMIT, b"value,headers,key")
@@ -67,6 +67,6 @@ def test_should_find_the_records_that_a_topic_refuses():
     assert limits.oversized("small", [{"key": b"key", "value": b"", "headers": [("h", b"x" * fits)]}]) == [0]
 
 
-def test_should_leave_room_where_a_topic_compresses_by_itself():
+def test_should_leave_room_when_the_topic_sets_its_own_compression():
     assert limit_of({"max.message.bytes": "256000", "compression.type": "producer"}) == 256_000
     assert limit_of({"max.message.bytes": "256000", "compression.type": "gzip"}) == 255_000

@@ -1,4 +1,4 @@
-"""The demo's sums and pictures, and its reading of a real broker."""
+"""The demo's sums and tables, and how it reads a real broker."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ EMPTY = Snapshot("STARTING", 0, 0, 0, 0.0, 0, None, 0, ())
 BUSY = Snapshot("RUNNING", 500, 510, 12_345, 583.3, 700, 0.9, 40, (("p0001", NOW, 61),))
 
 
-def test_a_window_is_current_until_its_grace_is_over():
+def test_should_treat_a_window_as_current_until_its_grace_is_over():
     counts = {("p1", 0): (60_000, 5), ("p1", 60_000): (120_000, 7)}
     assert current(counts, 64_999, 5_000) == {("p1", 0): 5, ("p1", 60_000): 7}
     assert current(counts, 65_000, 5_000) == {("p1", 60_000): 7}
 
 
-def test_instances_are_summed_and_dead_ones_count_for_nothing():
+def test_should_sum_instances_and_ignore_dead_ones():
     first = {"state": "RUNNING", "records_per_second": 10.0, "last_commit_ms": 5}
     second = {"state": "RESTORING", "records_per_second": None, "last_commit_ms": None}
     dead = {"state": "RUNNING", "records_per_second": 99.0, "last_commit_ms": 9}
@@ -37,13 +37,13 @@ def test_instances_are_summed_and_dead_ones_count_for_nothing():
     assert InstanceView.of([], lambda said: True).state == "STARTING"
 
 
-def test_only_counts_that_came_out_since_the_beginning_are_counts():
+def test_should_count_only_results_that_were_written_since_the_start():
     assert is_counting(BUSY)
     assert not is_counting(EMPTY)
     assert not is_counting(Snapshot("LOST", 5, 5, 50, 0.0, 0, None, 0, ()))
 
 
-def test_the_table_should_end_with_the_stack():
+def test_should_stop_the_table_when_the_stack_ends():
     console = Console(width=120, file=io.StringIO(), force_terminal=True)
     watch = SimpleNamespace(snapshot=lambda _now_ms: BUSY, follow=lambda _seconds: None)
     up = iter([True, True, False, False])
@@ -54,7 +54,7 @@ def test_the_table_should_end_with_the_stack():
     assert "stopped" not in quiet.file.getvalue()
 
 
-def test_line_and_table_say_the_same():
+def test_should_show_the_same_in_line_and_table():
     text = line(BUSY)
     for part in (
         "state=RUNNING",

@@ -32,7 +32,7 @@ def services() -> dict[str, Any]:
     return compose
 
 
-def test_its_brokers_should_be_set_as_three_embedded_ones_are(services: dict[str, Any]) -> None:
+def test_should_configure_its_brokers_like_three_embedded_ones(services: dict[str, Any]) -> None:
     node = Node(1, 9092, {1: 9093, 2: 9094, 3: 9095}, "id")
     wanted = {key: value for key, value in server_properties(node, Path("data")).items() if key not in _ELSEWHERE}
     assert len(wanted) >= 10
@@ -44,7 +44,7 @@ def test_its_brokers_should_be_set_as_three_embedded_ones_are(services: dict[str
         assert {key: set_there.get(key) for key in wanted} == wanted
 
 
-def test_its_settings_should_be_ours_and_the_facts_lie_in_a_database_of_their_own(services: dict[str, Any]) -> None:
+def test_should_use_known_settings_and_a_separate_database_for_the_facts(services: dict[str, Any]) -> None:
     for name in ("scheduler", "triggerer", "api-server", "dag-processor"):
         environment = services[name]["environment"]
         ours = {key for key in environment if key.startswith("TIDEMARK_")}
@@ -57,7 +57,7 @@ def test_its_settings_should_be_ours_and_the_facts_lie_in_a_database_of_their_ow
     assert users == [services["postgres"]["environment"]["POSTGRES_USER"]]
 
 
-def test_its_airflow_should_have_the_pool_of_maintenance(services: dict[str, Any]) -> None:
+def test_should_give_its_airflow_the_maintenance_pool(services: dict[str, Any]) -> None:
     pool = f"airflow pools set {MAINTENANCE_POOL} {airflow_parts.MAINTENANCE_SLOTS} "
     assert pool in services["init"]["command"]
     parallelism = int(services["scheduler"]["environment"]["AIRFLOW__CORE__PARALLELISM"])
@@ -65,7 +65,7 @@ def test_its_airflow_should_have_the_pool_of_maintenance(services: dict[str, Any
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
-def test_docker_compose_should_accept_it() -> None:
+def test_should_be_accepted_by_docker_compose() -> None:
     done = subprocess.run(
         ["docker-compose", "-f", str(project_root() / "docker-compose.yaml"), "config", "-q"],
         cwd=project_root(),

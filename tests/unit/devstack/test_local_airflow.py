@@ -88,14 +88,14 @@ def api(stub: Stub) -> AirflowApi:
     return AirflowApi(f"http://{ports.LOOPBACK}:{stub.server_port}", "admin", "secret")
 
 
-def test_a_run_should_be_triggered_without_a_logical_date(api: AirflowApi, stub: Stub) -> None:
+def test_should_trigger_a_run_without_a_logical_date(api: AirflowApi, stub: Stub) -> None:
     stub.answers["POST", "/api/v2/dags/a%2Fb/dagRuns"] = {"dag_run_id": "run 1"}
     assert api.trigger("a/b", {"n": 1}) == "run 1"
     assert stub.asked[0] == ("POST", "/auth/token", {"username": "admin", "password": "secret"})
     assert stub.asked[-1][2] == {"logical_date": None, "conf": {"n": 1}}
 
 
-def test_a_token_that_has_expired_should_be_renewed_once(api: AirflowApi, stub: Stub) -> None:
+def test_should_renew_an_expired_token_once(api: AirflowApi, stub: Stub) -> None:
     stub.answers["GET", "/api/v2/dags/a/dagRuns/r"] = {"state": "running"}
     assert api.run_state("a", "r") == "running"
     stub.valid = "something else"
@@ -103,20 +103,20 @@ def test_a_token_that_has_expired_should_be_renewed_once(api: AirflowApi, stub: 
     assert [path for _, path, _ in stub.asked].count("/auth/token") == 2
 
 
-def test_a_refusal_should_carry_its_status_and_reason(api: AirflowApi) -> None:
+def test_should_report_status_and_reason_of_a_refusal(api: AirflowApi) -> None:
     with pytest.raises(AirflowRefused, match=r"PATCH /api/v2/dags/a with 404: .*no such thing") as refused:
         api.unpause("a")
     assert refused.value.status == 404
 
 
-def test_a_proxy_from_the_environment_should_not_be_asked(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_not_use_a_proxy_from_the_environment(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "all_proxy"):
         monkeypatch.setenv(name, f"http://{ports.LOOPBACK}:{ports.free_port()}")
     stub.health()
     assert AirflowApi(f"http://{ports.LOOPBACK}:{stub.server_port}", "admin", "secret").unhealthy() == []
 
 
-def test_an_answer_should_not_lead_to_another_server(api: AirflowApi, stub: Stub) -> None:
+def test_should_not_follow_a_redirect_to_another_server(api: AirflowApi, stub: Stub) -> None:
     stub.moved["/api/v2/monitor/health"] = f"http://{ports.LOOPBACK}:{stub.server_port}/elsewhere"
     stub.answers["GET", "/elsewhere"] = {}
     with pytest.raises(AirflowRefused, match="GET /api/v2/monitor/health with 307"):
@@ -124,7 +124,7 @@ def test_an_answer_should_not_lead_to_another_server(api: AirflowApi, stub: Stub
     assert [path for _, path, _ in stub.asked] == ["/api/v2/monitor/health"]
 
 
-def test_a_server_that_is_away_should_be_named() -> None:
+def test_should_name_a_server_that_is_away() -> None:
     url = f"http://{ports.LOOPBACK}:{ports.free_port()}"
     with pytest.raises(AirflowRefused, match=f"{url}.*tidemark status"):
         AirflowApi(url, "admin", "secret").health()
@@ -132,24 +132,26 @@ def test_a_server_that_is_away_should_be_named() -> None:
 
 
 @pytest.mark.parametrize(("since", "found"), [(-1, []), (0, []), (1, list(HEARTBEATS))])
-def test_a_sign_of_life_from_before_should_not_count(api: AirflowApi, stub: Stub, since: int, found: list[str]) -> None:
+def test_should_ignore_a_sign_of_life_from_before_the_start(
+    api: AirflowApi, stub: Stub, since: int, found: list[str]
+) -> None:
     stub.health()
     assert api.unhealthy(since=BEAT_S + since) == found
 
 
-def test_a_part_that_is_not_healthy_should_be_named(api: AirflowApi, stub: Stub) -> None:
+def test_should_name_a_part_that_is_not_healthy(api: AirflowApi, stub: Stub) -> None:
     stub.health(triggerer="unhealthy")
     assert api.unhealthy() == ["triggerer"]
 
 
-def test_a_dag_that_does_not_load_should_give_its_import_error(api: AirflowApi, stub: Stub) -> None:
+def test_should_report_the_import_error_of_a_dag_that_does_not_load(api: AirflowApi, stub: Stub) -> None:
     errors = [{"filename": "dags/a.py", "stack_trace": "Traceback\nKeyError: 'x'\n"}]
     stub.answers["GET", "/api/v2/importErrors"] = {"import_errors": errors}
     with pytest.raises(AirflowRefused, match=r"no DAG a .*dags/a\.py: KeyError: 'x'"):
         api.wait_for_dag("a", timeout_s=0)
 
 
-def test_the_parts_should_share_secrets_and_listen_on_loopback_only(
+def test_should_share_secrets_between_the_parts_and_listen_on_loopback_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", "/somewhere/else")
@@ -171,7 +173,7 @@ def test_the_parts_should_share_secrets_and_listen_on_loopback_only(
     assert (tmp_path / "airflow" / "secrets.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_key_that_an_earlier_version_did_not_make_should_be_added_and_the_others_kept(tmp_path: Path) -> None:
+def test_should_add_a_key_that_an_earlier_version_lacked_and_keep_the_others(tmp_path: Path) -> None:
     settings, file = Settings.load(var_dir=tmp_path), tmp_path / "airflow" / "secrets.json"
     file.parent.mkdir()
     file.write_text('{"jwt_secret": "j", "api_secret_key": "a"}')
@@ -181,5 +183,5 @@ def test_a_key_that_an_earlier_version_did_not_make_should_be_added_and_the_othe
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_only_the_administrator_should_have_a_role_that_sees_connections() -> None:
+def test_should_let_only_the_administrator_see_connections() -> None:
     assert airflow_parts.USERS == {"admin": "admin", "oncall": "user", "guest": "viewer"}

@@ -7,7 +7,7 @@ import socket
 from tidemark.devstack import ports
 
 
-def test_a_port_that_is_taken_should_be_passed_over() -> None:
+def test_should_skip_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind((ports.LOOPBACK, 0))
         taken.listen()
@@ -16,13 +16,13 @@ def test_a_port_that_is_taken_should_be_passed_over() -> None:
         assert ports.choose(port) != port
 
 
-def test_a_port_that_is_free_should_be_kept() -> None:
+def test_should_keep_a_free_port() -> None:
     port = ports.free_port()
     assert ports.choose(port) == port
     assert ports.choose(port, taken={port}) != port
 
 
-def test_a_service_on_all_addresses_should_count_as_taken() -> None:
+def test_should_treat_a_port_as_taken_when_a_service_listens_on_all_addresses() -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""Processes: known by start time, found by their mark, ended to the last one."""
+"""Processes: identified by start time, found by their mark, and all of them ended."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def ready(folder: Path) -> bool:
     return processes.wait_until(lambda: "ready" in (folder / "log").read_text(), 20)
 
 
-def test_the_time_of_a_child_that_has_ended_should_still_be_counted() -> None:
+def test_should_still_count_the_cpu_time_of_a_child_that_has_ended() -> None:
     before = processes.cpu_seconds()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
     assert processes.cpu_seconds() - before > 0.4
 
 
-def test_a_pid_that_was_used_again_should_not_count_as_alive() -> None:
+def test_should_not_treat_a_reused_pid_as_alive() -> None:
     me = Identity.of(os.getpid())
     assert me is not None
     assert me.is_alive()
@@ -49,18 +49,18 @@ def test_a_pid_that_was_used_again_should_not_count_as_alive() -> None:
     assert not Identity(me.pid, me.start_time - processes.START_TIME_TOLERANCE_S - 0.1).is_alive()
 
 
-def test_a_process_that_was_never_there_should_have_no_identity() -> None:
+def test_should_give_no_identity_to_a_process_that_never_existed() -> None:
     assert Identity.of(2**22 + 1) is None
 
 
-def test_stopping_should_end_children_that_ignore_sigterm(own_mark: str, tmp_path: Path) -> None:
+def test_should_end_children_that_ignore_sigterm(own_mark: str, tmp_path: Path) -> None:
     parent = start(PARENT, own_mark, tmp_path)
     assert ready(tmp_path)
     processes.stop(parent, timeout_s=10)
     assert processes.carrying(own_mark) == []
 
 
-def test_a_sweep_should_end_orphans_and_spare_others(own_mark: str, tmp_path: Path) -> None:
+def test_should_end_orphans_and_spare_other_processes_in_a_sweep(own_mark: str, tmp_path: Path) -> None:
     other = start("import time; time.sleep(300)", own_mark + "-other", tmp_path / "..")
     parent = start(PARENT, own_mark, tmp_path)
     try:
@@ -75,7 +75,7 @@ def test_a_sweep_should_end_orphans_and_spare_others(own_mark: str, tmp_path: Pa
         processes.stop(other)
 
 
-def test_a_sweep_of_one_session_should_leave_the_other_sessions(own_mark: str, tmp_path: Path) -> None:
+def test_should_spare_other_sessions_in_a_sweep_of_one_session(own_mark: str, tmp_path: Path) -> None:
     first = start("import time; time.sleep(300)", own_mark, tmp_path)
     second = start("import time; time.sleep(300)", own_mark, tmp_path)
     try:
@@ -87,7 +87,7 @@ def test_a_sweep_of_one_session_should_leave_the_other_sessions(own_mark: str, t
     assert not second.is_alive()
 
 
-def test_a_killed_guardian_should_leave_nothing_behind(own_mark: str, tmp_path: Path) -> None:
+def test_should_leave_no_process_when_the_guardian_is_killed(own_mark: str, tmp_path: Path) -> None:
     code = (
         "import os, pathlib, subprocess, sys, time\n"
         "from tidemark import processes\n"
@@ -107,12 +107,12 @@ def test_a_killed_guardian_should_leave_nothing_behind(own_mark: str, tmp_path: 
     assert processes.wait_until(lambda: not processes.carrying(own_mark), 25)
 
 
-def test_waiting_should_end_with_the_condition_or_the_time() -> None:
+def test_should_wait_until_the_condition_holds_or_the_time_is_over() -> None:
     assert processes.wait_until(lambda: True, 0)
     assert not processes.wait_until(lambda: False, 0.1)
 
 
-def test_a_zombie_should_count_as_ended() -> None:
+def test_should_treat_a_zombie_as_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     identity = Identity.of(child.pid)
     assert identity is not None

@@ -1,4 +1,4 @@
-"""A job in a process of its own: its lines as they come, its last words, and that it never outlives who asked for it."""
+"""A job in a separate process: its lines as they arrive, its last output, and that it never outlives its caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def waiting(tmp_path):
     return script
 
 
-def test_should_give_lines_and_then_the_last_words_of_a_failure(tmp_path):
+def test_should_yield_lines_and_then_the_last_output_of_a_failure(tmp_path):
     script = tmp_path / "job.py"
     script.write_text("import sys\nprint(sys.argv[1:])\nfor n in range(9): print(n, file=sys.stderr)\nsys.exit(3)\n")
     lines = job_lines(script, ["--a", "b"], Settings.load(), "a job")
@@ -49,14 +49,14 @@ def test_should_give_lines_and_then_the_last_words_of_a_failure(tmp_path):
         next(lines)
 
 
-def test_should_end_the_job_when_nobody_reads_on(waiting):
+def test_should_end_the_job_when_nobody_reads_its_output(waiting):
     with closing(job_lines(waiting, [], Settings.load(), "a job")) as lines:
         job = Identity.of(int(next(lines)))
         assert job is not None
     assert not job.is_alive()
 
 
-def test_should_end_with_a_caller_that_is_killed(waiting):
+def test_should_end_when_its_caller_is_killed(waiting):
     environment = {**os.environ, "PYTHONPATH": str(project_root() / "include")}
     command = [sys.executable, "-c", _CALLER, str(waiting)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as caller:
@@ -67,7 +67,7 @@ def test_should_end_with_a_caller_that_is_killed(waiting):
     assert wait_until(lambda: not job.is_alive(), 20)
 
 
-def test_a_job_should_be_given_neither_airflows_keys_nor_a_request_with_a_name(tmp_path, monkeypatch):
+def test_should_hide_airflows_keys_from_a_job_and_pass_its_request_without_a_file_name(tmp_path, monkeypatch):
     script = tmp_path / "job.py"
     script.write_text(
         "import os, sys\nprint([n for n in os.environ if 'AIRFLOW' in n])\n"

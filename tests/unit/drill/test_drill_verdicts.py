@@ -1,4 +1,4 @@
-"""What a drill's comparison comes to: each rule at its boundary, without a broker."""
+"""The verdict of a drill's comparison: each rule at its boundary, without a broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SAVED = {1: {b"a": b"1", b"b": b"2"}, 2: {b"a": b"3"}}
          [(DifferenceKind.MISSING, 2, b"a", b"3", None), (DifferenceKind.EXTRA, 3, b"a", None, b"3")]),
     ],
 )  # fmt: skip
-def test_should_tell_altered_missing_and_extra_keys_apart(rebuilt, expected):
+def test_should_distinguish_altered_missing_and_extra_keys(rebuilt, expected):
     found = compare(store_of(SAVED), store_of(rebuilt), EVERYTHING)
     assert [(d.kind, d.segment, d.key, d.saved, d.rebuilt) for d in found.first] == expected
     assert found.different == len(expected)
@@ -92,7 +92,7 @@ def test_should_not_compare_what_has_expired(first_live, different, expired):
         (3, 2, 0, 2, 1),
     ],
 )
-def test_should_leave_out_and_count_only_missing_keys_whose_records_may_be_deleted(
+def test_should_leave_out_and_count_missing_keys_only_when_their_records_may_be_deleted(
     first_present, first_kept, missing, aged, deleted
 ):
     bounds = EvidenceBounds(None, first_kept, first_present)
@@ -101,7 +101,7 @@ def test_should_leave_out_and_count_only_missing_keys_whose_records_may_be_delet
     assert (found.compared, found.left_out) == (missing + 1, aged + deleted)
 
 
-def test_should_call_missing_what_a_record_deletes():
+def test_should_report_a_key_as_missing_when_a_tombstone_deletes_it():
     found = compare(store_of(SAVED), store_of({}), EvidenceBounds(None, None, 3), {b"b"})
     assert (found.missing, found.deleted) == (1, 2)
     assert [(d.kind, d.key) for d in found.first] == [(DifferenceKind.MISSING, b"b")]
@@ -148,7 +148,7 @@ PURGED = EvidenceBounds(None, None, 3)
         ({}, {}, EVERYTHING, Verdict.OK, "holds no live key, and neither does its changelog"),
     ],
 )
-def test_should_never_pass_where_nothing_was_compared(saved, rebuilt, bounds, verdict, said):
+def test_should_never_pass_when_nothing_was_compared(saved, rebuilt, bounds, verdict, said):
     found = compare(store_of(saved), store_of(rebuilt), bounds)
     judged = judge(STATE, RebuildMethod.CHANGELOG, built(), found, [], Keeping("t", 600_000, None))
     assert judged.verdict is verdict
@@ -156,7 +156,7 @@ def test_should_never_pass_where_nothing_was_compared(saved, rebuilt, bounds, ve
     assert (judged.compared, judged.left_out, judged.differing) == (found.compared, found.left_out, 0)
 
 
-def test_should_name_what_differs_and_fail_what_cannot_be_rebuilt():
+def test_should_name_differing_keys_and_fail_a_store_that_cannot_be_rebuilt():
     differs = verdict_of(built(), {1: {b"a": b"1", b"b": b"9"}, 2: {b"a": b"3"}})
     assert "1 keys differ from savepoint s1 (1 altered, 0 missing, 0 extra): altered b" in differs.message
     assert "the store or its changelog is wrong, and a drill cannot tell which" in differs.message
@@ -181,7 +181,7 @@ def test_should_alert_when_the_last_passing_drill_is_too_old(passed_ms, verdict)
     assert ("restore_drill" in found.message) == (verdict is Verdict.FAILED)
 
 
-def test_should_say_how_far_the_application_is_ahead_in_offsets_and_seconds():
+def test_should_report_how_far_the_application_is_ahead_in_offsets_and_seconds():
     class Committed:
         offset = 62
 
@@ -220,7 +220,7 @@ def report_of(verdict, followed=3, guarantee=Guarantee.EXACTLY_ONCE):
         (Verdict.FAILED, 2, Verdict.FAILED),
     ],
 )
-def test_should_come_to_the_worst_of_stores_and_following(verdict, followed, whole):
+def test_should_report_the_worst_verdict_of_stores_and_following(verdict, followed, whole):
     assert report_of(verdict, followed).verdict is whole
 
 
@@ -240,14 +240,14 @@ def test_should_not_pass_when_all_stores_are_empty():
     ("left_out", "said"),
     [((), "none of its stores: there is"), (("n: in memory",), "none of its stores (n: in memory): there")],
 )
-def test_should_say_that_there_was_nothing_to_rebuild(left_out, said):
+def test_should_report_that_there_was_nothing_to_rebuild(left_out, said):
     report = replace(report_of(Verdict.OK, followed=0), stores=(), not_compared=left_out)
     (finding,) = report.findings
     assert (report.verdict, finding.subject) == (Verdict.NOT_ENOUGH_EVIDENCE, "app")
     assert said in finding.message
 
 
-def test_should_tell_rates_and_the_weaker_claim_of_at_least_once():
+def test_should_report_rates_and_the_weaker_claim_under_at_least_once():
     found = report_of(Verdict.OK).to_dict()
     assert found["stores"][0]["keys_per_s"] == 2.0
     assert (found["stores"][0]["bytes_per_s"], found["guarantee"], found["verdict"]) == (40.0, "exactly_once", "ok")

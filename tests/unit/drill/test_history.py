@@ -1,4 +1,4 @@
-"""What plans take from drills: suspected copies, and rates that were measured here."""
+"""The facts that plans take from drills: suspected copies, and measured rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def copy(kind, savepoint_id=""):
         (SourceOfState.SAVEPOINT, savepoint(NOW + 2 * HOUR), True),
     ],
 )
-def test_should_suspect_what_came_from_a_store_since_it_was_last_found_right(kind, savepoint_id, suspected):
+def test_should_suspect_copies_made_from_a_store_since_it_was_last_found_correct(kind, savepoint_id, suspected):
     history = DrillHistory(found(equal(NOW), differs(NOW + HOUR)), MEASURED, "")
     why = history.suspicion(TASK, "n", copy(kind, savepoint_id))
     assert (why is not None) == suspected
@@ -78,7 +78,7 @@ def rebuilt(offsets, seconds, **more):
         ([rebuilt(FEWEST_OFFSETS, 0.0)], [(FEWEST_BYTES, 0.0)], {}),
     ],
 )
-def test_should_measure_only_where_there_was_enough_to_measure(stores, fetched, rates):
+def test_should_measure_a_rate_only_when_there_was_enough_to_measure(stores, fetched, rates):
     assert rates_of(stores, fetched) == rates
 
 
@@ -86,7 +86,7 @@ def measured(at_ms, **rates):
     return replace(drill(at_ms, compared()), rates=rates)
 
 
-def test_should_take_each_rate_from_the_newest_drill_that_measured_it_and_say_which(tmp_path):
+def test_should_take_each_rate_from_the_newest_drill_that_measured_it_and_name_the_drill(tmp_path):
     settings = Settings.load(var_dir=tmp_path)
     assumed = last_rates(settings, "app")
     assert assumed == newest_rates([])

@@ -1,4 +1,4 @@
-"""What drills found of the live stores: the newest that could judge counts, until what it judged is replaced."""
+"""The verdict on a live store: that of the newest drill that could judge it, until the store is replaced."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def equal(at_ms):
     return drill(at_ms, compared(at_ms=at_ms))
 
 
-def test_should_say_what_the_newest_drill_found_of_the_live_store():
+def test_should_report_what_the_newest_drill_found_about_the_live_store():
     (verdict,) = found(equal(NOW), differs(NOW + HOUR)).values()
     assert (verdict.drill_id, verdict.differing, verdict.is_suspect) == (f"d{NOW + HOUR}", 3, True)
     assert "found 3 keys that differ between it and its changelog" in verdict.summary
@@ -70,14 +70,14 @@ def test_should_say_what_the_newest_drill_found_of_the_live_store():
     assert (verdict.verdict, verdict.is_suspect, verdict.savepoints) == (Verdict.OK, False, (savepoint(NOW + HOUR),))
 
 
-def test_should_suspect_the_store_where_the_later_comparison_differs():
+def test_should_suspect_the_store_when_the_later_comparison_differs():
     report = drill(NOW, compared(at_ms=NOW), compared(Verdict.FAILED, 2, RebuildMethod.FOLLOWED, NOW + 30_000))
     (verdict,) = found(report).values()
     assert (verdict.differing, verdict.savepoints) == (2, (savepoint(NOW + 30_000),))
     assert verdict.right_ms == NOW
 
 
-def test_should_go_by_the_later_comparison_where_the_store_was_mended_meanwhile():
+def test_should_trust_the_later_comparison_when_the_store_was_repaired_meanwhile():
     second = savepoint(NOW + 30_000)
     report = drill(
         NOW, compared(Verdict.FAILED, 2, at_ms=NOW), compared(Verdict.OK, 0, RebuildMethod.FOLLOWED, NOW + 30_000)
@@ -97,7 +97,7 @@ def test_should_go_by_the_later_comparison_where_the_store_was_mended_meanwhile(
     ],
 )
 @pytest.mark.parametrize("known", [Verdict.OK, Verdict.FAILED])
-def test_should_pass_a_drill_over_that_could_not_judge(unjudged, known):
+def test_should_ignore_a_drill_that_could_not_judge(unjudged, known):
     newer = drill(NOW + HOUR, unjudged)
     assert found(newer) == {}
     (verdict,) = found(equal(NOW) if known is Verdict.OK else differs(NOW), newer).values()
@@ -115,9 +115,7 @@ def test_should_forget_a_verdict_once_the_store_was_replaced():
     ("earlier", "replaced", "right_ms"),
     [((), [], None), ((NOW,), [], NOW), ((NOW,), [NOW + 5000], NOW + 5000), ((), [NOW - 5000], NOW - 5000)],
 )
-def test_should_suspect_savepoints_that_were_begun_after_the_store_was_last_known_to_be_right(
-    earlier, replaced, right_ms
-):
+def test_should_suspect_savepoints_that_began_after_the_store_was_last_known_correct(earlier, replaced, right_ms):
     (verdict,) = found(*map(equal, earlier), differs(NOW + HOUR), replaced=replaced).values()
     assert verdict.right_ms == right_ms
     for at_ms in (NOW - HOUR, NOW - 5000, NOW, NOW + 5000, NOW + 6000, NOW + 2 * HOUR):
@@ -168,7 +166,7 @@ def suspects(settings, plan):
         (RestoreState.FAILED, 1, 4, False),
     ],
 )
-def test_should_go_by_drills_until_a_restore_has_verified_and_replaced_the_store(
+def test_should_trust_drills_until_a_restore_has_verified_and_replaced_the_store(
     settings, plan, state, different, compared_keys, clears
 ):
     assert last_verdicts(settings, plan) == {}
@@ -186,7 +184,7 @@ def test_should_go_by_drills_until_a_restore_has_verified_and_replaced_the_store
     assert suspects(settings, plan) == {TASK, OTHER}
 
 
-def test_should_go_by_drills_until_a_repair_has_compared_the_store_with_its_changelog(settings, plan):
+def test_should_trust_drills_until_a_repair_has_compared_the_store_with_its_changelog(settings, plan):
     kept_drill(settings, plan, NOW, 3)
     for at_ms, suspected in ((NOW - HOUR, {TASK, OTHER}), (NOW + HOUR, {OTHER})):
         note_repaired(settings.state_dir, "app", [(TASK, "n")], at_ms)
@@ -196,7 +194,7 @@ def test_should_go_by_drills_until_a_repair_has_compared_the_store_with_its_chan
 
 
 @pytest.mark.parametrize(("state", "clears"), [(RewindState.DONE, True), (RewindState.COMMITTING, False)])
-def test_should_go_by_drills_until_a_rewind_has_replaced_the_store(settings, plan, state, clears):
+def test_should_trust_drills_until_a_rewind_has_replaced_the_store(settings, plan, state, clears):
     kept_drill(settings, plan, NOW, 3)
     folder = settings.state_dir / ".rewinds" / "app" / new_id()
     folder.mkdir(parents=True)

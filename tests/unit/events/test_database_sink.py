@@ -31,7 +31,7 @@ def written(settings):
     return list(EventReader(FactsDatabase(settings), "app", 0).new())
 
 
-def test_should_write_what_it_is_told_before_it_is_closed(tmp_path):
+def test_should_write_all_events_before_it_is_closed(tmp_path):
     settings = Settings.load(var_dir=tmp_path)
     writer = EventWriter(FactsDatabase(settings))
     for event in TOLD:
@@ -51,7 +51,7 @@ def test_should_leave_out_batches_of_restores(tmp_path):
     assert writer.unwritten == 0
 
 
-def test_should_write_what_waited_when_the_database_comes_back(blocked, caplog):
+def test_should_write_queued_events_when_the_database_comes_back(blocked, caplog):
     writer = EventWriter(FactsDatabase(blocked), retry_s=0.05)
     with caplog.at_level(logging.INFO):
         for event in TOLD:
@@ -65,7 +65,7 @@ def test_should_write_what_waited_when_the_database_comes_back(blocked, caplog):
     assert "written to the database of facts again" in caplog.text
 
 
-def test_a_database_that_is_away_should_cost_the_events_one_warning_and_no_time(blocked, caplog):
+def test_should_log_one_warning_and_lose_no_time_when_the_database_is_away(blocked, caplog):
     writer = EventWriter(FactsDatabase(blocked), queued_events=10, retry_s=0.02)
     with caplog.at_level(logging.WARNING):
         started = time.monotonic()
@@ -78,7 +78,7 @@ def test_a_database_that_is_away_should_cost_the_events_one_warning_and_no_time(
     assert "30 events were not written" in caplog.text
 
 
-def test_closing_should_not_wait_for_a_database_that_hangs(tmp_path, monkeypatch):
+def test_should_not_wait_for_a_hanging_database_when_closing(tmp_path, monkeypatch):
     facts = FactsDatabase(Settings.load(var_dir=tmp_path))
     let_go = threading.Event()
     insert = facts.insert

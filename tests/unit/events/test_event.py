@@ -57,7 +57,7 @@ WHATS = {
 
 
 @pytest.mark.parametrize("kind", EventKind)
-def test_should_come_back_the_same_from_one_line_of_json(kind):
+def test_should_survive_a_round_trip_through_one_line_of_json(kind):
     event = Event(kind, "app", "2", 3, 1_700_000_000_000, BODIES[kind])
     text = event.to_json()
     assert "\n" not in text
@@ -66,12 +66,12 @@ def test_should_come_back_the_same_from_one_line_of_json(kind):
 
 
 @pytest.mark.parametrize("kind", EventKind)
-def test_should_have_the_fields_of_its_kind_and_be_told_in_a_few_words(kind):
+def test_should_have_the_fields_of_its_kind_and_a_short_text(kind):
     assert tuple(BODIES[kind]) == BODY_FIELDS[kind]
     assert Event(kind, "app", "2", 3, 0, BODIES[kind]).what == WHATS[kind]
 
 
-def test_a_failure_should_carry_its_exit_code_and_no_message_that_is_not_ours():
+def test_should_carry_the_exit_code_of_a_failure_and_no_foreign_message():
     assert BODIES[EventKind.FAILURE]["exit_code"] == ExitCode.FENCED
     assert failure_body(ValueError("password=hunter2")) == {
         "error": "ValueError",
@@ -80,25 +80,25 @@ def test_a_failure_should_carry_its_exit_code_and_no_message_that_is_not_ours():
     }
 
 
-def test_an_instance_that_was_just_made_should_have_come_from_no_other_state():
+def test_should_name_no_previous_state_when_an_instance_is_created():
     assert state_event("CREATED").what == "CREATED"
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"kind": "state"}', '{"kind": "other"}', '{"kind": "state", "x": 1}']
 )
-def test_anything_else_should_be_no_event(text):
+def test_should_refuse_anything_that_is_not_an_event(text):
     with pytest.raises(ValueError):
         Event.from_json(text)
 
 
-def test_the_page_should_list_every_kind_with_its_fields():
+def test_should_list_every_kind_with_its_fields_on_the_page():
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \| .*\|$", PAGE.read_text().split("## Fields")[0], re.MULTILINE)
     summary = {kind: tuple(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
     assert summary == {str(kind): fields for kind, fields in BODY_FIELDS.items()}
 
 
-def test_the_page_should_say_what_every_field_is():
+def test_should_explain_every_field_on_the_page():
     rows = re.findall(r"^\| `(\w+)` \| .+ \|$", PAGE.read_text().split("## Fields")[1], re.MULTILINE)
     names = [name for fields in BODY_FIELDS.values() for name in fields]
     assert rows == list(dict.fromkeys(names))

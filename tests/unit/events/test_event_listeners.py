@@ -1,4 +1,4 @@
-"""Telling all listeners; a user's own that raises, blocks or cannot be loaded."""
+"""Notifying all listeners, among them a user's listener that raises, blocks or cannot be loaded."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def tell_all(listeners):
     listeners.on_restore_suspended(progress(60))
 
 
-def test_should_tell_each_listener_everything_in_order():
+def test_should_notify_each_listener_of_everything_in_order():
     first, second = Recording(), Recording()
     tell_all(Listeners((first, second), ()))
     assert [call[0] for call in first.calls] == list(METHODS)
@@ -99,7 +99,7 @@ def test_should_tell_each_listener_everything_in_order():
     assert first.calls[0] == ("on_change", NEW, OLD)
 
 
-def test_should_tell_what_a_rebalance_gained_and_lost():
+def test_should_report_what_a_rebalance_assigned_and_revoked():
     listener = Recording()
     listeners = Listeners((listener,), ())
     for generation, held in enumerate(([B, A], [B, C], [B, C], [])):
@@ -112,7 +112,7 @@ def test_should_tell_what_a_rebalance_gained_and_lost():
     ]
 
 
-def test_should_close_all_side_by_side_within_the_bound():
+def test_should_close_all_listeners_in_parallel_within_the_bound():
     closed = []
 
     class Slow:
@@ -125,7 +125,7 @@ def test_should_close_all_side_by_side_within_the_bound():
     assert closed == [BOUND_S] * 3, "each waited for the others to be closed as well"
 
 
-def test_should_leave_behind_what_does_not_close():
+def test_should_abandon_a_listener_that_does_not_close():
     forever = threading.Event()
 
     class Stuck:
@@ -138,7 +138,7 @@ def test_should_leave_behind_what_does_not_close():
     forever.set()
 
 
-def test_a_users_listener_should_hear_what_it_has_methods_for(waiting):
+def test_should_call_the_methods_that_a_users_listener_has(waiting):
     waiting.let_go.set()
     user = UserListener("own:Waiting", waiting, "app", 4)
     tell_all(user)
@@ -147,7 +147,7 @@ def test_a_users_listener_should_hear_what_it_has_methods_for(waiting):
     assert (user.dropped, user.failed) == (0, 0)
 
 
-def test_a_users_listener_that_raises_should_be_told_once_by_name_and_go_on(caplog):
+def test_should_name_a_users_listener_that_raises_once_and_keep_calling_it(caplog):
     heard_by_raising.clear()
     user = UserListener("own:Raising", Raising, "app", 0)
     with caplog.at_level(logging.WARNING):
@@ -163,7 +163,7 @@ def test_a_users_listener_that_raises_should_be_told_once_by_name_and_go_on(capl
     assert "0 calls dropped, 5 failed" in summary[1]
 
 
-def test_a_users_listener_that_cannot_be_made_should_stop_nothing(caplog):
+def test_should_continue_when_a_users_listener_cannot_be_created(caplog):
     class NotMade(Raising):
         def __init__(self, application_id, instance):
             raise OSError("no such host")
@@ -175,7 +175,7 @@ def test_a_users_listener_that_cannot_be_made_should_stop_nothing(caplog):
     assert "own:NotMade: on_restore_end: OSError: no such host" in caplog.text
 
 
-def test_a_users_listener_that_blocks_should_not_hold_up_the_stream_nor_grow_without_end(waiting, caplog):
+def test_should_neither_block_the_stream_nor_queue_without_bound_when_a_users_listener_blocks(waiting, caplog):
     user = UserListener("own:Waiting", waiting, "app", 0, queued_calls=10)
     user.on_change(NEW, OLD)
     assert waiting.entered.wait(BOUND_S)
@@ -193,7 +193,7 @@ def test_a_users_listener_that_blocks_should_not_hold_up_the_stream_nor_grow_wit
 
 
 @pytest.mark.parametrize("queued_calls", [1, 10])
-def test_a_users_listener_that_does_not_come_back_should_be_left_behind(waiting, queued_calls):
+def test_should_abandon_a_users_listener_that_does_not_return(waiting, queued_calls):
     user = UserListener("own:Waiting", waiting, "app", 0, queued_calls=queued_calls)
     user.on_change(NEW, OLD)
     assert waiting.entered.wait(BOUND_S)
@@ -214,7 +214,7 @@ def test_a_users_listener_that_does_not_come_back_should_be_left_behind(waiting,
         ("own_listeners:Nothing", "has none of on_change, on_failure"),
     ],
 )
-def test_a_path_that_cannot_be_used_should_be_refused_at_the_start(monkeypatch, path, says):
+def test_should_refuse_an_unusable_import_path_at_the_start(monkeypatch, path, says):
     module = ModuleType("own_listeners")
     module.function, module.Nothing = (lambda: None), type("Nothing", (), {})
     monkeypatch.setitem(sys.modules, "own_listeners", module)

@@ -53,7 +53,7 @@ def test_should_show_a_tail_without_an_offset_as_done():
     assert line.endswith("0/0 offsets 0 records/s done in 0.0 s")
 
 
-def test_should_show_a_restore_that_starts_once_more_in_the_same_line():
+def test_should_show_a_restarted_restore_in_the_same_line():
     def tell(listener):
         listener.on_restore_start(progress())
         listener.on_batch_restored(progress(100, elapsed_s=1.0))
@@ -63,7 +63,7 @@ def test_should_show_a_restore_that_starts_once_more_in_the_same_line():
     assert "0/100 offsets" in line
 
 
-def test_should_be_told_from_several_threads_at_once():
+def test_should_accept_progress_from_several_threads_at_once():
     places = [TopicPartition("app-n-changelog", number) for number in range(8)]
 
     def tell(listener):
@@ -85,5 +85,5 @@ def test_should_be_told_from_several_threads_at_once():
     ("seconds", "summary"),
     [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00"), (187, "3:07"), (3600, "1:00:00"), (3765, "1:02:45")],
 )
-def test_should_write_durations_shortly(seconds, summary):
+def test_should_write_durations_in_short_form(seconds, summary):
     assert duration(seconds) == summary

@@ -1,4 +1,4 @@
-"""From what listeners are told to events in the places that keep them."""
+"""From the calls of listeners to events in the sinks that keep them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def recorder(*sinks):
     return EventRecorder("app", "2", 3, lambda: next(ticks), sinks)
 
 
-def test_should_give_each_sink_the_same_events_with_who_and_when():
+def test_should_give_each_sink_the_same_events_with_origin_and_time():
     first, second = Kept(), Kept()
     summary = recorder(first, second)
     summary.on_change(InstanceState.REBALANCING, InstanceState.CREATED)
@@ -55,7 +55,7 @@ def test_should_give_each_sink_the_same_events_with_who_and_when():
     ]
 
 
-def test_should_tell_batches_once_a_second_and_store():
+def test_should_report_batches_at_most_once_per_second_and_store():
     kept = Kept()
     summary = recorder(kept)
     for changelog in (CHANGELOG, OTHER):
@@ -66,7 +66,7 @@ def test_should_tell_batches_once_a_second_and_store():
     assert [(b["partition"], b["elapsed_s"]) for b in batches] == [(3, 1.0), (3, 2.0), (4, 1.0), (4, 2.0)]
 
 
-def test_should_tell_batches_of_a_restore_that_starts_once_more():
+def test_should_report_batches_of_a_restarted_restore():
     kept = Kept()
     summary = recorder(kept)
     for elapsed_s in (5.0, 1.0):

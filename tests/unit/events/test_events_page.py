@@ -38,7 +38,7 @@ def chat():
         server.shutdown()
 
 
-def test_the_pages_listener_should_be_short_and_tell_failures_and_restores(chat, monkeypatch):
+def test_should_have_a_short_listener_on_the_page_that_reports_failures_and_restores(chat, monkeypatch):
     summary, url = chat
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(source.strip().splitlines()) < 20
@@ -53,6 +53,6 @@ def test_the_pages_listener_should_be_short_and_tell_failures_and_restores(chat,
     assert summary == ["app-1: n restored in 7 s", "app-1 ends: the broker is away"]
 
 
-def test_the_page_should_list_the_methods_of_a_listener():
+def test_should_list_the_methods_of_a_listener_on_the_page():
     listed = PAGE.read_text().split("| method |")[1].split("For example")[0]
     assert tuple(re.findall(r"`(on_\w+)\(", listed)) == METHODS

@@ -18,7 +18,7 @@ from tidemark.supervision.state import InstanceState, StateMachine
 ZERO, ONE = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
-def test_should_tell_each_transition_once():
+def test_should_report_each_transition_once():
     seen = []
     states = StateMachine("app", 0, lambda new, old: seen.append((old.value, new.value)))
     for state in (InstanceState.REBALANCING, InstanceState.REBALANCING, InstanceState.RUNNING):
@@ -51,7 +51,7 @@ def test_should_put_as_many_tasks_into_a_transaction_as_fit(capacity, parts):
     assert [[update.records for _, update in part] for part in split] == parts
 
 
-def test_should_learn_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():
+def test_should_adapt_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():
     capacity = TransactionCapacity(9_000)
     capacity.observe(100_000, 1.0)
     assert capacity.records == 300_000
@@ -62,8 +62,8 @@ def test_should_learn_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():
     assert capacity.records == before
 
 
-def test_should_be_back_after_one_commit_that_stood_still_though_only_small_ones_follow():
-    """Measured: a broker that stood still for 8 s once left batches of 500 records for the rest of the process."""
+def test_should_recover_its_rate_after_one_slow_commit_even_when_only_small_ones_follow():
+    """Measured: a broker that did not respond for 8 s once left batches of 500 records for the rest of the process."""
     capacity = TransactionCapacity(10_000)
     capacity.observe(3000, 8.0)
     assert capacity.records >= 100_000
@@ -75,7 +75,7 @@ def test_should_be_back_after_one_commit_that_stood_still_though_only_small_ones
     assert capacity.records > 100_000
 
 
-def test_should_halve_a_batch_that_was_too_large_or_fit_it_and_never_go_below_the_least():
+def test_should_halve_or_fit_a_batch_that_was_too_large_but_not_below_the_minimum():
     size = BatchSize(1_000_000)
     size.shrink()
     assert size.records == 500_000
@@ -88,7 +88,7 @@ def test_should_halve_a_batch_that_was_too_large_or_fit_it_and_never_go_below_th
     assert BatchSize(300).is_least
 
 
-def test_should_double_batches_that_are_full_and_fit_twice_until_what_is_set():
+def test_should_double_full_batches_that_would_fit_twice_up_to_the_setting():
     size = BatchSize(10_000, known=2000)
     assert not size.grow(held=900, load=0.1)
     assert not size.grow(held=2000, load=0.6)
@@ -101,7 +101,7 @@ def test_should_double_batches_that_are_full_and_fit_twice_until_what_is_set():
 
 
 @pytest.mark.parametrize(("known", "records"), [(None, 50_000), (7000, 7000), (80_000, 50_000), (3, 1000)])
-def test_should_begin_with_what_the_process_before_it_had_come_to(known, records):
+def test_should_begin_with_the_batch_size_of_the_previous_process(known, records):
     assert BatchSize(50_000, known).records == records
 
 
@@ -125,12 +125,12 @@ def test_should_know_which_metadata_a_coordinator_does_not_check(generation, mem
     assert (parsed.generation, parsed.is_checked) == (generation, checked)
 
 
-def test_should_not_guess_at_another_form_of_metadata():
+def test_should_refuse_metadata_of_an_unknown_form():
     with pytest.raises(OutcomeUnknown):
         GroupMetadata.parse(b"CGMDv3:....", "m")
 
 
-def test_should_write_a_run_file_at_once_when_it_matters_and_else_once_a_second(tmp_path):
+def test_should_write_a_run_file_at_once_on_a_change_and_otherwise_once_a_second(tmp_path):
     path = tmp_path / "instances" / "app-0.json"
     run_file = RunFile(path, {"application_id": "app"})
     run_file.update({"state": "RUNNING"}, now=True)

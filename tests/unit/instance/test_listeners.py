@@ -1,4 +1,4 @@
-"""What the run file and the log say of an instance that tells its listeners."""
+"""The run file and the log lines that an instance's listeners write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.supervision.state import InstanceState
 A, B = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
-def test_the_run_file_should_say_state_partitions_and_the_restore_that_runs(tmp_path):
+def test_should_write_state_partitions_and_the_running_restore_into_the_run_file(tmp_path):
     run_file = RunFile(tmp_path / "app-0.json", {})
     listener = RunFileListener(run_file, lambda: 77)
 
@@ -41,13 +41,13 @@ def test_the_run_file_should_say_state_partitions_and_the_restore_that_runs(tmp_
     assert (said("partitions"), said("generation")) == (["in[0]", "in[1]"], 4)
 
 
-def test_the_log_should_say_what_a_rebalance_changed(caplog):
+def test_should_log_what_a_rebalance_changed(caplog):
     with caplog.at_level(logging.INFO):
         LoggingListener().on_rebalance(Rebalance((A,), (A,), (B,), 5))
     assert "rebalance: held=1 gained=in[0] lost=in[1] generation=5" in caplog.text
 
 
-def test_the_log_should_say_batches_once_a_second_also_of_a_restore_that_starts_once_more(caplog):
+def test_should_log_batches_once_a_second_even_for_a_restarted_restore(caplog):
     listener = LoggingListener()
     with caplog.at_level(logging.INFO):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""How far a bounded read goes: the beginning of the sequence in which Kafka Streams would take the records."""
+"""The end of a bounded read: the first records of the sequence in which Kafka Streams would take them."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_should_take_the_first_records_of_the_merged_sequence(most, ends):
     assert taken([known(1, 3, 3, 9), known(2, 3, 3)], most) == ends
 
 
-def test_should_take_what_cannot_be_judged_with_the_record_before_it():
-    """A dead letter has no time: it goes as soon as it is the head, as Kafka Streams drops it."""
+def test_should_take_a_dead_letter_with_the_record_before_it():
+    """A dead letter has no timestamp: it is taken as soon as it is the next record, where Kafka Streams drops it."""
     bad = known(NO_TIME, 10, NO_TIME, 30, NO_TIME)
     assert taken([bad, known(9, beyond=1)]) == (1, 1)
     assert taken([bad, known(20, beyond=1)]) == (3, 1)
@@ -76,7 +76,7 @@ def test_should_take_what_cannot_be_judged_with_the_record_before_it():
 
 
 def test_should_take_offsets_without_a_record_with_the_record_before_them():
-    """Markers of transactions, and what compaction has taken away."""
+    """Such offsets belong to transaction markers and to records that compaction has removed."""
     gaps = UnreadRecords(0, 10, 11, np.array([2, 5]), np.array([10, 30]))
     assert taken([gaps, known(20, 40)]) == (10, 1)
     assert taken([gaps, known(20, 40)], most=2) == (5, 1)
@@ -132,7 +132,7 @@ def slices_of(broker, subtopology, most):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_should_cut_the_sequence_that_kafka_streams_takes(seed, monkeypatch):
-    """Each slice is a prefix of it, wherever batches and look-ups end."""
+    """Each slice is a prefix of that sequence, wherever batches and look-ups end."""
     chance = random.Random(seed)
     monkeypatch.setattr("tidemark.instance.slices.LOOK_AHEAD_RECORDS", chance.choice([1, 7, 1000]))
     most = chance.choice([1, 2, 5, 30])
@@ -155,7 +155,7 @@ def test_should_cut_the_sequence_that_kafka_streams_takes(seed, monkeypatch):
 
 
 def test_should_not_read_a_small_source_ahead_of_a_big_one():
-    """The measured case: 12 000 pulses, 20 check-ins that are newer, batches of 1000."""
+    """The measured case had 12 000 pulses, 20 check-ins that are newer, and batches of 1000."""
     pulses, patients = TopicPartition("pulses", 0), TopicPartition("table-patients", 0)
     broker = Broker({pulses: list(range(12_000)), patients: list(range(20_000, 20_020))})
     cuts = list(slices_of(broker, reading("pulses", "table-patients"), 1000))
@@ -194,7 +194,7 @@ def test_should_take_a_table_before_a_stream_of_equal_time():
     assert [(cut.ends[stream], cut.ends[table]) for cut in cuts] == [(0, 2), (1, 3), (3, 3)]
 
 
-def test_should_let_tasks_advance_apart():
+def test_should_let_tasks_advance_independently():
     """Kafka Streams merges the sources of one task; another partition number is another task."""
     sub = reading("t0", "t1")
     times = {
@@ -206,14 +206,14 @@ def test_should_let_tasks_advance_apart():
     assert set(first.ends.values()) == {5}
 
 
-def test_should_go_on_where_there_is_nothing_but_bad_records_and_markers():
+def test_should_continue_when_there_are_only_bad_records_and_markers():
     sub = reading("t0", "t1")
     times = {TopicPartition("t0", 0): [None] * 50, TopicPartition("t1", 0): list(range(50))}
     cuts = list(slices_of(Broker(times), sub, 10))
     assert cuts[-1].ends == dict.fromkeys(times, 50)
 
 
-def test_should_wait_for_records_that_come_while_it_catches_up():
+def test_should_wait_for_records_that_arrive_while_it_catches_up():
     sub = reading("t0", "t1")
     big, small = TopicPartition("t0", 0), TopicPartition("t1", 0)
     broker = Broker({big: list(range(100)), small: []})

@@ -1,4 +1,4 @@
-"""What a request of an administrator that fails comes to: a right is named only where the broker says that it is lacking."""
+"""The error of a failed admin request: a permission is named only when the broker says that it is missing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def silent():
 
 
 @pytest.mark.parametrize("request_of", REQUESTS.values(), ids=REQUESTS.keys())
-def test_should_try_again_and_name_no_right_when_a_broker_does_not_answer_in_time(silent, request_of):
+def test_should_allow_a_retry_and_name_no_permission_when_a_broker_does_not_answer_in_time(silent, request_of):
     settings = Settings.load(bootstrap_servers=silent, broker_timeout_ms=200)
     with pytest.raises(OutcomeUnknown) as raised:
         request_of(AdminClient({"bootstrap.servers": silent, "log_level": 0}), settings)
@@ -72,7 +72,7 @@ def test_should_try_again_and_name_no_right_when_a_broker_does_not_answer_in_tim
         (KafkaError.NOT_LEADER_FOR_PARTITION, OutcomeUnknown, False),
     ],
 )
-def test_should_tell_what_is_refused_for_good_from_what_may_be_tried_again(code, kind, names_right):
+def test_should_distinguish_permanent_refusals_from_errors_that_may_be_retried(code, kind, names_right):
     error = failed_request("topic t cannot be made", KafkaException(KafkaError(code)), RIGHT)
     assert type(error) is kind
     assert str(error).startswith("topic t cannot be made: ")

@@ -25,7 +25,7 @@ SASL: dict[str, Any] = {
 }
 
 
-def test_plaintext_should_carry_no_credentials() -> None:
+def test_should_send_no_credentials_with_plaintext() -> None:
     settings = Settings.load(bootstrap_servers="kafka:9092", sasl_username="u", ssl_ca_location="/etc/ca.pem")
     assert librdkafka_config(settings) == {
         "bootstrap.servers": "kafka:9092",
@@ -38,7 +38,7 @@ def test_plaintext_should_carry_no_credentials() -> None:
     }
 
 
-def test_sasl_over_ssl_should_be_spelled_for_librdkafka() -> None:
+def test_should_configure_sasl_over_ssl_for_librdkafka() -> None:
     config = librdkafka_config(Settings.load(**SASL))
     assert config == {
         "bootstrap.servers": "kafka-1:9093,kafka-2:9093",
@@ -55,7 +55,7 @@ def test_sasl_over_ssl_should_be_spelled_for_librdkafka() -> None:
     ("mechanism", "module"),
     [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")],
 )
-def test_sasl_over_ssl_should_be_spelled_for_java_with_quotes_escaped(mechanism: str, module: str) -> None:
+def test_should_configure_sasl_over_ssl_for_java_with_quotes_escaped(mechanism: str, module: str) -> None:
     options = spark_kafka_options(Settings.load(**SASL, sasl_mechanism=mechanism))
     assert options["kafka.sasl.mechanism"] == mechanism
     assert options["kafka.sasl.jaas.config"] == (
@@ -66,14 +66,14 @@ def test_sasl_over_ssl_should_be_spelled_for_java_with_quotes_escaped(mechanism:
     assert options["kafka.ssl.truststore.location"] == "/etc/ca.pem"
 
 
-def test_sasl_without_ssl_should_name_no_certificates() -> None:
+def test_should_configure_sasl_without_ssl_without_certificates() -> None:
     settings = Settings.load(**(SASL | {"security_protocol": "SASL_PLAINTEXT"}))
     assert "ssl.ca.location" not in librdkafka_config(settings)
     assert not [key for key in spark_kafka_options(settings) if "ssl.truststore" in key]
 
 
 @pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
-def test_a_secret_should_not_show_when_printed_or_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_should_hide_a_secret_when_settings_are_printed_or_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings.load(**SASL)
     config = make(settings)
     logging.getLogger("any").warning("config %s %r", config, settings)
@@ -83,7 +83,7 @@ def test_a_secret_should_not_show_when_printed_or_logged(make: Any, caplog: pyte
 
 
 @pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
-def test_sasl_without_a_user_should_be_refused(make: Any) -> None:
+def test_should_refuse_sasl_without_a_user(make: Any) -> None:
     with pytest.raises(InvalidSettings, match=r"sasl_username.*TIDEMARK_SASL_USERNAME"):
         make(Settings.load(security_protocol="SASL_SSL"))
 
@@ -93,7 +93,7 @@ OAUTH: dict[str, Any] = SASL | {
 }  # fmt: skip
 
 
-def test_a_token_should_be_asked_for_with_librdkafkas_own_method() -> None:
+def test_should_fetch_a_token_with_librdkafkas_own_method() -> None:
     config = librdkafka_config(Settings.load(**OAUTH))
     assert {name: value for name, value in config.items() if "oauth" in name or name.startswith("https")} == {
         "sasl.oauthbearer.method": "oidc",
@@ -106,7 +106,7 @@ def test_a_token_should_be_asked_for_with_librdkafkas_own_method() -> None:
     assert "sasl.username" not in config
 
 
-def test_a_token_should_be_asked_for_by_javas_login_module() -> None:
+def test_should_fetch_a_token_with_javas_login_module() -> None:
     settings = Settings.load(**OAUTH)
     config = java_properties(settings)
     assert config["sasl.jaas.config"] == (
@@ -121,7 +121,7 @@ def test_a_token_should_be_asked_for_by_javas_login_module() -> None:
     assert java_system_properties(Settings.load(**SASL)) == {}
 
 
-def test_a_token_without_an_endpoint_should_be_refused() -> None:
+def test_should_refuse_a_token_without_an_endpoint() -> None:
     with pytest.raises(InvalidSettings, match="TIDEMARK_OAUTH_TOKEN_URL"):
         librdkafka_config(Settings.load(**OAUTH | {"oauth_token_url": ""}))
 
@@ -139,7 +139,7 @@ KEY, CERTIFICATE = "-----BEGIN PRIVATE KEY-----", "-----BEGIN CERTIFICATE-----"
         (None, 0o600, "cannot read"),
     ],
 )
-def test_a_client_certificate_that_cannot_be_used_should_be_refused(
+def test_should_refuse_a_client_certificate_that_cannot_be_used(
     text: str | None, mode: int, reason: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "client.pem"
@@ -150,7 +150,7 @@ def test_a_client_certificate_that_cannot_be_used_should_be_refused(
         java_properties(Settings.load(security_protocol="SSL", ssl_certificate_location=str(file)))
 
 
-def test_a_client_certificate_should_be_named_to_every_client(tmp_path: Path) -> None:
+def test_should_configure_a_client_certificate_for_every_client(tmp_path: Path) -> None:
     file = tmp_path / "client.pem"
     file.touch(mode=0o600)
     file.write_text(f"{KEY}\n{CERTIFICATE}")
@@ -161,7 +161,7 @@ def test_a_client_certificate_should_be_named_to_every_client(tmp_path: Path) ->
     assert java_properties(settings)["ssl.keystore.type"] == "PEM"
 
 
-def test_further_options_should_reach_every_client_that_knows_them() -> None:
+def test_should_pass_extra_options_to_every_client_that_knows_them() -> None:
     settings = Settings.load(
         kafka={"client": {"rack": "a", "id": "ward-7"}, "socket.timeout.ms": 5000, "socket.keepalive.enable": True,
                "ssl.endpoint.identification.algorithm": "none"},
@@ -191,7 +191,7 @@ def test_further_options_should_reach_every_client_that_knows_them() -> None:
     ],
 )
 @pytest.mark.parametrize("make", [librdkafka_config, java_properties])
-def test_an_option_that_is_set_elsewhere_should_be_refused(make: Any, table: str, option: str, reason: str) -> None:
+def test_should_refuse_an_option_that_another_setting_controls(make: Any, table: str, option: str, reason: str) -> None:
     with pytest.raises(InvalidSettings, match=f"setting {table}: option {option} is {reason}; remove it"):
         make(Settings.load(**{table: {option: "x"}}))
 
@@ -200,7 +200,7 @@ def test_an_option_that_is_set_elsewhere_should_be_refused(make: Any, table: str
     ("options", "reason"), [({"client.raq": "a"}, 'No such configuration property: "client.raq"'),
                             ({"socket.timeout.ms": "soon"}, "socket.timeout.ms")],
 )  # fmt: skip
-def test_an_option_that_librdkafka_refuses_should_be_an_error_of_the_setting(options: Any, reason: str) -> None:
+def test_should_report_an_option_that_librdkafka_refuses_as_an_error_of_the_setting(options: Any, reason: str) -> None:
     with pytest.raises(InvalidSettings, match=f"setting kafka: librdkafka refuses an option: .*{reason}"):
         java_properties(Settings.load(kafka=options))
 
@@ -219,22 +219,22 @@ def _options_beside_a_client() -> set[str]:
     return found
 
 
-def test_no_option_that_the_code_sets_should_be_passed_through_in_vain() -> None:
+def test_should_refuse_every_option_that_the_code_sets_itself() -> None:
     names = _options_beside_a_client()
     assert {"enable.idempotence", "isolation.level", "fetch.wait.max.ms"} <= names
     assert names - set(FIXED) == set()
     assert {"isolation.level", "max.poll.records", "max.partition.fetch.bytes", "group.id"} <= set(FIXED_IN_JAVA)
 
 
-def test_a_secret_among_further_options_should_not_show() -> None:
+def test_should_hide_a_secret_among_extra_options() -> None:
     config = librdkafka_config(Settings.load(kafka={"ssl.keystore.password": "hidden-one"}))
     assert "hidden-one" not in repr(config)
 
 
-def test_a_properties_file_should_be_read_by_java_as_it_was_meant() -> None:
+def test_should_write_a_properties_file_that_java_reads_correctly() -> None:
     text = as_properties({"a": 'ü"\\ \n\U0001f510', "b": " padded"})
     assert text == 'a=\\u00fc"\\\\ \\u000a\\ud83d\\udd10\nb=\\ padded\n'
 
 
-def test_a_client_should_accept_the_configuration() -> None:
+def test_should_be_accepted_by_a_client() -> None:
     AdminClient(librdkafka_config(Settings.load(bootstrap_servers="127.0.0.1:1")))

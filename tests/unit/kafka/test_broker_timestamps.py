@@ -28,7 +28,7 @@ def test_should_give_a_record_the_nearest_timestamp_that_the_topic_takes(at, exp
     assert given[0]["timestamp"] == at
 
 
-def test_should_know_a_topic_that_takes_everything():
+def test_should_recognise_a_topic_that_takes_every_timestamp():
     none = str(NO_BOUND_MS)
     before, after = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
     assert bounds_of({before: none, after: none}) is None

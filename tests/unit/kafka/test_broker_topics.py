@@ -1,4 +1,4 @@
-"""An application's topics: what it needs, and what is refused, without a broker."""
+"""An application's topics: their required settings, and what is refused, without a broker."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def two_subtopologies() -> TopologyPlan:
     return topology.plan()
 
 
-def test_user_topics_should_be_sources_and_sinks_once() -> None:
+def test_should_list_sources_and_sinks_once_as_user_topics() -> None:
     assert user_topics(two_subtopologies()) == ["beats", "out", "totals", "clicks"]
 
 
-def test_internal_topics_should_have_a_partition_per_task() -> None:
+def test_should_give_internal_topics_a_partition_per_task() -> None:
     specs = internal_topics(two_subtopologies(), Settings.load(), {"beats": 4, "clicks": 6})
     assert [(spec.name, spec.partitions) for spec in specs] == [
         ("app-minutes-changelog", 4),
@@ -43,7 +43,7 @@ def test_internal_topics_should_have_a_partition_per_task() -> None:
     ]
 
 
-def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
+def test_should_configure_internal_topics_for_what_they_hold() -> None:
     settings = Settings.load(commit_record_retention_ms=123)
     specs = {s.name: s.config for s in internal_topics(two_subtopologies(), settings, {"beats": 4, "clicks": 6})}
     changelog = {"delete.retention.ms": str(DAY_MS), "min.compaction.lag.ms": "600000"}
@@ -70,7 +70,7 @@ def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
         {"segment.bytes": "7"},
     ],
 )
-def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
+def test_should_accept_a_topic_that_keeps_enough(changed: dict[str, str]) -> None:
     verify_topic(NEEDED, FACTS, CONFIG | changed, replication_factor=3)
 
 
@@ -98,7 +98,7 @@ def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
         (FACTS, {"message.timestamp.type": "LogAppendTime"}, -1, ["LogAppendTime", "needs CreateTime"]),
     ],
 )
-def test_a_topic_that_does_not_should_be_named_with_found_needed_and_remedy(
+def test_should_name_actual_value_required_value_and_remedy_of_a_wrong_topic(
     facts: TopicFacts, changed: dict[str, str], factor: int, says: list[str]
 ) -> None:
     with pytest.raises(PreflightFailed) as refused:
@@ -107,7 +107,7 @@ def test_a_topic_that_does_not_should_be_named_with_found_needed_and_remedy(
     assert [part for part in says if part not in str(refused.value)] == [], str(refused.value)
 
 
-def test_a_repartition_topic_should_have_as_many_partitions_as_what_it_is_joined_with() -> None:
+def test_should_give_a_repartition_topic_as_many_partitions_as_the_topic_it_is_joined_with() -> None:
     topology = Topology("app")
     other = topology.stream("b", schema="id STRING, n INT", key="id")
     moved = topology.stream("a", schema="x STRING, m INT", key="x").repartition("x", name="moved")
@@ -118,7 +118,7 @@ def test_a_repartition_topic_should_have_as_many_partitions_as_what_it_is_joined
     assert specs["app-moved-repartition"] == 5
 
 
-def test_a_chain_of_repartition_topics_should_have_as_many_partitions_as_its_source() -> None:
+def test_should_give_a_chain_of_repartition_topics_as_many_partitions_as_its_source() -> None:
     topology = Topology("app")
     stream = topology.stream("a", schema="x STRING, m INT", key="x").repartition("CAST(m AS STRING)", name="one")
     stream.repartition("x", name="two").group_by_key().count(store="n").to("out")

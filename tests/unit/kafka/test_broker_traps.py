@@ -1,4 +1,4 @@
-"""Calls of the client library that must not come back."""
+"""Calls of the client library that must not be used again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def callers(method: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files if call.search(file.read_text())]
 
 
-def test_nobody_should_ask_the_admin_client_for_committed_offsets() -> None:
-    """It ends the process with SIGSEGV when the group's coordinator has moved: librdkafka issue 5040."""
+def test_should_never_ask_the_admin_client_for_committed_offsets() -> None:
+    """Asking ends the process with SIGSEGV when the group's coordinator has moved (librdkafka issue 5040)."""
     assert callers("list_consumer_group_offsets") == []
 
 
-def test_groups_should_be_described_in_one_place_which_waits_for_their_coordinator() -> None:
-    """It ends the process with SIGABRT while the group's coordinator is loading."""
+def test_should_describe_groups_only_where_the_coordinator_is_awaited() -> None:
+    """Describing a group ends the process with SIGABRT while its coordinator is loading."""
     assert callers("describe_consumer_groups") == ["include/tidemark/kafka/offsets.py"]

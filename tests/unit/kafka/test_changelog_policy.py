@@ -9,21 +9,21 @@ from tidemark.topology.plan import StoreKind, StoreSpec
 from tidemark.topology_loader import load
 
 
-def test_a_window_changelog_should_outlive_its_store_by_a_day() -> None:
+def test_should_keep_a_window_changelog_a_day_longer_than_its_store() -> None:
     policy = changelog_policy(StoreSpec("s", StoreKind.WINDOW, 6 * 3_600_000, 3 * 3_600_000))
     assert policy.retention_ms == 6 * 3_600_000 + DAY_MS
     assert policy.config()["cleanup.policy"] == "compact,delete"
     assert policy.config()["retention.ms"] == "108000000"
 
 
-def test_a_key_value_changelog_should_never_delete() -> None:
+def test_should_never_delete_from_a_key_value_changelog() -> None:
     policy = changelog_policy(StoreSpec("s", StoreKind.KEY_VALUE, None, None))
     assert policy.retention_ms is None
     assert policy.config()["cleanup.policy"] == "compact"
     assert "retention.ms" not in policy.config()
 
 
-def test_the_last_ten_minutes_should_stay_whole_and_tombstones_a_day() -> None:
+def test_should_keep_ten_minutes_uncompacted_and_tombstones_for_a_day() -> None:
     for policy in changelog_policies(load("patient_monitoring").plan()).values():
         assert policy.config()["min.compaction.lag.ms"] == "600000"
         assert policy.config()["delete.retention.ms"] == str(DAY_MS)
@@ -37,10 +37,10 @@ def test_the_last_ten_minutes_should_stay_whole_and_tombstones_a_day() -> None:
         repartition_config(),
     ],
 )
-def test_a_broker_that_limits_sizes_should_delete_nothing_of_the_state(config: dict[str, str]) -> None:
+def test_should_delete_no_state_when_the_broker_limits_topic_sizes(config: dict[str, str]) -> None:
     assert config["retention.bytes"] == "-1"
 
 
-def test_policies_should_be_found_by_store() -> None:
+def test_should_find_the_policy_of_a_store() -> None:
     plan = load("patient_monitoring").plan()
     assert list(changelog_policies(plan)) == [store.name for store in plan.stores]

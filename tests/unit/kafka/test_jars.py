@@ -1,4 +1,4 @@
-"""The jar cache: verified, mended, shared, and clear when it cannot be filled."""
+"""The jar cache: verified, repaired, shared, with a clear error when it cannot be filled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cached(tmp_path: Path) -> Settings:
     return Settings.load(cache_dir=tmp_path / "cache")
 
 
-def test_every_listed_jar_should_have_coordinates_and_a_checksum() -> None:
+def test_should_list_every_jar_with_coordinates_and_a_checksum() -> None:
     for name in jars.SETS:
         listed = jars.listed(name)
         assert listed
@@ -58,18 +58,18 @@ def test_every_listed_jar_should_have_coordinates_and_a_checksum() -> None:
         assert len({jar.file_name for jar in listed}) == len(listed)
 
 
-def test_the_same_jar_should_have_the_same_checksum_in_every_set() -> None:
+def test_should_list_the_same_jar_with_the_same_checksum_in_every_set() -> None:
     known: dict[str, str] = {}
     for jar in (jar for name in jars.SETS for jar in jars.listed(name)):
         assert known.setdefault(str(jar), jar.sha256) == jar.sha256
 
 
-def test_a_set_that_is_not_there_should_be_refused() -> None:
+def test_should_refuse_an_unknown_set_of_jars() -> None:
     with pytest.raises(ValueError, match="spark, kafka, bench"):
         jars.listed("spork")
 
 
-def test_a_verified_jar_should_not_be_fetched_again(registry: Registry, cached: Settings) -> None:
+def test_should_not_fetch_a_verified_jar_again(registry: Registry, cached: Settings) -> None:
     paths = jars.ensure("spark", cached)
     assert [path.read_bytes() for path in paths] == list(BYTES.values())
     jars.ensure("spark", cached)
@@ -77,14 +77,14 @@ def test_a_verified_jar_should_not_be_fetched_again(registry: Registry, cached: 
 
 
 @pytest.mark.parametrize("content", [b"", b"first", b"tampered"])
-def test_a_partial_or_wrong_jar_should_be_replaced_alone(registry: Registry, cached: Settings, content: bytes) -> None:
+def test_should_replace_only_a_partial_or_wrong_jar(registry: Registry, cached: Settings, content: bytes) -> None:
     first = jars.ensure("spark", cached)[0]
     first.write_bytes(content)
     assert jars.ensure("spark", cached)[0].read_bytes() == BYTES["one"]
     assert registry.asked == ["one", "two", "one"]
 
 
-def test_what_an_interrupted_fetch_had_finished_should_be_taken(registry: Registry, cached: Settings) -> None:
+def test_should_keep_the_jars_that_an_interrupted_fetch_had_finished(registry: Registry, cached: Settings) -> None:
     work = cached.cache_dir / "ivy" / "spark"
     put(work, LISTED[0], BYTES["one"])
     put(work, LISTED[1], b"sec")
@@ -92,14 +92,14 @@ def test_what_an_interrupted_fetch_had_finished_should_be_taken(registry: Regist
     assert registry.asked == ["two"]
 
 
-def test_a_jar_with_other_bytes_should_never_reach_the_cache(registry: Registry, cached: Settings) -> None:
+def test_should_never_cache_a_jar_with_a_wrong_checksum(registry: Registry, cached: Settings) -> None:
     registry.holds["two"] = b"not what was listed"
     with pytest.raises(PreflightFailed, match=r"org\.example:two:1\.0"):
         jars.ensure("spark", cached)
     assert [path.name for path in jars.jar_folder(cached).iterdir()] == [LISTED[0].file_name]
 
 
-def test_being_offline_should_name_what_is_missing_and_keep_what_came(registry: Registry, cached: Settings) -> None:
+def test_should_name_missing_jars_and_keep_the_fetched_ones_when_offline(registry: Registry, cached: Settings) -> None:
     del registry.holds["two"]
     with pytest.raises(
         PreflightFailed, match=r"1 of 2 jars of set spark \(org\.example:two:1\.0\).*offline.*connect once"
@@ -110,7 +110,7 @@ def test_being_offline_should_name_what_is_missing_and_keep_what_came(registry: 
     assert registry.asked == ["one", "two", "two"]
 
 
-def test_two_at_once_should_fetch_once(registry: Registry, cached: Settings) -> None:
+def test_should_fetch_once_when_two_processes_need_a_jar(registry: Registry, cached: Settings) -> None:
     together = [threading.Thread(target=jars.ensure, args=("spark", cached)) for _ in range(4)]
     for thread in together:
         thread.start()
@@ -119,13 +119,13 @@ def test_two_at_once_should_fetch_once(registry: Registry, cached: Settings) -> 
     assert registry.asked == ["one", "two"]
 
 
-def test_a_cache_that_cannot_be_written_should_name_the_setting(registry: Registry, tmp_path: Path) -> None:
+def test_should_name_the_setting_when_the_cache_cannot_be_written(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PreflightFailed, match="TIDEMARK_CACHE_DIR"):
         jars.ensure("spark", Settings.load(cache_dir=tmp_path / "file" / "cache"))
 
 
-def test_ivy_that_cannot_connect_should_end_in_the_offline_message(
+def test_should_show_the_offline_message_when_ivy_cannot_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real Ivy, with a proxy that nobody listens on: a machine without a network, in a second.

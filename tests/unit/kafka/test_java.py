@@ -23,7 +23,7 @@ def _runtime(folder: Path, version: str, *, release: bool = True) -> Path:
 @pytest.mark.parametrize(
     ("text", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("21-ea", 21), ("25", 25), ("1", 1), ("none", None)]
 )
-def test_the_feature_release_should_be_read(text: str, version: int | None) -> None:
+def test_should_read_the_feature_release(text: str, version: int | None) -> None:
     assert java.parse_version(text) == version
 
 
@@ -31,7 +31,7 @@ def test_the_feature_release_should_be_read(text: str, version: int | None) -> N
 @pytest.mark.parametrize(
     ("version", "accepted"), [("16.0.2", False), ("17.0.1", True), ("18", True), ("1.8.0_392", False)]
 )
-def test_only_java_17_and_later_should_be_accepted(
+def test_should_accept_only_java_17_and_later(
     version: str, accepted: bool, release: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_runtime(tmp_path / "jdk", version, release=release)))
@@ -42,20 +42,20 @@ def test_only_java_17_and_later_should_be_accepted(
             java.find()
 
 
-def test_java_home_without_java_should_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_name_a_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PreflightFailed, match=f"JAVA_HOME={tmp_path}"):
         java.find()
 
 
-def test_no_java_at_all_should_say_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_say_how_to_install_java_when_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightFailed, match="install"):
         java.find()
 
 
-def test_a_link_on_the_path_should_lead_to_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_follow_a_link_on_the_path_to_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = _runtime(tmp_path / "jdk", "21.0.1")
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "java").symlink_to(home / "bin" / "java")

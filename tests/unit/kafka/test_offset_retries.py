@@ -1,4 +1,4 @@
-"""A question about a group is asked again while its coordinator moves, and for no other reason."""
+"""A query about a group is retried while its coordinator moves, and for no other reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_should_ask_until_the_coordinator_answers(clock):
+def test_should_retry_until_the_coordinator_answers(clock):
     ask, _ = asking(MOVES, MOVES, 7)
     assert retry_until_stable(ask, "app", 20) == 7
     assert clock == [pytest.approx(0.2)]
@@ -50,7 +50,7 @@ def test_should_report_any_other_error_at_once(clock):
     assert list(left) == [7]
 
 
-def test_should_give_up_after_its_time(clock):
+def test_should_give_up_after_its_timeout(clock):
     ask, left = asking(*[MOVES] * 100)
     with pytest.raises(OutcomeUnknown, match="failed to read group app"):
         retry_until_stable(ask, "app", 1.0)

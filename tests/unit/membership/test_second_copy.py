@@ -1,4 +1,4 @@
-"""Who has the place of a fenced instance, from what the group said of it."""
+"""The member that has the place of a fenced instance, judged from descriptions of the group."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def seen(at_s: float, member_id: str | None = "other", *, coordinator: int = 1, 
         ([seen(0, "one"), seen(9, "two"), seen(19.1, "two")], Holder.COPY),
     ],
 )
-def test_should_say_who_has_the_place(sightings, holder):
+def test_should_say_which_member_has_the_place(sightings, holder):
     assert judge(sightings, {"earlier"}, SESSION_S) is holder

@@ -1,4 +1,4 @@
-"""The disk that a restore needs is that of what it builds, also where nothing lies there any more."""
+"""The disk space that a restore needs is that of what it builds, even if no folder exists there any more."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def store(source, location="", from_offset=1000, to_copy=0):
         (SourceOfState.SAVEPOINT, 2001, 7_000, 7_000),
     ],
 )
-def test_should_count_what_is_built_and_what_it_is_compared_with(source, from_offset, to_copy, built):
+def test_should_count_the_built_store_and_what_it_is_compared_with(source, from_offset, to_copy, built):
     found = room_of(store(source, from_offset=from_offset, to_copy=to_copy), LOG, KNOWN)
     assert found == StoreRoom("0_1/n", built, 50_000 + built)
 
 
-def test_should_count_the_folder_that_a_local_copy_is_made_of(tmp_path):
+def test_should_count_the_folder_that_is_copied_locally(tmp_path):
     (tmp_path / "1.sst").write_bytes(b"x" * 3000)
     for source in (SourceOfState.LOCAL, SourceOfState.STANDBY):
         assert room_of(store(source, str(tmp_path), 1900), LOG, KNOWN).to_build == 3000 + 5000
 
 
-def test_should_assume_a_size_where_no_broker_tells_it():
+def test_should_assume_a_size_when_no_broker_reports_it():
     found = room_of(store(SourceOfState.CHANGELOG), LOG, TopicBytes({}, "no kafka-log-dirs"))
     assert found.to_build == 1000 * ASSUMED_BYTES_PER_OFFSET
     assert room_of(store(SourceOfState.CHANGELOG), Changelog(PARTITION, 5, 5), TopicBytes({})).to_build == 0
@@ -59,11 +59,11 @@ def test_should_count_both_states_of_a_rewind():
 
 
 @pytest.mark.parametrize(("threads", "needed"), [(0, 60 + 30), (1, 60 + 30), (2, 60 + 50), (3, 60 + 60), (9, 60 + 60)])
-def test_should_add_the_largest_comparisons_that_run_side_by_side(threads, needed):
+def test_should_add_the_largest_comparisons_that_run_in_parallel(threads, needed):
     stores = [StoreRoom("a", 10, 10), StoreRoom("b", 20, 20), StoreRoom("c", 30, 30)]
     assert bytes_needed(stores, threads) == needed
 
 
-def test_should_look_at_the_file_system_that_a_folder_will_be_made_on(tmp_path):
+def test_should_check_the_file_system_on_which_a_folder_will_be_created(tmp_path):
     assert existing_part(tmp_path / "not" / "yet") == tmp_path
     assert existing_part(tmp_path) == tmp_path

@@ -1,4 +1,4 @@
-"""What is removed of the past, and what never is."""
+"""The history that is removed, and the history that never is."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_should_remove_rows_older_than_the_settings_allow_and_keep_the_newest_au
     assert left == {("0_0", 2), ("0_1", 2)}, "an audit goes on from the newest, however old it is"
 
 
-def test_should_remove_pages_and_logs_that_nobody_writes_to_any_more(settings, facts):
+def test_should_remove_pages_and_logs_that_are_no_longer_written(settings, facts):
     var = settings.var_dir
     gone = [
         aged(var / "audit" / "app" / "pages" / "1.html", 21),
@@ -98,7 +98,7 @@ def test_should_remove_pages_and_logs_that_nobody_writes_to_any_more(settings, f
     assert [path.name for path in (var / "airflow" / "logs" / "dag_id=d").iterdir()] == ["run_id=new"]
 
 
-def test_should_leave_a_log_that_was_written_to_since_the_plan(settings, facts):
+def test_should_keep_a_log_that_was_written_since_the_plan(settings, facts):
     log = aged(settings.var_dir / "log" / "instances" / "app-0.log", 31)
     plan = plan_expiry(settings, facts, settings.var_dir, NOW_MS)
     aged(log, 0)
@@ -106,7 +106,7 @@ def test_should_leave_a_log_that_was_written_to_since_the_plan(settings, facts):
     assert log.exists()
 
 
-def test_should_remove_nothing_where_the_settings_say_so(settings, facts):
+def test_should_remove_nothing_when_the_settings_say_so(settings, facts):
     write_event(facts, Event(EventKind.STATE, "app", "1", 0, 1, {}))
     aged(settings.var_dir / "log" / "instances" / "app-0.log", 900)
     none = settings.model_copy(update={"facts_kept_days": 0, "pages_kept_days": 0, "logs_kept_days": 0})

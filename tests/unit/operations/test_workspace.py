@@ -1,4 +1,4 @@
-"""Folders of a restore: every holder of a task is replaced, a crash is gone on from, nothing is the only copy and removed."""
+"""Folders of a restore: every copy of a task is replaced, a crash can be continued, and the only copy is never removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_PROBE = lambda _point: None  # noqa: E731
 
 
 class Crash(Exception):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 def crash_at(number):
@@ -74,7 +74,7 @@ def test_should_replace_the_owners_folder_and_remove_every_other(workspace, owne
     assert {path.read_text() for path in workspace.previous.rglob("content")} == {"a", "b", "c"}
 
 
-def test_should_put_a_task_that_only_a_standby_has_into_an_instances_folder(workspace):
+def test_should_put_a_task_into_an_instances_folder_when_only_a_standby_has_it(workspace):
     first, standby = workspace.state_dir / "0" / APP, hold(workspace, "standby-0", "c")
     first.mkdir(parents=True)
     build(workspace)
@@ -83,7 +83,7 @@ def test_should_put_a_task_that_only_a_standby_has_into_an_instances_folder(work
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_should_come_to_the_same_end_when_a_swap_is_killed_and_repeated(workspace, number):
+def test_should_reach_the_same_end_when_a_swap_is_killed_and_repeated(workspace, number):
     held = [hold(workspace, "0", "stale"), hold(workspace, "1", "live")]
     moves = workspace.moves_of(TASK, held, 1)
     build(workspace)
@@ -98,7 +98,7 @@ def test_should_come_to_the_same_end_when_a_swap_is_killed_and_repeated(workspac
 # --- rolling back
 
 
-def test_should_bring_every_holder_back_also_when_the_task_has_moved_meanwhile(workspace):
+def test_should_bring_every_folder_back_even_when_the_task_has_moved_meanwhile(workspace):
     held = [hold(workspace, "0", "old"), workspace.state_dir / "1" / APP]
     held[1].mkdir(parents=True)
     moves = workspace.moves_of(TASK, held, 0)
@@ -109,7 +109,7 @@ def test_should_bring_every_holder_back_also_when_the_task_has_moved_meanwhile(w
     assert [content(folder) for folder in held] == ["old", None]
 
 
-def test_should_keep_what_was_swapped_in_until_what_it_replaced_is_back(workspace, monkeypatch):
+def test_should_keep_the_new_folder_until_the_replaced_one_is_back(workspace, monkeypatch):
     held = [hold(workspace, "0", "old")]
     moves = workspace.moves_of(TASK, held, 0)
     build(workspace)
@@ -135,7 +135,7 @@ def test_should_keep_what_was_swapped_in_until_what_it_replaced_is_back(workspac
     assert content(held[0]) == "old"
 
 
-def test_should_leave_in_place_what_replaced_nothing(workspace):
+def test_should_leave_in_place_a_folder_that_replaced_nothing(workspace):
     first = workspace.state_dir / "0" / APP
     first.mkdir(parents=True)
     moves = workspace.moves_of(TASK, [first], None)
@@ -148,7 +148,7 @@ def test_should_leave_in_place_what_replaced_nothing(workspace):
     assert content(first) == "built"
 
 
-def test_should_leave_a_stale_folder_alone_that_a_killed_swap_had_not_reached(workspace):
+def test_should_not_touch_a_stale_folder_that_a_killed_swap_had_not_reached(workspace):
     held = [hold(workspace, "0", "live"), hold(workspace, "1", "stale")]
     moves = workspace.moves_of(TASK, held, 0)
     build(workspace)
@@ -158,7 +158,7 @@ def test_should_leave_a_stale_folder_alone_that_a_killed_swap_had_not_reached(wo
     assert [content(folder) for folder in held] == ["live", "stale"]
 
 
-def test_should_say_that_the_replaced_folder_is_gone(workspace):
+def test_should_report_that_the_replaced_folder_is_missing(workspace):
     held = [hold(workspace, "0", "old")]
     moves = workspace.moves_of(TASK, held, 0)
     build(workspace)
@@ -196,8 +196,8 @@ def stores_of(folder):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, None])
-def test_should_replace_one_store_in_every_holder_and_leave_the_others_where_they_are(workspace, number):
-    """Also when the swap is killed at any of its probes, and after a rollback."""
+def test_should_replace_one_store_in_every_folder_and_leave_the_others_in_place(workspace, number):
+    """This holds when the swap is killed at any of its failpoints, and after a rollback."""
     held = [
         hold_stores(workspace, "0", "n", "m"),
         hold_stores(workspace, "1", "n", "m"),
@@ -220,7 +220,7 @@ def test_should_replace_one_store_in_every_holder_and_leave_the_others_where_the
 
 
 @pytest.mark.parametrize("holders", [["standby-0"], ["1", "standby-0"], []])
-def test_should_put_a_store_beside_the_others_of_its_task(workspace, holders):
+def test_should_put_a_store_next_to_the_others_of_its_task(workspace, holders):
     first = hold_stores(workspace, "0")
     held = [first, *(hold_stores(workspace, holder, "m") for holder in holders)]
     build_store(workspace)
@@ -231,7 +231,7 @@ def test_should_put_a_store_beside_the_others_of_its_task(workspace, holders):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_should_follow_a_task_that_an_instance_took_over_in_the_middle_of_a_swap(workspace, number):
+def test_should_follow_a_task_that_an_instance_took_over_during_a_swap(workspace, number):
     held = [hold_stores(workspace, "0", "n", "m"), hold_stores(workspace, "1")]
     moves = workspace.moves_of(UNIT, held, 0)
     build_store(workspace)
@@ -248,7 +248,7 @@ def test_should_follow_a_task_that_an_instance_took_over_in_the_middle_of_a_swap
     assert [stores_of(folder) for folder in held] == [{}, {"m": "0 m", "n": "0 n"}]
 
 
-def test_should_not_let_a_stale_store_win_when_its_holder_took_the_task_over(workspace):
+def test_should_not_prefer_a_stale_store_when_its_instance_took_the_task_over(workspace):
     held = [hold_stores(workspace, "0", "n", "m"), hold_stores(workspace, "1", "n", what="stale")]
     moves = workspace.moves_of(UNIT, held, 0)
     build_store(workspace)
@@ -262,7 +262,7 @@ def test_should_not_let_a_stale_store_win_when_its_holder_took_the_task_over(wor
     assert [stores_of(folder) for folder in held] == [{}, {"m": "0 m", "n": "0 n"}]
 
 
-def test_should_leave_alone_what_was_made_since_it_was_removed(workspace):
+def test_should_not_touch_a_folder_that_was_created_after_the_removal(workspace):
     held = [hold(workspace, "0", "live"), hold(workspace, "1", "stale")]
     moves = workspace.moves_of(TASK, held, 0)
     build(workspace)
@@ -275,7 +275,7 @@ def test_should_leave_alone_what_was_made_since_it_was_removed(workspace):
 # --- plans and progress
 
 
-def test_should_keep_the_progress_of_a_plan_that_is_given_again(workspace):
+def test_should_keep_the_progress_when_the_same_plan_is_given_again(workspace):
     workspace.create(plan_of())
     moves = (Move(TASK, f"0/{APP}/{TASK}", f".restores/{APP}/{ID}/previous/0/{TASK}", takes_built=True),)
     aside = (replace(moves[0], takes_built=False),)
@@ -305,13 +305,13 @@ def test_should_keep_the_progress_of_a_plan_that_is_given_again(workspace):
         f"{ID}Z",
     ],
 )
-def test_should_refuse_an_id_that_is_none_as_it_becomes_a_path(tmp_path, name):
+def test_should_refuse_an_invalid_id_because_it_becomes_a_path(tmp_path, name):
     assert not is_id(name)
     with pytest.raises(StartRefused, match="is not the id of a restore"):
         Workspace(tmp_path, APP, name)
 
 
-def test_should_take_the_ids_that_it_makes_and_pass_over_what_else_lies_there(workspace):
+def test_should_accept_the_ids_that_it_makes_and_ignore_other_folders(workspace):
     assert is_id(new_id())
     workspace.create(plan_of())
     other = workspace.folder.with_name("lost+found")

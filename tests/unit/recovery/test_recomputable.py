@@ -1,4 +1,4 @@
-"""Which stores can be computed again from the beginnings of their source topics."""
+"""The stores that can be recomputed from the first records of their source topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sold():
         ({"some": "collect(items, 3)"}, "collect("),
     ],
 )
-def test_should_take_aggregates_only_that_come_out_the_same_in_any_batches(aggregates, reason):
+def test_should_accept_only_aggregates_that_are_the_same_for_any_batches(aggregates, reason):
     topology, sales = sold()
     sales.group_by_key().aggregate(store="s", **aggregates).to("out")
     found = reason_of(topology)
@@ -48,7 +48,7 @@ def test_should_refuse_windows():
     assert "which records were late" in reason_of(topology)
 
 
-def test_should_refuse_what_has_been_carried_over():
+def test_should_refuse_a_store_that_was_carried_over():
     topology, sales = sold()
     sales.group_by_key().count(name="n", store="s").to("out")
     plan = topology.plan()
@@ -58,13 +58,13 @@ def test_should_refuse_what_has_been_carried_over():
     assert "carried it over" in not_recomputable_reason(plan, subtopology, dataclasses.replace(spec, generation=1))
 
 
-def test_should_refuse_what_is_behind_a_repartition_topic():
+def test_should_refuse_a_store_downstream_of_a_repartition_topic():
     topology, sales = sold()
     sales.group_by("CAST(items AS STRING)", name="by-items").count(name="n", store="s").to("out")
     assert "holds only records that are still to be processed" in reason_of(topology)
 
 
-def test_should_take_a_table_and_a_reduce_of_the_records_themselves():
+def test_should_accept_a_table_and_a_reduce_over_unchanged_records():
     topology, sales = sold()
     topology.table("customers", schema="id STRING, name STRING", store="names")
     sales.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store="s").to("out")

@@ -140,12 +140,12 @@ def test_should_plan_every_combination_as_the_table_says(case):
     assert way_of(plan) == expected(committed, record, copies, changelog)
 
 
-def test_should_begin_at_an_offset_that_somebody_chose_for_a_new_application():
+def test_should_begin_a_new_application_at_an_offset_that_was_committed_for_it():
     plan = plan_start(found(committed=42, changelog=Watermarks(0, 0)))
     assert plan == Fresh({"pulse-events": 42})
 
 
-def test_should_begin_where_the_source_begins_without_any_trace():
+def test_should_begin_at_the_first_source_record_when_nothing_exists():
     plan = plan_start(found(committed=None, changelog=Watermarks(0, 0), source=Watermarks(17, 500)))
     assert plan == Fresh({"pulse-events": 17})
 
@@ -156,7 +156,7 @@ def test_should_take_the_commit_record_when_the_groups_offsets_have_expired():
     assert (plan.committed.next_offsets, plan.committed.batch) == ({"pulse-events": 100}, 7)
 
 
-def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_record():
+def test_should_take_stream_time_from_the_offset_metadata_or_else_from_the_record():
     metadata = OffsetMetadata(7, times(NOW - 5), "1")
     with_metadata = plan_start(found(record=a_record(), metadata=metadata, copies=(a_copy(),)))
     without = plan_start(found(record=a_record(), copies=(a_copy(),)))
@@ -182,8 +182,8 @@ def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refus
 
 
 @pytest.mark.parametrize(("low", "kind"), [(59, TAIL), (60, TAIL), (61, WHOLE)])
-def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
-    """A savepoint's: retention may have deleted what came after it."""
+def test_should_not_replay_a_tail_whose_first_records_are_deleted(low, kind):
+    """Retention may have deleted the records that came after a savepoint."""
     copies = (a_copy(99, kind=SourceOfState.SAVEPOINT),)
     plan = plan_start(found(record=a_record(), copies=copies, changelog=Watermarks(low, 90)))
     assert way_of(plan) == kind
@@ -199,7 +199,7 @@ def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
         (Watermarks(61, 90), "begins at offset 61: everything up to offset 60 was deleted"),
     ],
 )
-def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, changelog, said):
+def test_should_refuse_a_truncated_changelog_even_when_a_store_is_up_to_date(offset, changelog, said):
     plan = plan_start(found(record=a_record(), copies=(a_copy(offset),), changelog=changelog))
     assert isinstance(plan, Refuse) is (said is not None)
     if said:
@@ -210,10 +210,10 @@ def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, c
 @pytest.mark.parametrize("offset", [99, 100])
 @pytest.mark.parametrize("store_retention", [None, 6 * HOUR])
 @pytest.mark.parametrize(("low", "is_damaged"), [(0, False), (1, True), (60, True), (61, True)])
-def test_should_refuse_a_compacted_changelog_without_its_beginning_also_beside_a_level_store(
+def test_should_refuse_a_compacted_changelog_without_its_first_records_even_when_a_store_is_up_to_date(
     offset, store_retention, low, is_damaged
 ):
-    """Nothing but a person deletes there. Keys that were not written since are in no changelog any more."""
+    """Only a person can delete there, and keys that were not written again since are in no changelog any more."""
     kept = {"store_retention_ms": store_retention, "changelog_retention_ms": None}
     evidence = found(record=a_record(), copies=(a_copy(offset),), changelog=Watermarks(low, 90), **kept)
     plan = plan_start(evidence)
@@ -230,13 +230,13 @@ def test_should_refuse_a_compacted_changelog_without_its_beginning_also_beside_a
 
 
 @pytest.mark.parametrize(("age_ms", "refused"), [(30 * HOUR - 1, True), (30 * HOUR, False)])
-def test_should_let_retention_delete_all_that_an_idle_application_has_written(age_ms, refused):
+def test_should_accept_that_retention_deletes_everything_an_idle_application_has_written(age_ms, refused):
     record = dataclasses.replace(a_record(), commit_time_ms=NOW - age_ms)
     evidence = found(record=record, copies=(a_copy(100, age_ms=age_ms),), changelog=Watermarks(61, 61))
     assert way_of(plan_start(evidence)) == (Refuse if refused else READY)
 
 
-def test_should_refuse_what_the_last_commit_wrote_and_the_changelog_has_no_more():
+def test_should_refuse_when_the_changelog_no_longer_has_what_the_last_commit_wrote():
     record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 95}})
     plan = plan_start(found(record=record, copies=(a_copy(100),)))
     assert isinstance(plan, Refuse)
@@ -254,7 +254,7 @@ def with_store(evidence: TaskEvidence, **changed) -> TaskEvidence:
 @pytest.mark.parametrize(
     ("found_id", "said"), [(None, "was deleted: this lost"), ("second", "was deleted and created again")]
 )
-def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(found_id, said):
+def test_should_refuse_a_changelog_that_is_another_topic_when_a_store_is_up_to_date(found_id, said):
     lost = remade(TopicUse.CHANGELOG, CHANGELOG.topic, found_id)
     whole = found(record=a_record(), copies=(a_copy(100),))
     assert way_of(plan_start(whole)) == READY
@@ -265,7 +265,7 @@ def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(fo
     assert "tidemark reset run NAME" in plan.remedy
 
 
-def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_changelog():
+def test_should_restore_only_from_an_up_to_date_copy_when_the_changelog_is_lost():
     lost = remade(TopicUse.CHANGELOG, CHANGELOG.topic)
 
     def kind_of(*copies: StateCopy) -> SourceOfState | None:
@@ -283,7 +283,7 @@ def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_c
     ("planned", "changelog_low", "taken"),
     [(None, 0, "new"), ("old", 0, "old"), ("old", 60, "old"), ("old", 61, "new"), ("gone", 0, "new")],
 )
-def test_should_take_the_planned_copy_unless_it_has_a_fault(planned, changelog_low, taken):
+def test_should_use_the_planned_copy_unless_it_has_a_fault(planned, changelog_low, taken):
     copies = tuple(
         dataclasses.replace(a_copy(99, changelog_offset, kind=SourceOfState.SAVEPOINT), location=location)
         for location, changelog_offset in (("new", 89), ("old", 60))
@@ -327,7 +327,7 @@ FRESH = CommittedProgress({"pulse-events": 100}, -1, StreamTimes.none())
         (unlogged(0), FRESH, "its folder holds batch 0, while nothing was ever committed"),
     ],
 )
-def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last_commits(checkpoint, committed, said):
+def test_should_keep_an_unlogged_store_only_when_its_batch_is_that_of_the_last_commit(checkpoint, committed, said):
     fault = unlogged_fault(checkpoint, LAYOUT, committed, a_record())
     assert (fault is None) is (said is None)
     assert (said or "") in (fault or "")
@@ -341,7 +341,7 @@ def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last
         (CommitKind.RESET, 6, False), (CommitKind.TICK, 6, False),
     ],
 )  # fmt: skip
-def test_should_keep_a_store_that_is_not_logged_over_a_commit_which_leaves_it_alone(kind, batch, is_kept):
+def test_should_keep_an_unlogged_store_after_a_commit_that_did_not_change_it(kind, batch, is_kept):
     record = dataclasses.replace(a_record(), kind=kind)
     assert (unlogged_fault(unlogged(batch), LAYOUT, AT_7, record) is None) is is_kept
 
@@ -359,7 +359,7 @@ def test_should_keep_a_store_that_is_not_logged_over_a_commit_which_leaves_it_al
         (CommitKind.BATCH, False, SourceOfState.LOCAL, TAIL),
     ],
 )
-def test_should_take_a_copy_for_level_behind_a_commit_that_leaves_it_alone(kind, written, source, expected):
+def test_should_treat_a_copy_as_up_to_date_after_a_commit_that_did_not_change_it(kind, written, source, expected):
     # With no keys of its own a repair names what the one before it wrote to.
     changelogs = {CHANGELOG.topic: 0} if written else {}
     record = dataclasses.replace(a_record(), kind=kind, batch=8, changelogs=changelogs)
@@ -376,7 +376,7 @@ def test_should_take_a_copy_for_level_behind_a_commit_that_leaves_it_alone(kind,
         (63, LAYOUT, "another", False),
     ],
 )
-def test_should_tell_whether_a_standbys_copy_has_read_the_last_commit(
+def test_should_know_whether_a_standbys_copy_includes_the_last_commit(
     changelog_offset, layout, application_id, is_whole
 ):
     copy = a_copy(-1, changelog_offset, kind=SourceOfState.STANDBY, layout=layout, application_id=application_id)
@@ -397,18 +397,18 @@ def test_should_not_use_a_copy_older_than_the_tombstones(age, kind):
 
 @pytest.mark.parametrize(("behind", "refused"), [(24 * HOUR - 1, False), (24 * HOUR, True), (24 * HOUR + 1, True)])
 def test_should_refuse_a_whole_restore_when_live_windows_may_be_deleted(behind, refused):
-    """30 h of broker retention less 6 h of store retention: stream time may be 24 h behind the wall clock."""
+    """With 30 h of broker retention and 6 h of store retention, stream time may be 24 h behind the wall clock."""
     evidence = found(record=a_record(stream_time_ms=NOW - behind), changelog=Watermarks(1, 90))
     assert isinstance(plan_start(evidence), Refuse) is refused
 
 
-def test_should_restore_the_whole_however_old_while_nothing_was_ever_deleted():
+def test_should_restore_a_whole_changelog_of_any_age_when_nothing_was_ever_deleted():
     plan = plan_start(found(record=a_record(stream_time_ms=0), changelog=Watermarks(0, 90)))
     assert way_of(plan) == WHOLE
     assert plan.stores["counts"].from_offset == 0
 
 
-def test_should_prefer_the_newest_copy_and_the_local_one_of_equals():
+def test_should_prefer_the_newest_copy_and_among_equals_the_local_one():
     standby = a_copy(99, changelog_offset=80, kind=SourceOfState.STANDBY)
     local = a_copy(98, changelog_offset=70)
     savepoint = a_copy(99, changelog_offset=80, kind=SourceOfState.SAVEPOINT)
@@ -417,15 +417,15 @@ def test_should_prefer_the_newest_copy_and_the_local_one_of_equals():
     assert (plan.stores["counts"].copy, plan.stores["counts"].from_offset) == (standby, 80)
 
 
-def test_should_not_take_a_store_from_before_a_rewind_for_level_though_its_offsets_are():
+def test_should_not_treat_a_store_from_before_a_rewind_as_up_to_date_even_when_its_offsets_match():
     copy = a_copy(100)
     before = dataclasses.replace(copy, checkpoint=dataclasses.replace(copy.checkpoint, batch=6))
     assert way_of(plan_start(found(record=a_record(), copies=(copy,)))) == READY
     assert way_of(plan_start(found(record=a_record(), copies=(before,)))) == TAIL
 
 
-def test_should_weigh_what_must_be_fetched_against_what_must_be_read():
-    """10 MB of savepoint and 10 offsets of tail, or 90 offsets of changelog."""
+def test_should_compare_the_cost_of_fetching_a_copy_with_that_of_reading_the_changelog():
+    """Compares 10 MB of savepoint plus 10 offsets of tail with 90 offsets of changelog."""
     savepoint = a_copy(99, changelog_offset=80, kind=SourceOfState.SAVEPOINT)
     savepoint = dataclasses.replace(savepoint, bytes_to_copy=10_000_000)
     evidence = found(record=a_record(), copies=(savepoint,))
@@ -436,15 +436,15 @@ def test_should_weigh_what_must_be_fetched_against_what_must_be_read():
 
 
 @pytest.mark.parametrize(("end", "refused"), [(89, True), (90, False)])
-def test_should_refuse_a_changelog_that_ends_before_where_it_has_been(end, refused):
-    """Made anew: reading all of it would build a store without what it held."""
+def test_should_refuse_a_changelog_that_ends_before_the_recorded_offset(end, refused):
+    """The topic was created again: reading all of it would build a store without the earlier keys."""
     record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 90}})
     plan = plan_start(found(record=record, changelog=Watermarks(0, end)))
     assert way_of(plan) == (Refuse if refused else WHOLE)
 
 
 @pytest.mark.parametrize(("store_retention", "changelog_retention"), [(None, None), (None, HOUR), (HOUR, None)])
-def test_should_refuse_a_changelog_without_its_beginning_where_nothing_expires_by_itself(
+def test_should_refuse_a_changelog_without_its_first_records_when_nothing_expires_in_its_store(
     store_retention, changelog_retention
 ):
     kept = {"store_retention_ms": store_retention, "changelog_retention_ms": changelog_retention}
@@ -456,7 +456,7 @@ def test_should_refuse_a_changelog_without_its_beginning_where_nothing_expires_b
     assert way_of(plan_start(found(record=a_record(), changelog=Watermarks(1, 90), is_source=True, **kept))) == WHOLE
 
 
-def test_should_process_the_sources_again_only_when_that_is_asked_for():
+def test_should_recompute_from_the_sources_only_when_asked_to():
     evidence = found(record=a_record(), source=SOURCE_500)
     assert way_of(plan_start(evidence)) == WHOLE
     candidate = plan_start(evidence, only=SourceOfState.SOURCE).stores["counts"]
@@ -481,7 +481,7 @@ def test_should_process_the_sources_again_only_when_that_is_asked_for():
         ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 0, True),)}, "rates is compacted"),
     ],
 )
-def test_should_refuse_to_process_sources_again_that_do_not_hold_everything(changed, reason):
+def test_should_refuse_to_recompute_from_sources_that_do_not_hold_everything(changed, reason):
     record = a_record()
     if "more" in changed:
         record = dataclasses.replace(record, sources={**record.sources, "rates": {2: (0, 100)}})
@@ -491,7 +491,7 @@ def test_should_refuse_to_process_sources_again_that_do_not_hold_everything(chan
 
 
 @pytest.mark.parametrize("only", [SourceOfState.CHANGELOG, SourceOfState.LOCAL, SourceOfState.SAVEPOINT])
-def test_should_go_the_way_that_was_asked_for_or_refuse(only):
+def test_should_use_the_requested_source_of_state_or_refuse(only):
     plan = plan_start(found(record=a_record(), copies=(a_copy(100),)), only=only)
     if only is SourceOfState.SAVEPOINT:
         assert isinstance(plan, Refuse)
@@ -500,18 +500,18 @@ def test_should_go_the_way_that_was_asked_for_or_refuse(only):
         assert plan.stores["counts"].kind is only
 
 
-def test_should_pass_over_a_copy_that_is_ahead_unless_it_is_the_local_store():
+def test_should_ignore_a_copy_that_is_ahead_unless_it_is_the_local_store():
     ahead = a_copy(101, kind=SourceOfState.SAVEPOINT)
     plan = plan_start(found(record=a_record(), copies=(ahead, a_copy(99))))
     assert way_of(plan) == TAIL
 
 
-def test_should_pass_over_a_copy_of_another_application():
+def test_should_ignore_a_copy_of_another_application():
     plan = plan_start(found(record=a_record(), copies=(a_copy(100, application_id="other"),)))
     assert way_of(plan) == WHOLE
 
 
-def test_should_refuse_values_of_another_layout_and_name_both():
+def test_should_refuse_values_of_another_layout_and_name_both_layouts():
     plan = plan_start(found(record=a_record(), copies=(a_copy(layout="3:pulses=sum<f8"),)))
     assert isinstance(plan, Refuse)
     assert "3:pulses=sum<f8" in plan.reason
@@ -558,8 +558,8 @@ def test_should_refuse_a_source_that_the_last_commit_did_not_know():
 
 
 @pytest.mark.parametrize("committed", [99, 100, None])
-def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_record(committed):
-    """The record is written before the offsets: a crash between the two must not refuse, and must not lose."""
+def test_should_continue_from_offsets_behind_the_commit_record_under_at_least_once(committed):
+    """The record is written before the offsets: a crash between the two must neither cause a refusal nor lose records."""
     metadata = OffsetMetadata(6, times(NOW - 5), "1")
     plan = plan_start(
         found(committed=committed, metadata=metadata, record=a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
@@ -572,10 +572,8 @@ def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_reco
 @pytest.mark.parametrize(
     ("ahead_ms", "retention_ms", "candidate"), [(0, 6 * HOUR, TAIL), (1, 6 * HOUR, WHOLE), (1, None, TAIL)]
 )
-def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_committed(
-    ahead_ms, retention_ms, candidate
-):
-    """After a rewind they are live once more, and the tail holds only what differs."""
+def test_should_ignore_a_copy_in_which_more_windows_have_expired_than_was_committed(ahead_ms, retention_ms, candidate):
+    """After a rewind such windows are live again, and the tail holds only what differs."""
     copy = a_copy(99, kind=SourceOfState.STANDBY)
     copy = dataclasses.replace(copy, checkpoint=dataclasses.replace(copy.checkpoint, stream_time_ms=NOW + ahead_ms))
     assert way_of(plan_start(found(record=a_record(), copies=(copy,), store_retention_ms=retention_ms))) == candidate
@@ -583,7 +581,7 @@ def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_com
 
 @pytest.mark.parametrize("copies", [(), (a_copy(99),), (a_copy(100),)], ids=["lost", "behind", "level"])
 @pytest.mark.parametrize("over", [-1, 0, 1])
-def test_should_refuse_a_changelog_that_lost_what_is_too_young_for_its_retention(copies, over):
+def test_should_refuse_a_changelog_that_lost_records_too_young_for_its_retention(copies, over):
     evidence = found(record=a_record(), copies=copies, changelog=Watermarks(40 + over, 90), young_offset=40)
     plan = plan_start(evidence)
     assert isinstance(plan, Refuse if over > 0 else Resume)

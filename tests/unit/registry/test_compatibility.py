@@ -1,4 +1,4 @@
-"""Every case of the table in `docs/upgrade.md`: what becomes of a store, what is refused, and with which remedy."""
+"""Every case of the table in `docs/upgrade.md`: what happens to a store, what is refused, and with which remedy."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def decided(case: Case) -> tuple[StoreChangeKind | str, str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.summary} {case.declared}")
-def test_should_decide(case):
+def test_should_decide_whether_state_can_be_carried_over(case):
     change_kind, summary = decided(case)
     assert change_kind == case.change_kind
     assert case.says in summary
@@ -209,7 +209,7 @@ FATES = {
 """By the page's words, the longer ones first."""
 
 
-def test_the_page_should_have_the_same_cases():
+def test_should_list_the_same_cases_on_the_page():
     rows = PAGE.read_text().split("| the new version | declared | the store |\n|---|---|---|\n")[1].split("\n\n")[0]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
     on_page = [
@@ -220,12 +220,12 @@ def test_the_page_should_have_the_same_cases():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.summary} {case.declared}")
-def test_only_what_keeps_the_same_should_start_without_an_upgrade(case):
+def test_should_start_without_an_upgrade_only_when_the_state_is_the_same(case):
     starts = case.summary in ("has the same store", STATELESS)
     assert described(case.new).keeps_the_same(described(case.old)) is starts
 
 
-def test_a_rescaled_application_should_get_no_more_sub_topologies():
+def test_should_refuse_more_sub_topologies_in_a_rescaled_application():
     old, new = described(COUNT), described(and_another(topic="other"))
     assert obstacles(old, new) == []
     (summary,) = obstacles(replace(old, routing=1), new)
@@ -244,7 +244,7 @@ def test_a_rescaled_application_should_get_no_more_sub_topologies():
         (2, "m.n=yes", "not JSON"),
     ],
 )
-def test_should_refuse_a_declaration_of_what_there_is_not(option, text, message):
+def test_should_refuse_a_declaration_about_an_unknown_store_or_field(option, text, message):
     given = [[], [], []]
     given[option] = [text]
     with pytest.raises(StartRefused, match=message):
@@ -256,7 +256,7 @@ def test_should_refuse_a_store_that_is_dropped_and_renamed():
         parse_declared(described(COUNT), described(counted(store="m")), ["n=m"], ["n"], [])
 
 
-def test_a_renamed_store_should_take_its_order_along():
+def test_should_rename_the_order_of_a_renamed_store_too():
     topology = Topology("app", version="2")
     topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
     old, new = described(WITH_TTL), described(topology)
@@ -268,7 +268,7 @@ def test_a_renamed_store_should_take_its_order_along():
 
 
 @pytest.mark.parametrize("topology", [COUNT, TWO, WINDOWED, TABLE, WITH_TTL], ids=lambda t: str(t.plan().stores[0]))
-def test_a_description_should_be_read_as_it_was_written(topology):
+def test_should_read_a_description_as_it_was_written(topology):
     written = described(topology)
     assert Description.from_bytes(written.to_bytes()) == written
     assert [s.name for s in written.skeleton().stores] == [s.name for s in topology.plan().stores]

@@ -1,4 +1,4 @@
-"""Contents that are written anew: names, copies of an earlier generation, and what a start makes of a description."""
+"""Rewritten stores: names of generations, copies of an earlier generation, and a start with a recorded description."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COUNTS = {"app-in": 2}
         (["app-nn-changelog", "app-n-changelog-x", "app-n-changelog-0", "other-app-n-changelog", "app.n-changelog"], None, 0),
     ],
 )  # fmt: skip
-def test_should_take_a_name_that_was_never_used(topics, recorded, expected):
+def test_should_choose_a_name_that_was_never_used(topics, recorded, expected):
     assert next_generation("app", "n", topics, recorded) == expected
 
 
-def test_should_name_generations():
+def test_should_name_the_generations_of_a_changelog():
     assert [changelog_topic("app", "n", number) for number in (0, 1)] == ["app-n-changelog", "app-n-changelog-1"]
     (spec,) = version_one("app").plan().stores
     signatures = [value_signature(dataclasses.replace(spec, generation=number), None) for number in (0, 1, 12)]
@@ -50,21 +50,21 @@ def evidence(copies, **store):
 
 
 @pytest.mark.parametrize("offset", [99, 100, 101])
-def test_a_start_should_pass_over_local_state_of_an_earlier_generation(offset):
-    """Its changelog offset, 60, counts another topic: that one ends at 30 says nothing."""
+def test_should_ignore_local_state_of_an_earlier_generation_at_a_start(offset):
+    """Its changelog offset, 60, belongs to another topic, so it does not matter that the current one ends at 30."""
     plan = plan_start(evidence((a_copy(offset, changelog_offset=60),)))
     assert isinstance(plan, Resume)
     assert plan.stores["counts"].copy is None
 
 
-def test_a_start_should_refuse_local_state_of_a_later_generation_or_another_layout():
+def test_should_refuse_local_state_of_a_later_generation_or_another_layout_at_a_start():
     for layout in ("generation 2/3:pulses=count<i8", "generation 1/3:pulses=sum<i8"):
         plan = plan_start(evidence((a_copy(layout=layout),)))
         assert isinstance(plan, Refuse)
         assert "holds values" in plan.reason
 
 
-def test_a_start_should_be_given_the_names_in_use():
+def test_should_use_the_current_topic_names_at_a_start():
     plan = version_one("app").plan()
     held = describe_state(plan, COUNTS)
     assert resolved(plan, None, COUNTS) == plan
@@ -78,13 +78,13 @@ def test_a_start_should_be_given_the_names_in_use():
 
 
 @pytest.mark.parametrize("now", [1, 3])
-def test_a_start_should_refuse_another_number_of_partitions(now):
+def test_should_refuse_another_number_of_partitions_at_a_start(now):
     plan = version_one("app").plan()
     with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale run NAME --tasks {now}`"):
         resolved(plan, describe_state(plan, COUNTS), {"app-in": now})
 
 
-def test_a_start_should_refuse_another_state_and_say_which():
+def test_should_refuse_another_state_at_a_start_and_name_it():
     held = describe_state(version_one("app").plan(), COUNTS)
     for topology, what in (
         (version("app", "2", "n", n="count(*)", most="max(v)"), "store n: its existing keys have no value for the new"),

@@ -1,4 +1,4 @@
-"""Plans with routers, and whose a stored key is."""
+"""Plans with routers, and the task to which a stored key belongs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rekeyed():
     return topology
 
 
-def test_a_router_should_send_each_source_on_and_the_rest_read_what_it_sends():
+def test_should_route_each_source_through_a_repartition_topic_that_the_rest_reads():
     plan = routed(version_one("app").plan(), 2)
     counting, router = plan.subtopologies
     assert counting.source_topics == ("app-source-app-in-2-repartition",)
@@ -39,7 +39,7 @@ def test_a_router_should_send_each_source_on_and_the_rest_read_what_it_sends():
     assert plan.routed == ("app-in",)
 
 
-def test_topics_between_sub_topologies_should_be_renamed_on_both_sides():
+def test_should_rename_topics_between_sub_topologies_on_both_sides():
     plan = routed(rekeyed().plan(), 1)
     assert [s.source_topics for s in plan.subtopologies] == [
         ("app-source-in-1-repartition",),
@@ -49,7 +49,7 @@ def test_topics_between_sub_topologies_should_be_renamed_on_both_sides():
     assert plan.subtopologies[0].sink_topics == ("app-by-page-1-repartition",)
 
 
-def test_a_skeleton_should_have_the_sources_of_the_routed_plan():
+def test_should_keep_the_sources_of_the_routed_plan_in_a_skeleton():
     for topology in (version_one("app"), rekeyed()):
         plan, counts = topology.plan(), {"in": 4, "app-in": 4}
         held = replace(describe_state(plan, counts), routing=3)
@@ -61,7 +61,7 @@ def test_a_skeleton_should_have_the_sources_of_the_routed_plan():
         assert describe_resolved(plan, held, counts, {}) == held
 
 
-def test_a_routed_topic_may_grow_and_not_shrink():
+def test_should_allow_a_routed_topic_to_grow_but_not_to_shrink():
     plan = version_one("app").plan()
     held = replace(describe_state(plan, {"app-in": 4}), routing=1)
     resolved(plan, held, {"app-in": 5})
@@ -79,12 +79,12 @@ def test_a_routed_topic_may_grow_and_not_shrink():
         (["app-other-1-repartition", "app-by-page-repartition", "other-source-in-1-repartition"], 0, 1),
     ],
 )
-def test_should_take_a_number_under_which_nothing_was_sent(existing, recorded, expected):
+def test_should_choose_a_number_under_which_nothing_was_sent(existing, recorded, expected):
     assert next_routing("app", ["app-by-page-repartition"], existing, recorded) == expected
 
 
 @pytest.mark.parametrize("name", ["_offset", "_partition", "_topic", "_timestamp"])
-def test_should_refuse_what_a_routed_record_does_not_know(name):
+def test_should_refuse_columns_that_a_routed_record_lacks(name):
     topology = Topology("app")
     stream = topology.stream("in", schema=SCHEMA, key="id").filter(f"{name} IS NOT NULL AND v > 3")
     stream.group_by_key().count(store="n")
@@ -92,7 +92,7 @@ def test_should_refuse_what_a_routed_record_does_not_know(name):
         require_routable(topology.plan())
 
 
-def test_should_take_names_that_only_look_so():
+def test_should_accept_names_that_only_resemble_such_columns():
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, my_offset BIGINT", key="id").filter(
         "my_offset > 3 AND _key <> ''"
@@ -101,7 +101,7 @@ def test_should_take_names_that_only_look_so():
     require_routable(topology.plan())
 
 
-def test_should_refuse_keys_that_do_not_say_whose_they_are():
+def test_should_refuse_keys_that_do_not_name_their_task():
     bounded = Topology("app")
     bounded.table("in", schema=SCHEMA, store=Materialized("n", max_entries=5))
     processed = Topology("app")

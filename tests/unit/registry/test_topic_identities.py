@@ -1,4 +1,4 @@
-"""Which topics an application knows by their ids, and what becomes of one that is another by now."""
+"""The topics that an application knows by their ids, and the reaction to one that was created again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ USES = topics_in_use(PLAN)
 KNOWN = {topic: f"id of {topic}" for topic in USES}
 
 
-def test_should_know_every_topic_that_is_read_or_written_and_what_for():
+def test_should_know_every_topic_that_is_read_or_written_and_its_use():
     assert USES == {
         "clicks": TopicUse.SOURCE, BETWEEN: TopicUse.REPARTITION, "app-commits": TopicUse.COMMITS,
         "app-users-changelog": TopicUse.CHANGELOG, "app-pages-changelog": TopicUse.CHANGELOG,
@@ -66,7 +66,7 @@ def test_should_know_a_topic_that_is_its_tables_changelog_as_a_source():
 
 @pytest.mark.parametrize("found_id", [None, "another"])
 @pytest.mark.parametrize("topic", list(USES))
-def test_should_tell_every_topic_that_is_gone_or_another(topic, found_id):
+def test_should_report_every_topic_that_was_deleted_or_created_again(topic, found_id):
     found = {name: known for name, known in KNOWN.items() if name != topic} | ({topic: found_id} if found_id else {})
     expected = LostTopic(topic, USES[topic], KNOWN[topic], found_id)
     assert changed_topics(USES, KNOWN, found) == [expected]
@@ -76,7 +76,7 @@ def test_should_tell_every_topic_that_is_gone_or_another(topic, found_id):
     assert expected.remedy
 
 
-def test_should_take_a_topic_whose_id_nobody_knew_for_new():
+def test_should_treat_a_topic_without_a_recorded_id_as_new():
     assert changed_topics(USES, {}, KNOWN) == []
     assert changed_topics({**USES, "more": TopicUse.SOURCE}, KNOWN, {**KNOWN, "more": "x"}) == []
 
@@ -93,7 +93,7 @@ def test_should_ask_only_for_topics_whose_loss_would_matter():
     assert Identities().lost(PLAN) == {}
 
 
-def test_should_say_each_remedy_once():
+def test_should_name_each_remedy_once():
     lost = [LostTopic(f"app-{name}-changelog", TopicUse.CHANGELOG, "a", None) for name in ("users", "pages")]
     said = format_lost("app", lost)
     assert "app-users-changelog was deleted" in said
@@ -116,5 +116,5 @@ def test_should_keep_the_ids_in_the_description():
         ("app-users-changelog-0", False), ("app-others-changelog-1", False), ("xapp-users-changelog-1", False),
     ],
 )  # fmt: skip
-def test_should_find_the_changelogs_that_only_a_change_can_have_made(topic, is_trace):
+def test_should_find_the_changelogs_that_only_a_change_can_have_created(topic, is_trace):
     assert later_generations(PLAN, [topic, "clicks"]) == ([topic] if is_trace else [])

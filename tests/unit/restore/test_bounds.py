@@ -1,4 +1,4 @@
-"""Which keys a changelog can be held to, and what a comparison comes to: each rule at its boundary."""
+"""The keys that a changelog must have, and the verdict of a comparison: each rule at its boundary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bounds(spec=WINDOWS, retention_ms=DAY, beginning=WHOLE):
     return bounds_of(spec, NOW, retention_ms, beginning, HOUR, NOW)
 
 
-def test_should_leave_out_nothing_but_what_has_expired_of_a_whole_changelog():
+def test_should_leave_out_only_expired_keys_when_the_changelog_is_whole():
     found = bounds()
     first = (NOW - 6 * HOUR) // SEGMENT
     assert (found.has_expired(first - 1), found.has_expired(first)) == (True, False)
@@ -39,7 +39,7 @@ def test_should_leave_out_nothing_but_what_has_expired_of_a_whole_changelog():
     assert bounds(KEYS).absence(0) is Absence.DIFFERENCE
 
 
-def test_should_hold_a_changelog_to_every_window_that_is_newer_than_its_beginning():
+def test_should_expect_every_window_newer_than_the_start_of_the_changelog():
     begun = NOW - 2 * HOUR
     found = bounds(beginning=Beginning(5, begun))
     # A record may be of a window that begins an hour after it.
@@ -48,7 +48,7 @@ def test_should_hold_a_changelog_to_every_window_that_is_newer_than_its_beginnin
     assert found.absence(newest + 1) is Absence.DIFFERENCE
 
 
-def test_should_tell_what_has_aged_from_what_somebody_deleted():
+def test_should_distinguish_records_deleted_by_retention_from_those_deleted_by_hand():
     found = bounds(retention_ms=7 * HOUR, beginning=Beginning(5, NOW))
     oldest = (NOW - 7 * HOUR + HOUR) // SEGMENT
     assert found.absence(oldest) is Absence.AGED
@@ -59,14 +59,14 @@ def test_should_tell_what_has_aged_from_what_somebody_deleted():
 @pytest.mark.parametrize(
     ("spec", "beginning"), [(KEYS, Beginning(5)), (KEYS, Beginning(5, NOW)), (WINDOWS, Beginning(5, None))]
 )
-def test_should_hold_a_changelog_to_nothing_where_any_key_may_have_been_deleted(spec, beginning):
+def test_should_expect_no_key_when_any_may_have_been_deleted(spec, beginning):
     assert bounds(spec, beginning=beginning).absence(NOW // SEGMENT) is Absence.DELETED
     assert not bounds(spec, beginning=beginning).is_whole
 
 
 @pytest.mark.parametrize(("after_ms", "is_whole"), [(-SEGMENT, True), (0, True), (SEGMENT, False)])
-def test_should_call_whole_what_has_lost_expired_windows_alone(after_ms, is_whole):
-    """The broker deletes the beginnings of all window changelogs in time: that alone takes no evidence away."""
+def test_should_treat_a_changelog_as_whole_when_it_lost_only_expired_windows(after_ms, is_whole):
+    """Over time the broker deletes the first records of every window changelog; that alone removes no evidence."""
     first_live_ms = (NOW - 6 * HOUR) // SEGMENT * SEGMENT
     begun = first_live_ms - HOUR - SEGMENT + after_ms
     assert bounds(beginning=Beginning(5, begun)).is_whole is is_whole
@@ -80,7 +80,7 @@ def test_should_call_whole_what_has_lost_expired_windows_alone(after_ms, is_whol
         ({"cleanup.policy": "delete", "retention.ms": "-1"}, None),
     ],
 )
-def test_should_read_what_a_topic_keeps(config, retention_ms):
+def test_should_read_the_retention_of_a_topic(config, retention_ms):
     found = Keeping.of("t", {**config, "min.compaction.lag.ms": "7"})
     assert (found.retention_ms, found.min_compaction_lag_ms) == (retention_ms, 7)
 
@@ -102,7 +102,7 @@ def test_should_never_say_ok_of_a_store_without_evidence(figures, verdict):
     assert figures.verdict is verdict
 
 
-def test_should_never_say_ok_where_not_one_key_was_compared():
+def test_should_never_say_ok_when_no_key_was_compared():
     empty, full = Figures(0, 0, 0, 0, is_whole=True), Figures(3, 1, 0, 0, is_whole=True)
     unknown, wrong = Figures(0, 2, 0, 2, is_whole=False), Figures(3, 0, 1, 0, is_whole=True)
     assert overall([]) is UNKNOWN

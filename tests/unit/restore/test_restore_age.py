@@ -1,4 +1,4 @@
-"""A changelog that is read for longer than its tombstones are kept: noticed before the store says that it is level."""
+"""A changelog whose reading takes longer than its tombstones are kept: noticed before the store counts as up to date."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_should_refuse_a_copy_whose_tail_took_longer_to_read_than_tombstones_are
 
 
 @pytest.mark.parametrize(("takes_ms", "is_level"), [(DAY_MS - 1, True), (DAY_MS, False)])
-def test_should_begin_again_where_the_whole_changelog_took_so_long(tmp_path, takes_ms, is_level):
+def test_should_begin_again_when_reading_the_whole_changelog_took_that_long(tmp_path, takes_ms, is_level):
     store = Bulk()
 
     def build():

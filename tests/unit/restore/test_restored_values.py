@@ -1,4 +1,4 @@
-"""A changelog's values are held to the store's layout before they count."""
+"""The values of a changelog are checked against the store's layout before they are used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def writes(value, *aggregates):
 
 
 @pytest.mark.parametrize("aggregates", [(COUNT,), (LAST,), (COUNT, LAST)], ids=["fixed", "variable", "both"])
-def test_should_take_what_the_store_keeps(aggregates):
+def test_should_accept_values_that_the_store_keeps(aggregates):
     (written,) = writes(value_of(*aggregates), *aggregates)
     assert written.values == [value_of(*aggregates), None]
 

@@ -1,4 +1,4 @@
-"""A checkpoint is the store as it stood, while the store goes on."""
+"""A RocksDB checkpoint has the contents of its time, while the store keeps changing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def store(tmp_path):
     opened.close()
 
 
-def test_should_open_with_the_contents_and_marker_of_its_moment_while_the_store_goes_on(store, tmp_path):
+def test_should_open_with_contents_and_checkpoint_of_its_time_while_the_store_changes(store, tmp_path):
     put(store, 1, {1: 4000, 2: 10})
     # The last batch is in the memtable and the write-ahead log alone.
     put(store, 2, {2: 20, 3: 5})
@@ -31,7 +31,7 @@ def test_should_open_with_the_contents_and_marker_of_its_moment_while_the_store_
     assert (store.checkpoint, store.segments()) == (a_checkpoint(4), [3, 4])
 
 
-def test_should_hold_the_same_files_as_the_store_and_not_copy_them(store, tmp_path):
+def test_should_link_the_files_of_the_store_and_not_copy_them(store, tmp_path):
     put(store, 1, {1: 4000})
     store.create_checkpoint(tmp_path / "links")
     tables = list((tmp_path / "links").glob("*.sst"))
@@ -39,7 +39,7 @@ def test_should_hold_the_same_files_as_the_store_and_not_copy_them(store, tmp_pa
     assert all(path.samefile(tmp_path / "counts" / path.name) for path in tables)
 
 
-def test_should_have_nothing_left_to_flush_once_a_flush_was_begun_and_is_over(store):
+def test_should_have_nothing_left_to_flush_after_a_background_flush(store):
     put(store, 1, {1: 4000, 2: 4000})
     assert not list(store.folder.glob("*.sst"))
     store.begin_flush()
@@ -48,7 +48,7 @@ def test_should_have_nothing_left_to_flush_once_a_flush_was_begun_and_is_over(st
     assert len(list(store.folder.glob("*.sst"))) == 3, "the marker's family and two segments"
 
 
-def test_should_say_that_a_checkpoint_cannot_be_made_where_something_lies(store, tmp_path):
+def test_should_report_that_a_checkpoint_cannot_be_made_over_an_existing_folder(store, tmp_path):
     put(store, 1, {1: 1})
     (tmp_path / "links").mkdir()
     with pytest.raises(SavepointFailed, match=r"counts cannot be checkpointed to .*links"):

@@ -1,4 +1,4 @@
-"""What can be wrong with a savepoint, and that each is said in one line and never opened."""
+"""Damaged savepoints: each fault is reported in one line, and no damaged store is opened."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ MANIFESTS = [
 
 @pytest.mark.parametrize("name", ["manifest.json", "0_0.json"])
 @pytest.mark.parametrize(("damage", "said"), MANIFESTS)
-def test_should_leave_a_savepoint_out_whose_manifest_is_no_good_and_take_the_one_before(
+def test_should_skip_a_savepoint_with_a_bad_manifest_and_use_the_previous_one(
     local, saved, stores, tmp_path, caplog, damage, said, name
 ):
     newer = new_savepoint_id(NOW_MS + 60_000)
@@ -134,7 +134,7 @@ def test_should_refuse_the_manifest_of_another_task(local, saved, tmp_path):
         local.task(saved, "0_0")
 
 
-def test_should_not_take_a_copy_for_damaged_for_which_there_is_no_room(local, saved, tmp_path, monkeypatch):
+def test_should_not_call_a_copy_damaged_when_the_disk_is_full(local, saved, tmp_path, monkeypatch):
     copies = SavepointCopies(local)
     (copy,) = copies.find([TASK])[TASK]["counts"]
     real = Path.open
@@ -172,7 +172,7 @@ def test_should_consider_no_savepoint_when_the_location_does_not_answer(local, s
     assert "Permission denied" in line
 
 
-def test_should_find_nothing_where_nothing_was_ever_saved(repository):
+def test_should_find_no_savepoint_when_none_was_ever_taken(repository):
     assert SavepointCopies(repository).find([TASK])[TASK] == {}
     assert repository.savepoints() == []
 

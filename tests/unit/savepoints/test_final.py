@@ -1,4 +1,4 @@
-"""The last savepoint of a stop: taken where it was asked for, one for all that stop together, and never waited for long."""
+"""The final savepoint of a stop: taken on request, shared by all instances that stop together, and bounded in time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bench(tmp_path, stores):
     return Bench(tmp_path, stores)
 
 
-def test_should_be_whole_when_the_only_instance_has_left(bench, caplog):
+def test_should_be_complete_when_the_only_instance_has_stopped(bench, caplog):
     caplog.set_level(logging.INFO)
     last = bench.last()
     asked = bench.ask()
@@ -61,7 +61,7 @@ def test_should_be_whole_when_the_only_instance_has_left(bench, caplog):
     assert re.search(rf"last savepoint: id={asked} tasks=0_0,0_1 whole=yes bytes=\d+ copied=\d+", caplog.text)
 
 
-def test_should_be_one_savepoint_of_all_that_leave_together(bench, caplog):
+def test_should_be_one_savepoint_of_all_instances_that_stop_together(bench, caplog):
     caplog.set_level(logging.INFO)
     both = [bench.last(0), bench.last(1)]
     assert bench.ask(0) == bench.ask(1)
@@ -81,12 +81,12 @@ def test_should_be_one_savepoint_of_all_that_leave_together(bench, caplog):
     assert again.manifest == left.manifest
 
 
-def test_should_take_none_that_nobody_asks_for(bench):
+def test_should_take_none_when_nobody_asks(bench):
     bench.last().take(bench.tasks)
     assert bench.repository.savepoints() == []
 
 
-def test_should_take_none_that_an_earlier_process_was_asked_for(bench):
+def test_should_ignore_a_request_to_an_earlier_process(bench):
     bench.ask()
     bench.last().take(bench.tasks)
     assert bench.repository.savepoints() == []
@@ -100,7 +100,7 @@ def test_should_take_none_when_it_is_given_no_time(bench):
 
 
 @pytest.mark.parametrize("location", ["no-such-protocol://x", "file:///proc/nowhere"])
-def test_should_say_that_a_location_is_of_no_use_and_go_on(bench, location, caplog):
+def test_should_report_an_unusable_location_and_continue(bench, location, caplog):
     last = bench.last()
     asked = bench.ask(location=location)
     last.take(bench.tasks)
@@ -111,7 +111,7 @@ def test_should_say_that_a_location_is_of_no_use_and_go_on(bench, location, capl
     assert not bench.links.joinpath("0").exists()
 
 
-def test_should_say_that_a_file_system_fails_in_its_own_way(bench, caplog, monkeypatch):
+def test_should_report_the_error_of_the_file_system(bench, caplog, monkeypatch):
     def fail(*_):
         raise RuntimeError("no key for this bucket")
 
@@ -122,7 +122,7 @@ def test_should_say_that_a_file_system_fails_in_its_own_way(bench, caplog, monke
     assert f"no last savepoint: id={asked}: no key for this bucket; the stop continues" in caplog.text
 
 
-def test_should_not_wait_longer_than_it_may_for_a_location_that_does_not_answer(bench, stuck, caplog):
+def test_should_not_wait_longer_than_allowed_for_a_location_that_does_not_answer(bench, stuck, caplog):
     last = bench.last(timeout_s=0.5)
     bench.ask()
     started = time.monotonic()
@@ -138,7 +138,7 @@ def test_should_not_wait_longer_than_it_may_for_a_location_that_does_not_answer(
 
 
 @pytest.mark.parametrize(("after_ms", "together"), [(29_999, True), (30_000, True), (30_001, False)])
-def test_should_take_stops_within_half_a_minute_for_one(bench, after_ms, together):
+def test_should_treat_stops_within_half_a_minute_as_one(bench, after_ms, together):
     first = bench.ask(0)
     assert begun_ms(first) == NOW_MS
     assert (bench.ask(1, NOW_MS + after_ms) == first) is together

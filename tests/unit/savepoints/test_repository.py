@@ -1,4 +1,4 @@
-"""Savepoints in a folder and on another file system: what is copied, when it counts, what goes."""
+"""Savepoints in a folder and on another file system: what is copied, when it is complete, what is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def an_id(hours_ago: float) -> str:
     return new_savepoint_id(NOW_MS - round(hours_ago * HOUR_MS))
 
 
-def test_should_give_back_what_was_saved(repository, stores, tmp_path):
+def test_should_return_what_was_saved(repository, stores, tmp_path):
     saved = an_id(0)
     save(repository, stores, tmp_path / "links", saved)
     copies = SavepointCopies(SavepointRepository(repository.location, APP))
@@ -64,12 +64,12 @@ def test_should_copy_only_what_is_new(repository, stores, tmp_path):
     assert tables, "the other task's tables are those of the first savepoint"
 
 
-def test_should_leave_no_link_behind(repository, stores, tmp_path):
+def test_should_leave_no_link(repository, stores, tmp_path):
     save(repository, stores, tmp_path / "links", an_id(0))
     assert list((tmp_path / "links").rglob("*")) == []
 
 
-def test_should_not_count_before_every_task_is_there(repository, stores, tmp_path):
+def test_should_be_incomplete_until_every_task_is_saved(repository, stores, tmp_path):
     saved = an_id(0)
     with pytest.raises(SavepointFailed, match="lacks task 0_2, 1_0"):
         _save_but_expect(repository, stores, tmp_path, saved, [*stores, TaskId(0, 2), TaskId(1, 0)])
@@ -85,7 +85,7 @@ def _save_but_expect(repository, stores, tmp_path, saved, tasks):
     repository.complete(saved, "1", 5, tasks)
 
 
-def test_should_not_count_when_a_file_went_away_while_it_was_written(local, stores, tmp_path):
+def test_should_be_incomplete_when_a_file_vanished_during_the_upload(local, stores, tmp_path):
     saved = an_id(0)
     folder = tmp_path / "links" / saved
     linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
@@ -98,7 +98,7 @@ def test_should_not_count_when_a_file_went_away_while_it_was_written(local, stor
 
 
 @pytest.mark.parametrize("stopped_at", [0, 1, 2, 5])
-def test_should_leave_nothing_that_counts_when_it_is_stopped_in_the_middle(local, stores, tmp_path, stopped_at):
+def test_should_leave_no_complete_savepoint_when_stopped_during_the_upload(local, stores, tmp_path, stopped_at):
     calls = []
 
     def stop():
@@ -116,7 +116,7 @@ def test_should_leave_nothing_that_counts_when_it_is_stopped_in_the_middle(local
     assert not list((tmp_path / "savepoints" / APP).glob("unfinished/*"))
 
 
-def test_should_leave_nothing_half_when_the_disk_is_full(local, stores, tmp_path, monkeypatch):
+def test_should_leave_no_partial_file_when_the_disk_is_full(local, stores, tmp_path, monkeypatch):
     folder = tmp_path / "links" / "x"
     linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
 
@@ -170,7 +170,7 @@ def test_should_read_manifests_back(repository, stores, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../counts", "a/b", "..", "", "/etc/passwd"])
-def test_should_not_take_a_name_that_leads_out_of_the_folder(local, stores, tmp_path, name):
+def test_should_refuse_a_name_that_leads_out_of_the_folder(local, stores, tmp_path, name):
     saved = an_id(0)
     save(local, stores, tmp_path / "links", saved)
     manifest = local.task(saved, "0_0")
@@ -206,7 +206,7 @@ def test_should_expire_by_count_and_age(savepoints, keep, max_age_h, left_h, why
     assert left == left_h, why
 
 
-def test_should_take_files_away_that_only_expired_savepoints_name(repository, stores, tmp_path):
+def test_should_delete_files_that_only_expired_savepoints_name(repository, stores, tmp_path):
     old, new = an_id(2), an_id(1)
     save(repository, stores, tmp_path / "links", old)
     put(stores[TASKS[0]], 9, {5: 3})
@@ -237,7 +237,7 @@ def test_should_keep_all_files_while_another_savepoint_is_being_written(reposito
 
 
 @pytest.mark.parametrize("is_writing", [True, False])
-def test_should_take_away_what_a_killed_writer_left_unless_one_is_writing(local, stores, tmp_path, is_writing):
+def test_should_delete_what_a_killed_writer_left_unless_another_is_writing(local, stores, tmp_path, is_writing):
     save(local, stores, tmp_path / "links", an_id(3))
     left = tmp_path / "savepoints" / APP / "unfinished" / "half"
     left.write_bytes(b"half")

@@ -54,7 +54,7 @@ def test_should_list_for_people_and_for_programs(repository, saved):
     assert all(savepoint_id[:15] in shown.output for savepoint_id in saved)
 
 
-def test_should_say_that_there_is_none(repository):
+def test_should_report_that_there_is_no_savepoint(repository):
     assert "no savepoints of patient-monitoring" in run("list", NAME).output
     with pytest.raises(SavepointFailed, match="no complete savepoint of patient-monitoring"):
         raise run("verify", NAME).exception
@@ -73,7 +73,7 @@ def test_should_verify_the_newest_and_end_with_one_when_it_is_damaged(repository
 
 
 @pytest.mark.parametrize("name", ["nothing-of-that-name", "20200101T000000-abcdef", "../savepoints"])
-def test_should_name_a_savepoint_that_is_not_there(saved, name):
+def test_should_name_a_savepoint_that_does_not_exist(saved, name):
     with pytest.raises(CopyUnusable, match=r"manifest\.json: it is missing"):
         raise run("verify", NAME, name).exception
 
@@ -82,7 +82,7 @@ def test_should_name_a_savepoint_that_is_not_there(saved, name):
     ("arguments", "left"),
     [(("--keep", "1"), 1), (("--keep", "2"), 2), ((), 2), (("--max-age", "90m"), 1), (("--keep", "0"), 0)],
 )
-def test_should_expire_what_it_is_told(repository, saved, arguments, left):
+def test_should_expire_by_the_given_limits(repository, saved, arguments, left):
     assert f"removed {2 - left} savepoints" in run("expire", NAME, *arguments).output
     assert [savepoint.savepoint_id for savepoint in repository.savepoints()] == saved[::-1][:left]
 

@@ -1,4 +1,4 @@
-"""The taker inside an instance, and the command that asks it: who failed is said, and no link stays."""
+"""Savepoints of running instances, and the command that requests them: failures are named, and no link is left."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_should_do_nothing_without_a_request(bench):
     assert bench.answer() is None
 
 
-def test_should_take_what_it_is_asked_for_and_say_so(bench):
+def test_should_take_the_requested_savepoint_and_answer(bench):
     bench.ask("20270101T000000-aaaaaa")
     answer = bench.run_until(Saving.DONE)
     assert (answer.savepoint_id, answer.tasks, answer.error) == ("20270101T000000-aaaaaa", ("0_0", "0_1"), None)
@@ -108,7 +108,7 @@ def test_should_leave_a_second_request_until_the_first_is_copied(bench, stuck):
 
 
 @pytest.mark.parametrize("location", ["no-such-protocol://x", "file:///proc/nowhere"])
-def test_should_answer_that_a_location_is_of_no_use_and_go_on(bench, location):
+def test_should_answer_that_a_location_is_unusable_and_continue(bench, location):
     bench.ask("20270101T000000-aaaaaa", location)
     answer = bench.run_until(Saving.FAILED)
     assert location in answer.error
@@ -118,7 +118,7 @@ def test_should_answer_that_a_location_is_of_no_use_and_go_on(bench, location):
     assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
 
 
-def test_should_answer_that_a_store_cannot_be_checkpointed_and_go_on(bench):
+def test_should_answer_that_a_store_cannot_be_checkpointed_and_continue(bench):
     (bench.folder / LINKS_FOLDER / "20270101T000000-aaaaaa" / "0_1" / "counts").mkdir(parents=True)
     bench.ask("20270101T000000-aaaaaa")
     answer = bench.run_until(Saving.FAILED)
@@ -126,7 +126,7 @@ def test_should_answer_that_a_store_cannot_be_checkpointed_and_go_on(bench):
     assert bench.links() == []
 
 
-def test_should_leave_no_link_when_the_instance_stops_in_the_middle(bench, stuck):
+def test_should_leave_no_link_when_the_instance_stops_during_a_savepoint(bench, stuck):
     bench.ask("20270101T000000-aaaaaa")
     bench.run_until(Saving.COPYING)
     assert bench.links()
@@ -149,7 +149,7 @@ def test_should_remove_what_a_killed_instance_left(bench):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '"x"'])
-def test_should_take_away_a_request_that_says_nothing(bench, text):
+def test_should_remove_an_empty_request(bench, text):
     bench.request_path.write_text(text)
     bench.taker.run(bench.tasks)
     assert not bench.request_path.exists()
@@ -172,7 +172,7 @@ def in_background(command):
 
 
 @pytest.mark.parametrize("ended", ["gone", "stopped", "another process"])
-def test_should_say_which_instance_ended_in_the_middle(bench, ended):
+def test_should_name_the_instance_that_ended_during_the_savepoint(bench, ended):
     thread, failures = in_background(bench.command())
     assert wait_until(bench.request_path.exists, 20)
     if ended == "gone":
@@ -187,7 +187,7 @@ def test_should_say_which_instance_ended_in_the_middle(bench, ended):
     assert not bench.request_path.exists(), "a later process must not take it"
 
 
-def test_should_say_which_instance_failed_and_why(bench):
+def test_should_name_the_instance_that_failed_and_its_reason(bench):
     thread, failures = in_background(bench.command())
     assert wait_until(bench.request_path.exists, 20)
     asked = json.loads(bench.request_path.read_text())["id"]
@@ -196,7 +196,7 @@ def test_should_say_which_instance_failed_and_why(bench):
     assert failures == [f"instance 0 of {APP}: no room"]
 
 
-def test_should_refuse_while_an_instance_still_copies_or_another_command_is_at_work(bench):
+def test_should_refuse_while_an_instance_still_copies_or_another_command_runs(bench):
     bench.run_file.update({"savepoint": Answer("20270101T000000-aaaaaa", Saving.COPYING).to_dict()}, now=True)
     with pytest.raises(SavepointFailed, match="instance 0 of app is still copying savepoint 20270101T000000-aaaaaa"):
         bench.command().take()
@@ -206,7 +206,7 @@ def test_should_refuse_while_an_instance_still_copies_or_another_command_is_at_w
     lock.release()
 
 
-def test_should_know_live_instances_of_this_application_alone(bench):
+def test_should_find_live_instances_of_this_application_only(bench):
     ours = {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "state": "RUNNING"}
     folder = bench.settings.var_dir / "instances"
     for name, content in {
@@ -235,7 +235,7 @@ def stopped_command(tmp_path, folders):
     return SavepointCommand(PLAN, settings, TASKS, lambda copied: None, lambda: 1_800_000_000_000)
 
 
-def test_should_take_the_furthest_store_of_each_task_where_nothing_runs(folders, tmp_path):
+def test_should_save_the_most_advanced_store_of_each_task_when_no_instance_runs(folders, tmp_path):
     (folders / ".restores" / APP).mkdir(parents=True)
     command = stopped_command(tmp_path, folders)
     taken = command.take()
@@ -247,7 +247,7 @@ def test_should_take_the_furthest_store_of_each_task_where_nothing_runs(folders,
     FolderLock(folders / "0" / APP).release()
 
 
-def test_should_leave_a_folder_out_that_something_else_holds_and_say_so(folders, tmp_path, caplog):
+def test_should_leave_out_a_folder_that_another_process_holds_and_say_so(folders, tmp_path, caplog):
     held = FolderLock(folders / "standby-0" / APP)
     with caplog.at_level(logging.WARNING):
         taken = stopped_command(tmp_path, folders).take()
@@ -266,7 +266,7 @@ def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path,
     assert "task 0_1 is left out: store counts is missing here or cannot be read" in caplog.text
 
 
-def test_should_say_that_there_is_nothing_to_take(tmp_path):
+def test_should_report_that_there_is_nothing_to_save(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SavepointFailed, match=r"no instance of app is running, and no store in .*empty could be read"):
         stopped_command(tmp_path, tmp_path / "empty").take()

@@ -1,4 +1,4 @@
-"""With the printed ACLs an application runs; with any one of them taken away it says at once which is lacking."""
+"""An application runs with the printed ACLs, and names the missing one when any of them is removed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def rejoined() -> Topology:
     return topology
 
 
-def test_a_repartition_topic_should_be_written_read_and_purged() -> None:
+def test_should_allow_writing_reading_and_purging_a_repartition_topic() -> None:
     found = {(acl.name, acl.operation) for acl in least_acls(rejoined().plan(), 1)}
     (topic,) = rejoined().plan().repartition_topics
     assert {o for name, o in found if name == topic} == {"Create", "DescribeConfigs", "Read", "Write", "Delete"}
 
 
-def test_each_instance_should_have_its_own_transactional_id() -> None:
+def test_should_list_a_transactional_id_for_each_instance() -> None:
     names = [acl.name for acl in least_acls(counting("app").plan(), 3) if acl.resource == "transactional-id"]
     assert names == ["app-0", "app-1", "app-2"]
 
 
-def test_the_command_should_print_calls_or_json() -> None:
+def test_should_print_commands_or_json() -> None:
     cli, name = build(["acls"]), "patient_monitoring"
     said = CliRunner().invoke(cli, ["acls", name, "--principal", "User:ward 7", "--instances", "2"])
     assert said.exit_code == 0
@@ -42,6 +42,6 @@ def test_the_command_should_print_calls_or_json() -> None:
     )
 
 
-def test_the_command_should_refuse_what_is_no_principal() -> None:
+def test_should_refuse_an_invalid_principal() -> None:
     said = CliRunner().invoke(build(["acls"]), ["acls", "patient_monitoring", "--principal", "streams"])
     assert "write it as User:streams" in str(said.exception)

@@ -1,4 +1,4 @@
-"""With the ACLs of `tidemark acls --operator` each command works on a stopped application; without one of them it names it.
+"""Commands work on a stopped application with the ACLs of `tidemark acls --operator`, and name one that is missing.
 
 A super user runs the application's instances and writes its input, so only the commands need these ACLs.
 """
@@ -21,7 +21,7 @@ def names_of(topics: OperatorTopics, *commands: Command) -> set[tuple[str, str]]
     return {(acl.name, acl.operation) for acl in operator_acls(topics, commands)}
 
 
-def test_each_right_should_be_printed_once_and_those_that_follow_from_others_not_at_all() -> None:
+def test_should_print_each_permission_once_and_omit_implied_ones() -> None:
     found = operator_acls(operator_topics(version_one("app").plan(), None, (), 2), Command)
     assert len({(acl.resource, acl.name, acl.operation) for acl in found}) == len(found)
     of_commits = {acl.operation for acl in found if acl.name == "app-commits"}
@@ -31,14 +31,14 @@ def test_each_right_should_be_printed_once_and_those_that_follow_from_others_not
     assert ids == ["app-0", "app-1", "app-dlq-replay"]
 
 
-def test_what_only_reads_should_need_no_right_to_write() -> None:
+def test_should_need_no_write_permission_for_commands_that_only_read() -> None:
     topics = operator_topics(version_one("app").plan(), None, (), 1)
     reading = (Command.RESTORE, Command.FROM_SOURCE, Command.SHOW_SETTINGS, Command.LIST_LETTERS)
     found = {operation for _, operation in names_of(topics, *reading)}
     assert found == {"Read", "Describe", "DescribeConfigs"}
 
 
-def test_should_name_what_the_next_change_makes() -> None:
+def test_should_list_the_topics_that_the_next_change_creates() -> None:
     plan = version_one("app").plan()
     fresh = operator_topics(plan, None, (), 1)
     assert fresh.used.changelogs == {"app-n-changelog"}
@@ -53,7 +53,7 @@ def test_should_name_what_the_next_change_makes() -> None:
     assert topics.rescaled.repartitions == {"app-source-app-in-2-repartition"}
 
 
-def test_an_upgrade_should_read_what_the_old_version_kept_and_make_what_the_new_one_keeps() -> None:
+def test_should_let_an_upgrade_read_old_changelogs_and_create_new_ones() -> None:
     old = describe_state(version_one("app").plan(), {"app-in": 2})
     topics = operator_topics(version_two("app").plan(), old, ["app-n-changelog"], 1)
     assert topics.used.changelogs == {"app-n-changelog"}
@@ -63,7 +63,7 @@ def test_an_upgrade_should_read_what_the_old_version_kept_and_make_what_the_new_
     assert {("app-n-changelog", "Read"), ("app-total-changelog", "Create"), ("app-in", "Read")} <= found
 
 
-def test_the_command_should_print_the_operators_rights_and_not_mix_them_with_others() -> None:
+def test_should_print_the_operators_permissions_separately_from_others() -> None:
     ask = ["acls", "patient_monitoring", "--principal", "User:oncall", "--operator"]
     said = CliRunner().invoke(build(["acls"]), ask)
     assert said.exit_code == 0

@@ -50,7 +50,7 @@ def test_should_refuse_an_unknown_name_in_the_file_with_the_nearest(name: str, n
         Settings.load()
 
 
-def test_should_refuse_a_table_that_no_setting_is(toml: Path) -> None:
+def test_should_refuse_a_table_that_is_not_a_setting(toml: Path) -> None:
     toml.write_text("[tidemark]\nrto_s = 5\n")
     with pytest.raises(InvalidSettings, match="`tidemark` in"):
         Settings.load()
@@ -73,7 +73,7 @@ def test_should_refuse_a_secret_in_the_file_without_showing_it(text: str, name: 
     assert "s3cret" not in str(refused.value)
 
 
-def test_should_take_from_the_file_what_is_no_secret(toml: Path) -> None:
+def test_should_read_settings_from_the_file_unless_they_are_secret(toml: Path) -> None:
     toml.write_text(
         'facts_url = "postgresql://me@db/facts"\n[spark_extra_conf]\n"spark.executor.memory" = "2g"\n'
         '"spark.ui.enabled" = "false"\n'
@@ -83,7 +83,7 @@ def test_should_take_from_the_file_what_is_no_secret(toml: Path) -> None:
     assert read.spark_extra_conf == {"spark.executor.memory": "2g", "spark.ui.enabled": "false"}
 
 
-def test_should_refuse_a_file_that_is_no_toml(toml: Path) -> None:
+def test_should_refuse_a_file_that_is_not_toml(toml: Path) -> None:
     toml.write_text("rto_s: 5\n")
     with pytest.raises(InvalidSettings, match=f"failed to read the settings in {toml}.*correct the file"):
         Settings.load()
@@ -95,8 +95,8 @@ def test_should_refuse_a_named_file_that_is_missing(tmp_path: Path, monkeypatch:
         Settings.load()
 
 
-def test_every_variable_that_the_code_names_should_be_known() -> None:
-    """A name that is read somewhere and refused by the settings would be of no use."""
+def test_should_know_every_variable_that_the_code_names() -> None:
+    """A variable that the code reads but the settings refuse could never be set."""
     known = {f"TIDEMARK_{name.upper()}" for name in Settings.model_fields} | set(NOT_SETTINGS)
     places = [
         path
@@ -110,10 +110,10 @@ def test_every_variable_that_the_code_names_should_be_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["sasl.password", "sasl.oauthbearer.client.secret", "ssl.keystore.key.PrivateKey"])
-def test_should_know_a_secret_by_its_name(name: str) -> None:
+def test_should_recognise_a_secret_by_its_name(name: str) -> None:
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["sasl.username", "sasl.oauthbearer.token.endpoint.url", "client.id", "spark.ui.port"])
-def test_should_take_other_names_for_no_secret(name: str) -> None:
+def test_should_not_treat_other_names_as_secret(name: str) -> None:
     assert not is_secret_name(name)

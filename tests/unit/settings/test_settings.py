@@ -30,18 +30,18 @@ def test_should_name_a_setting_that_cannot_be_used(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [n for n, field in Settings.model_fields.items() if field.annotation in (int, float)])
-def test_should_refuse_a_number_that_nothing_can_come_of(name):
+def test_should_refuse_an_unusable_number(name):
     with pytest.raises(InvalidSettings, match=f"setting {name}: Input should be greater than"):
         Settings.load(**{name: -2})
 
 
 @pytest.mark.parametrize("share", [0, 1.5])
-def test_should_refuse_a_share_that_is_none(share):
+def test_should_refuse_a_share_outside_its_range(share):
     with pytest.raises(InvalidSettings, match="setting audit_time_share: Input should be"):
         Settings.load(audit_time_share=share)
 
 
-def test_should_come_back_the_same_from_the_environment_of_another_process(monkeypatch):
+def test_should_be_the_same_when_read_from_the_environment_of_another_process(monkeypatch):
     settings = Settings.load(
         sasl_password="s3cret",
         facts_url="postgresql://me:s3cret@db/facts",

@@ -1,4 +1,4 @@
-"""Whether a copy may go on from its marker: every reason at its boundary."""
+"""Whether a copy may continue from its checkpoint: every reason at its boundary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=
         {"checkpoint": replace(CHECKPOINT, topology_version="2")},
     ],
 )
-def test_should_go_on_where_nothing_can_have_been_missed(going_on):
+def test_should_continue_when_no_record_can_have_been_missed(going_on):
     assert reason(**going_on) is None
 
 
@@ -58,14 +58,12 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
         ({"checkpoint": replace(CHECKPOINT, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
     ],
 )
-def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):
+def test_should_rebuild_when_a_record_may_have_been_missed_and_say_why(found, why):
     assert why in reason(**found)
 
 
 @pytest.mark.parametrize(("asleep_ms", "continues_from"), [(24 * HOUR - 1, True), (24 * HOUR, False)])
-def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_it_read(
-    tmp_path, asleep_ms, continues_from
-):
+def test_should_rebuild_when_reading_paused_longer_than_tombstones_are_kept(tmp_path, asleep_ms, continues_from):
     now = [NOW]
     store = FollowedStore(
         TaskId(0, 3),

@@ -1,4 +1,4 @@
-"""A full disk spoils no state: a store that cannot be opened, or a copy that cannot be fetched, for want of room is whole."""
+"""A full disk damages no state: a store that cannot be opened, or a copy that cannot be fetched, stays intact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small(tmp_path):
         yield tmp_path / "disk"
 
 
-def test_should_not_take_a_store_for_corrupt_that_has_no_room_to_be_opened(small):
+def test_should_not_call_a_store_corrupt_when_the_disk_is_too_full_to_open_it(small):
     topology = Topology("app")
     topology.stream("in", schema="id STRING").group_by_key().count(name="n", store="n").to("out")
     spec = topology.plan().stores[0]
@@ -51,7 +51,7 @@ def test_should_not_take_a_store_for_corrupt_that_has_no_room_to_be_opened(small
     again.close()
 
 
-def test_should_say_that_there_is_no_room_for_a_lock_and_leave_none_behind(small):
+def test_should_report_a_full_disk_for_a_lock_and_leave_no_lock(small):
     with FolderLock(small / "0"):
         pass
     (small / "0" / LOCK_FILE).unlink()
@@ -67,7 +67,7 @@ def test_should_say_that_there_is_no_room_for_a_lock_and_leave_none_behind(small
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
-def test_should_end_an_instance_whose_disk_is_full_so_that_it_is_launched_again(monkeypatch, capsys, code):
+def test_should_end_an_instance_with_exit_code_retry_when_its_disk_is_full(monkeypatch, capsys, code):
     def fails(*_):
         raise OSError(code, os.strerror(code), "/state/0/.checkpoint")
 
@@ -80,7 +80,7 @@ def test_should_end_an_instance_whose_disk_is_full_so_that_it_is_launched_again(
     assert "/state/0/.checkpoint cannot be written" in capsys.readouterr().err
 
 
-def test_should_not_take_a_savepoint_for_unusable_that_there_is_no_room_for(small, tmp_path):
+def test_should_not_call_a_savepoint_unusable_when_the_disk_is_full(small, tmp_path):
     content = b"x" * 100_000
     saved = SavedFile("000001.sst", len(content), hashlib.sha256(content).hexdigest())
     repository = SavepointRepository(str(tmp_path / "savepoints"), "app")

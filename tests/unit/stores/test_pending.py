@@ -1,4 +1,4 @@
-"""What a batch sees of a store while it changes it, against a dictionary."""
+"""The view of a batch on a store that it is changing, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def a_store(held: dict[bytes, bytes]) -> MemoryStore:
 
 
 @given(st.dictionaries(KEYS, st.binary(max_size=2)), PUTS, KEYS, st.none() | KEYS)
-def test_should_read_like_a_dictionary_after_every_put(held, puts, start, end):
+def test_should_read_the_same_as_a_dictionary_after_every_put(held, puts, start, end):
     store = a_store(held)
     pending, model = PendingStore(store), dict(held)
     for put in puts:

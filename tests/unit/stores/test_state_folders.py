@@ -54,7 +54,7 @@ def test_should_take_a_folder_whose_holder_was_killed(held_elsewhere):
     FolderLock(folder).release()
 
 
-def test_should_lay_tasks_out_by_instance_application_and_task(tmp_path):
+def test_should_arrange_folders_by_instance_application_and_task(tmp_path):
     instance = InstanceDirectory(tmp_path, "app", 1)
     task = instance.open_task(TASK)
     assert task.folder == tmp_path / "1" / "app" / "0_3"
@@ -88,7 +88,7 @@ def test_should_take_a_dead_peers_task_over_by_renaming_it(tmp_path):
     assert not (tmp_path / "0" / "app" / "0_3").exists()
 
 
-def test_should_leave_a_live_peers_task_alone(tmp_path):
+def test_should_not_take_over_a_live_peers_task(tmp_path):
     peer = _with_state(tmp_path, 0)
     heir = InstanceDirectory(tmp_path, "app", 1)
     task = heir.open_task(TASK)
@@ -103,7 +103,7 @@ def test_should_say_which_folder_cannot_be_written(tmp_path):
         FolderLock(tmp_path / "file" / "state")
 
 
-def test_should_write_a_checkpoint_that_can_be_read_by_people_and_by_itself(tmp_path):
+def test_should_write_a_checkpoint_that_people_and_the_code_can_read(tmp_path):
     offsets = {TopicPartition("app-counts-changelog", 3): 42, TopicPartition("app-a-changelog", 3): 7}
     write_checkpoint(tmp_path / ".checkpoint", offsets)
     assert (tmp_path / ".checkpoint").read_text() == "0\n2\napp-a-changelog 3 7\napp-counts-changelog 3 42\n"
@@ -112,14 +112,14 @@ def test_should_write_a_checkpoint_that_can_be_read_by_people_and_by_itself(tmp_
 
 
 @pytest.mark.parametrize("text", ["", "0\n2\na 3 7\n", "1\n1\na 3 7\n", "0\n1\na 3\n", "0\n1\na 3 x\n"])
-def test_should_refuse_a_checkpoint_that_does_not_add_up(tmp_path, text):
+def test_should_refuse_an_inconsistent_checkpoint(tmp_path, text):
     (tmp_path / ".checkpoint").write_text(text)
     with pytest.raises(TaskCorrupted, match=r"\.checkpoint"):
         read_checkpoint(tmp_path / ".checkpoint")
 
 
-def test_should_take_all_of_a_dead_peers_tasks_over_when_they_are_opened_side_by_side(tmp_path):
-    """A lock on the peer that another thread of the same instance holds does not mean that the peer lives."""
+def test_should_take_over_all_tasks_of_a_dead_peer_when_they_are_opened_in_parallel(tmp_path):
+    """A lock on the peer's folder that another thread of this instance holds does not mean that the peer is alive."""
     tasks = [TaskId(0, number) for number in range(40)]
     for task in tasks:
         (tmp_path / "1" / "app" / str(task) / "rocksdb").mkdir(parents=True)

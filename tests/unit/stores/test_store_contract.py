@@ -1,4 +1,4 @@
-"""One suite for every store; the in-memory one and the example of a custom one are held to RocksDB, the real thing."""
+"""One suite for every store: the in-memory store and the example of a custom store behave like RocksDB."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def store(request, tmp_path):
     opened.close()
 
 
-def test_should_have_no_marker_and_no_segment_when_new(store):
+def test_should_have_no_checkpoint_and_no_segment_when_new(store):
     assert store.checkpoint is None
     assert store.segments() == []
     assert store.get_many(3, [b"a"]) == [None]
 
 
-def test_should_give_back_values_in_the_order_asked(store):
+def test_should_return_values_in_the_requested_order(store):
     store.put_many([Writes(3, [b"a", b"b"], [b"1", b"2"])], a_checkpoint(), None)
     assert store.get_many(3, [b"b", b"x", b"a"]) == [b"2", None, b"1"]
     assert store.get_many(4, [b"a"]) == [None]
@@ -69,17 +69,17 @@ def test_should_not_write_into_an_expired_segment(store):
 
 
 @pytest.mark.parametrize(("start", "end", "found"), [(b"", None, "abc"), (b"b", None, "bc"), (b"a", b"c", "ab")])
-def test_should_give_a_range_of_keys_without_its_end(store, start, end, found):
+def test_should_return_a_range_of_keys_without_its_end(store, start, end, found):
     store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"]), Writes(1, [b"b"], [b"4"])], a_checkpoint(), None)
     assert b"".join(key for key, _ in store.range(0, start, end)).decode() == found
 
 
-def test_should_close_twice(store):
+def test_should_allow_closing_twice(store):
     store.close()
 
 
 @pytest.mark.parametrize("name", ["rocksdb", "custom"])
-def test_should_find_everything_again_after_closing(tmp_path, name):
+def test_should_find_everything_again_when_reopened(tmp_path, name):
     first = MAKE[name](tmp_path)
     first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_checkpoint(), None)
     first.close()
@@ -88,7 +88,7 @@ def test_should_find_everything_again_after_closing(tmp_path, name):
     again.close()
 
 
-def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
+def test_should_have_no_checkpoint_until_a_bulk_load_is_finished(tmp_path):
     first = rocks(tmp_path)
     first.load_many([Writes(3, [b"a"], [b"1"])])
     first.close()
@@ -99,7 +99,7 @@ def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
     assert rocks(tmp_path).checkpoint == a_checkpoint()
 
 
-def test_should_find_what_a_store_for_loading_was_given(tmp_path):
+def test_should_find_what_was_bulk_loaded(tmp_path):
     loading = RocksStore(tmp_path / "store", write_buffer_bytes=1 << 20, bulk=True)
     loading.load_many([Writes(3, [b"a", b"b"], [b"1", b"2"]), Writes(4, [b"a"], [b"3"])])
     # The last word about a key counts, a tombstone too, whatever of it has gone to files by then.
@@ -112,7 +112,7 @@ def test_should_find_what_a_store_for_loading_was_given(tmp_path):
     assert list(again.items(4)) == [(b"a", b"3")]
 
 
-def test_should_say_which_folder_is_damaged(tmp_path):
+def test_should_name_the_damaged_folder(tmp_path):
     rocks(tmp_path).close()
     (tmp_path / "store" / "CURRENT").write_text("MANIFEST-nowhere\n")
     with pytest.raises(TaskCorrupted, match="store"):

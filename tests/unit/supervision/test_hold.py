@@ -1,4 +1,4 @@
-"""The hold of a command of the terminal: taken for as long as it works, told apart from one whose process is gone."""
+"""The hold of a command line: kept while the command works, and distinguished from that of a dead process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def command(tmp_path):
     process.stdout.close()
 
 
-def test_should_say_who_holds_and_release_at_the_end(tmp_path):
+def test_should_name_the_holder_and_release_at_the_end(tmp_path):
     with holding(tmp_path, "app", print):
         hold = read_hold(tmp_path, "app")
         assert hold.process.pid == os.getpid()
@@ -92,7 +92,7 @@ def test_should_say_who_holds_and_release_at_the_end(tmp_path):
     assert read_hold(tmp_path, "app") is None
 
 
-def test_should_refuse_beside_a_holder_that_lives(tmp_path, command):
+def test_should_refuse_while_the_holder_is_alive(tmp_path, command):
     before = hold_path(tmp_path, "app").read_text()
     with pytest.raises(TaskLocked, match=rf"held by .*:{command.pid} "), holding(tmp_path, "app", print):
         pytest.fail("two at a time")
@@ -100,13 +100,13 @@ def test_should_refuse_beside_a_holder_that_lives(tmp_path, command):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_should_release_when_it_is_told_to_end(tmp_path, command, number):
+def test_should_release_when_it_is_terminated(tmp_path, command, number):
     command.send_signal(number)
     assert command.wait(20) == 128 + number
     assert read_hold(tmp_path, "app") is None
 
 
-def test_should_take_over_from_a_process_that_was_killed_and_say_so(tmp_path, command):
+def test_should_take_over_from_a_killed_process_and_say_so(tmp_path, command):
     command.kill()
     command.wait()
     said = []
@@ -121,7 +121,7 @@ def test_should_take_over_from_a_process_that_was_killed_and_say_so(tmp_path, co
     assert read_hold(tmp_path, "app") is None
 
 
-def test_should_never_take_a_holder_that_cannot_be_looked_up_for_dead(tmp_path):
+def test_should_never_treat_a_holder_as_dead_when_it_cannot_be_looked_up(tmp_path):
     own = HoldingProcess.own()
     for other, is_stale in (
         (replace(own, pid=2**22 + 1), True),
@@ -135,7 +135,7 @@ def test_should_never_take_a_holder_that_cannot_be_looked_up_for_dead(tmp_path):
         assert (stale_because(tmp_path, "app", hold) is not None) is is_stale, other
 
 
-def test_should_go_on_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
+def test_should_run_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
     take_hold(tmp_path, "app", Hold(CASE, "why", 5, (0, 1)))
     before = read_hold(tmp_path, "app")
     with acting_for(CASE), holding(tmp_path, "app", print):
@@ -153,7 +153,7 @@ def test_should_go_on_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
     assert read_hold(tmp_path, "app") is None
 
 
-def test_should_take_over_from_a_case_that_is_over_alone(tmp_path):
+def test_should_take_over_from_a_case_only_when_it_is_over(tmp_path):
     hold = take_hold(tmp_path, "app", Hold(CASE, "why", int(time.time() * 1000)))
     assert stale_because(tmp_path, "app", hold) is None, "a case that nobody has written a report of may go on"
     report = case_path(tmp_path, "app", CASE) / "report.json"
@@ -167,7 +167,7 @@ def test_should_take_over_from_a_case_that_is_over_alone(tmp_path):
         assert read_hold(tmp_path, "app").by != CASE
 
 
-def test_should_take_a_file_that_nobody_can_read_for_a_hold_that_lives(tmp_path):
+def test_should_treat_an_unreadable_file_as_a_live_hold(tmp_path):
     path = hold_path(tmp_path, "app")
     path.parent.mkdir()
     for text in ("{half", "{}", json.dumps({"by": "x", "reason": "", "since_ms": 1, "instances": [], "process": {}})):
@@ -176,7 +176,7 @@ def test_should_take_a_file_that_nobody_can_read_for_a_hold_that_lives(tmp_path)
             pytest.fail("somebody meant to hold")
 
 
-def test_should_let_one_in_at_a_time(tmp_path):
+def test_should_admit_one_holder_at_a_time(tmp_path):
     seed = random.randrange(10**6)
     contenders = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`make nightly` names every harness of the Makefile, and shows what each of them said last."""
+"""`make nightly` runs every harness of the Makefile, and shows the last line of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_HARNESSES = {
 """Targets that set something up, are part of `make test`, or measure."""
 
 
-def test_every_harness_of_the_makefile_should_run_in_the_night() -> None:
+def test_should_run_every_harness_of_the_makefile_nightly() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert targets - NO_HARNESSES == set(HARNESSES)
 
@@ -27,5 +27,5 @@ def test_every_harness_of_the_makefile_should_run_in_the_night() -> None:
         ("", "no output"),
     ],
 )
-def test_the_last_line_should_be_that_of_the_harness(text: str, expected: str) -> None:
+def test_should_show_the_last_line_of_each_harness(text: str, expected: str) -> None:
     assert last_line(text) == expected

@@ -1,4 +1,4 @@
-"""Merging partial results and writing JSON, by columns; each held to a plain-Python account of the same."""
+"""Merging of partial results and writing of JSON, by columns; each compared with plain Python."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def folded(*batches: list[int | None]) -> dict[str, object]:
 
 
 @given(st.lists(VALUES, min_size=1, max_size=4))
-def test_should_give_for_any_cut_into_batches_what_all_values_give_at_once(batches):
+def test_should_give_the_same_result_for_any_division_into_batches(batches):
     values = [v for batch in batches for v in batch]
     known = [v for v in values if v is not None]
     result = folded(*batches)
@@ -65,12 +65,12 @@ def test_should_give_for_any_cut_into_batches_what_all_values_give_at_once(batch
     assert result["middle"] == (pytest.approx(sum(known) / len(known)) if known else None)
 
 
-def test_should_not_take_zero_for_the_least_of_positive_or_the_most_of_negative_values():
+def test_should_not_use_zero_as_the_minimum_of_positive_or_the_maximum_of_negative_values():
     assert folded([5], [7])["least"] == 5
     assert folded([-5], [-7])["most"] == -5.0
 
 
-def test_should_keep_what_was_known_when_a_batch_brings_only_nulls():
+def test_should_keep_the_known_value_when_a_batch_has_only_nulls():
     result = folded([3], [None])
     assert (result["n"], result["total"], result["least"]) == (2, 3, 3)
 
@@ -93,7 +93,7 @@ def in_sparks_order(value: float) -> tuple[bool, float]:
 
 
 @given(st.lists(DOUBLES, min_size=1, max_size=4), st.booleans())
-def test_should_take_nan_for_the_greatest_number_however_values_are_cut_into_batches(batches, in_groups):
+def test_should_treat_nan_as_the_greatest_number_for_any_division_into_batches(batches, in_groups):
     layout = ValueLayout(slots_of(EXTREMES))
     partials = []
     for batch in batches:
@@ -113,7 +113,7 @@ def test_should_take_nan_for_the_greatest_number_however_values_are_cut_into_bat
     assert [repr(c[0].as_py()) for _, c in result_columns(layout, EXTREMES, merged)] == expected
 
 
-def test_should_lay_a_count_out_as_schema_mask_timestamp_and_eight_bytes():
+def test_should_encode_a_count_as_schema_mask_timestamp_and_eight_bytes():
     layout = ValueLayout(slots_of(AGGREGATES[:1]))
     new = fold_into(layout, layout.decode([None]), pa.table({"max_ts": [515], "n": [258]}))
     assert layout.encode(new) == [b"\x03\x01\x03\x02\x00\x00\x00\x00\x00\x00\x02\x01\x00\x00\x00\x00\x00\x00"]
@@ -125,7 +125,7 @@ def test_should_refuse_values_of_another_width_or_schema(value):
         ValueLayout(slots_of(AGGREGATES[:1])).decode([value])
 
 
-def test_should_order_window_keys_by_key_then_time_and_take_them_apart_again():
+def test_should_order_window_keys_by_key_then_time_and_decode_them():
     starts = np.array([60_000, 0, 60_000], dtype=np.int64)
     keys = window_keys(pa.array(["b", "a", "a"]), starts)
     assert [split_window_key(k) for k in sorted(keys)] == [(b"a", 0), (b"a", 60_000), (b"b", 60_000)]
@@ -137,7 +137,7 @@ def test_should_write_any_key_as_json_that_a_parser_reads_back(keys):
     assert [json.loads(w) for w in written.to_pylist()] == [{"k": k, "n": i} for i, k in enumerate(keys)]
 
 
-def test_should_write_null_for_what_json_does_not_have():
+def test_should_write_null_for_values_that_json_lacks():
     written = json_records(
         [("x", pa.array([1.5, math.nan, math.inf, None])), ("b", pa.array([True, False, None, True]))]
     )

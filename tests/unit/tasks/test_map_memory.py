@@ -1,4 +1,4 @@
-"""SQL behind stateful nodes keeps within its memory: what needs more is computed in parts, and one row that does is named."""
+"""SQL after a stateful node stays within its memory: a large batch is computed in parts, and too large a row is named."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mapped(rows, memory_bytes=LIMIT):
     return MapOperator(NODE, COLUMNS, memory_bytes).run([table], {}, BatchTime(0, 0, 0)).rows
 
 
-def test_should_give_the_same_rows_in_their_order_where_a_batch_needs_more_than_its_memory():
+def test_should_return_the_same_rows_in_order_when_a_batch_needs_more_than_its_memory():
     drawn = random.Random(11)
     rows = [(chr(97 + n % 26) * drawn.choice([1, 1000, 400_000]), n) for n in range(300)]
     assert sum(len(text) for text, _ in rows) > 2 * LIMIT
@@ -50,13 +50,13 @@ def test_should_give_the_same_rows_in_their_order_where_a_batch_needs_more_than_
     assert found.column("__k").to_pylist() == [f"{text}x" for text, _ in kept]
 
 
-def test_should_name_node_and_setting_where_one_row_needs_more():
+def test_should_name_node_and_setting_when_one_row_needs_more_memory():
     with pytest.raises(BufferFull, match=r"MAP-7: .* raise TIDEMARK_SQL_MEMORY_BYTES"):
         mapped([("a", 0), ("b" * (2 * LIMIT), 2)])
 
 
 @pytest.mark.parametrize("memory_bytes", [LIMIT, 100 << 20])
-def test_should_have_the_limit_that_it_is_given_and_write_no_files(memory_bytes):
+def test_should_use_the_given_memory_limit_and_write_no_files(memory_bytes):
     made = MapOperator(NODE, COLUMNS, memory_bytes)
     assert limit_of(made) == f"{memory_bytes >> 20}.0 MiB"
     assert made._session.sql("select current_setting('temp_directory')").fetchall() == [("",)]

@@ -1,4 +1,4 @@
-"""The order of a batch's records, and which side of a join one record reaches first, as Kafka Streams walks."""
+"""The order of a batch's records, and the side of a join that a record reaches first, as in Kafka Streams."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def two_streams() -> SubTopology:
     return planned(topology)
 
 
-def test_should_take_one_topics_records_by_offset_whatever_their_timestamps():
+def test_should_order_the_records_of_one_topic_by_offset_whatever_their_timestamps():
     topology = Topology("app")
     a_stream(topology, "in").to_table()
     subtopology = planned(topology)
@@ -67,7 +67,7 @@ def test_should_merge_topics_by_the_newest_timestamp_of_each_up_to_a_record():
     assert [topic[0] + key[1] for topic, key in found] == ["r0", "l0", "l1", "r1", "r2", "l2"]
 
 
-def test_should_take_the_topic_that_stands_first_where_times_are_equal():
+def test_should_take_the_first_topic_when_times_are_equal():
     subtopology = two_streams()
     left, right = road(subtopology, "left"), road(subtopology, "right")
     found = order_of(subtopology, (right, rows((0, 5), (1, 5))), (left, rows((3, 5), (4, 5))))
@@ -75,7 +75,7 @@ def test_should_take_the_topic_that_stands_first_where_times_are_equal():
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_should_take_what_feeds_the_table_of_a_join_first_where_times_are_equal(made):
+def test_should_take_the_records_of_a_joins_table_first_when_times_are_equal(made):
     topology = Topology("app")
     stream = a_stream(topology, "stream")
     table = a_stream(topology, "table").to_table() if made else topology.table("table", schema=SCHEMA, key="id")
@@ -87,7 +87,7 @@ def test_should_take_what_feeds_the_table_of_a_join_first_where_times_are_equal(
     assert [topic for topic, _ in found] == ["table", "stream"]
 
 
-def test_should_give_one_record_one_place_on_all_its_roads():
+def test_should_give_a_record_the_same_place_in_every_branch():
     topology = Topology("app")
     stream = a_stream(topology, "in")
     stream.filter("id > 'a'").join(stream.filter("id < 'z'").select("id"), within="1s").to("out")
@@ -125,7 +125,7 @@ def met(topology: Topology) -> Met:
     return RecordPaths(subtopology).met(node)
 
 
-def test_should_see_its_own_update_in_a_table_that_was_written_before():
+def test_should_see_its_own_update_in_a_table_that_comes_earlier_in_the_topology():
     topology = Topology("app")
     stream = a_stream(topology, "in")
     table = stream.select("id").to_table()
@@ -133,7 +133,7 @@ def test_should_see_its_own_update_in_a_table_that_was_written_before():
     assert met(topology) == RIGHT_FIRST
 
 
-def test_should_not_see_its_own_update_where_the_streams_road_was_written_first():
+def test_should_not_see_its_own_update_when_the_streams_branch_comes_first_in_the_topology():
     topology = Topology("app")
     stream = a_stream(topology, "in")
     filtered = stream.filter("id > 'a'")
@@ -142,7 +142,7 @@ def test_should_not_see_its_own_update_where_the_streams_road_was_written_first(
 
 
 @pytest.mark.parametrize("left_first", [True, False])
-def test_should_walk_the_roads_of_two_streams_in_the_order_in_which_they_were_written(left_first):
+def test_should_process_the_branches_of_two_streams_in_the_order_of_the_topology(left_first):
     topology = Topology("app")
     stream = a_stream(topology, "in")
     paths = [stream.filter("id > 'a'"), stream.filter("id < 'z'")]
@@ -151,7 +151,7 @@ def test_should_walk_the_roads_of_two_streams_in_the_order_in_which_they_were_wr
     assert met(topology) == (LEFT_FIRST if left_first else RIGHT_FIRST)
 
 
-def test_should_update_a_table_before_what_is_made_of_it_and_join_it_after():
+def test_should_update_a_table_before_its_derived_streams_and_before_a_join():
     topology = Topology("app")
     table = a_stream(topology, "in").to_table()
     table.join(table.to_stream().select("id").to_table()).to("out")

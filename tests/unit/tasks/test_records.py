@@ -1,4 +1,4 @@
-"""Rows that a user's code made, as columns: what a column cannot hold is refused, never changed into what it can."""
+"""Rows from user code, converted to columns: a value that a column cannot hold is refused and never changed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ COLUMNS = [Column("n", "BIGINT")]
 @pytest.mark.parametrize(
     "value", [1.5, np.float64(-0.25), Decimal("1.5"), True, "1", float("nan"), float("inf"), 1e30, 2**63]
 )
-def test_should_refuse_what_is_no_whole_number_of_the_columns_size(value):
+def test_should_refuse_a_value_that_is_not_a_whole_number_of_the_columns_size(value):
     with pytest.raises(UnusableValue, match=r"^here: column n is int64 and cannot hold a value: "):
         from_dicts([{"n": 3}, {"n": value}, None], COLUMNS, "here")
 
 
 @pytest.mark.parametrize("value", [2.0, np.float64(2), np.int32(2), Decimal("2.00"), 2])
-def test_should_take_a_whole_number_of_any_type(value):
+def test_should_accept_a_whole_number_of_any_type(value):
     assert from_dicts([{"n": value}, {}], COLUMNS, "here").column("n").to_pylist() == [2, None]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_should_keep_every_whole_number_beside_floats(seed):
+def test_should_keep_every_whole_number_exact_next_to_floats(seed):
     chance = random.Random(seed)
     drawn = [None, 0.0, -7.0, 2.0**62, 2**62 + 1, -(2**63), 2**63 - 1, chance.randint(-(2**63), 2**63 - 1)]
     values = chance.choices(drawn, k=9)

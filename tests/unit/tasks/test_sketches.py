@@ -98,12 +98,12 @@ def check(result, values):
 
 
 @given(BATCHES)
-def test_should_give_for_any_cut_into_batches_what_all_values_give_at_once(batches):
+def test_should_give_the_same_result_for_any_division_into_batches(batches):
     check(read(folded(batches)), [v for batch in batches for v in batch])
 
 
 @given(BATCHES, st.data())
-def test_should_merge_groups_into_what_folding_one_after_the_other_gives(batches, data):
+def test_should_merge_groups_into_the_same_as_folding_one_after_the_other(batches, data):
     cut = data.draw(st.integers(0, len(batches) - 1))
     records = fold_into(LAYOUT, LAYOUT.empty(len(batches)), partials(*batches))
     first = merge_groups(LAYOUT, records, np.unique([0, cut]))
@@ -150,7 +150,7 @@ def test_should_shorten_a_list_that_was_stored_under_a_larger_limit():
     assert read(layout.encode(new)[0], smaller, layout) == {"last": "[3]"}
 
 
-def test_should_lay_a_list_out_as_fixed_part_length_and_lines():
+def test_should_encode_a_list_as_fixed_part_length_and_lines():
     aggregates = (AGGREGATES[-1], AGGREGATES[0])
     layout = ValueLayout(slots_of(aggregates))
     new = fold_into(layout, layout.empty(2), partials([7, 8], [None]))
@@ -168,7 +168,7 @@ def test_should_keep_a_small_distinct_count_small():
     assert len(layout.encode(new)[0]) < 38
 
 
-def test_should_lay_fixed_fields_out_without_lengths():
+def test_should_encode_fixed_fields_without_lengths():
     layout = ValueLayout(slots_of((AGGREGATES[0],)))
     assert (layout.signature, layout.value_bytes, layout.dtype) == ("3:n=count<i8", 18, layout.fixed)
 
@@ -186,12 +186,12 @@ WHOLE = folded([[1, 2, 3]])
     [b"", WHOLE[:5], WHOLE[:-1], WHOLE + b"x", b"\x03" + WHOLE[1:], WHOLE[:28]],
     ids=["empty", "cut in the fixed part", "too short", "too long", "of fixed width", "cut before a length"],
 )
-def test_should_refuse_values_that_are_not_whole(value):
+def test_should_refuse_truncated_values(value):
     with pytest.raises(TaskCorrupted):
         LAYOUT.decode([value])
 
 
-def test_should_refuse_bytes_that_are_no_sketch():
+def test_should_refuse_bytes_that_are_not_a_sketch():
     layout = ValueLayout(slots_of(AGGREGATES[1:2]))
     damaged = b"\x04\x01" + bytes(8) + b"\x04\x00\x00\x00" + b"junk"
     with pytest.raises(TaskCorrupted, match=r"distinct\(x\)"):
@@ -241,7 +241,7 @@ def test_should_merge_sessions_that_grow_together():
     assert runner.batch(("a", 20, 9)) == {(0, 20): (3, 5.0, [7, 5, 9]), (0, 18): None}
 
 
-def test_should_put_sliding_windows_together_in_the_order_of_arrival():
+def test_should_merge_sliding_windows_in_the_order_of_arrival():
     runner = Runner(SlidingAggregateOperator(aggregation(SlidingWindow(10, 1000), StoreKind.WINDOW)))
     assert runner.batch(("a", 20, 5)) == {(10, 20): (1, 5.0, [5])}
     assert runner.batch(("a", 15, 7), ("a", 25, 7)) == {

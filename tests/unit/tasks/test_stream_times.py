@@ -1,4 +1,4 @@
-"""Each node has its own stream time, which only what reaches the node moves."""
+"""Each node has its own stream time, which advances only with records that reach the node."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def piped(tmp_path):
     made.directory.close()
 
 
-def test_should_not_make_records_late_by_what_another_topic_carries(piped):
+def test_should_not_make_records_late_because_of_another_topic(piped):
     piped.pipe(("patients", "p1", 9000, 0))
     assert piped.pipe(("pulses", "p1", 5, 60)).late_rows == 0
     assert piped.pipe(("pulses", "p1", 70, 60), ("patients", "p1", 9001, 0)).late_rows == 0
     assert piped.pipe(("pulses", "p1", 6, 60)).late_rows == 1
 
 
-def test_should_not_move_a_nodes_time_by_records_that_a_filter_took_out(piped):
+def test_should_not_advance_the_time_of_a_node_with_filtered_records(piped):
     piped.pipe(("pulses", "p1", 500, 60))
     update = piped.pipe(("pulses", "p1", 5, 120))
     # Late where every pulse is counted, in time where only fast ones are.
@@ -111,14 +111,14 @@ def test_should_not_move_a_nodes_time_by_records_that_a_filter_took_out(piped):
     assert update.stream_times.of("fast") == 5 * SECOND
 
 
-def test_should_move_the_tasks_time_by_every_record_that_was_processed(piped):
+def test_should_advance_the_time_of_the_task_with_every_processed_record(piped):
     update = piped.pipe(("pulses", "p1", 5, 60), ("patients", "p1", 40, 0))
     assert update.stream_times.task_ms == 40 * SECOND
     assert update.stream_times.of("patients") == 40 * SECOND
     assert update.stream_times.of("fast") == NO_STREAM_TIME
 
 
-def test_should_go_on_with_each_nodes_time_after_a_restart(piped):
+def test_should_continue_with_the_time_of_each_node_after_a_restart(piped):
     update = piped.pipe(("patients", "p1", 9000, 0), ("pulses", "p1", 500, 60))
     kept = OffsetMetadata.decode(OffsetMetadata(1, update.stream_times, "1").encode())
     piped.task.close()
@@ -143,5 +143,5 @@ def test_should_take_the_newest_time_of_each_store_over_tasks():
     assert StreamTimes.newest(times) == StreamTimes(9, {"a": 5, "b": 2})
 
 
-def test_should_keep_times_under_the_stores_names_of_now():
+def test_should_keep_times_under_the_current_store_names():
     assert StreamTimes(9, {"a": 5, "b": 1}).renamed({"a": "c"}) == StreamTimes(9, {"c": 5})

@@ -106,17 +106,17 @@ def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(task, stre
     assert update.stream_times.task_ms == 10 * MINUTE
 
 
-def test_should_accept_everything_in_the_batch_that_itself_moves_stream_time(task):
+def test_should_accept_every_record_of_the_batch_that_advances_stream_time(task):
     update = task.prepare(rows(("a", 0, 1, 100), ("b", 60 * MINUTE, 1, 60 * MINUTE)), WALL)
     assert (update.late_rows, update.rows) == (0, 2)
 
 
-def test_should_never_let_stream_time_go_back(task):
+def test_should_never_move_stream_time_back(task):
     commit(task, rows(("a", 5 * MINUTE, 1, 5 * MINUTE)))
     assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000)), WALL).stream_times.task_ms == 5 * MINUTE
 
 
-def test_should_not_move_stream_time_for_bad_records_and_count_them(task):
+def test_should_count_bad_records_without_advancing_stream_time(task):
     update = task.prepare(rows(bad=4), WALL)
     assert (update.bad_rows, update.rows, update.stream_times.task_ms) == (4, 0, NO_STREAM_TIME)
     assert update.sources == {"in": (0, 100)}
@@ -136,13 +136,13 @@ def test_should_drop_segments_that_hold_only_expired_windows(task):
     assert store.segments() == [1, 3]
 
 
-def test_should_write_the_marker_even_when_no_value_changed(task):
+def test_should_write_the_checkpoint_even_when_no_value_changed(task):
     commit(task, rows(bad=1))
     checkpoint = task._stores["counts"].checkpoint
     assert (checkpoint.source_offsets, checkpoint.changelog_offset, checkpoint.batch) == ({"in": 100}, 5, 1)
 
 
-def test_should_place_records_whose_key_says_their_window_by_the_plain_key(tmp_path):
+def test_should_place_records_with_windowed_keys_by_the_plain_key(tmp_path):
     plan = a_plan(windowed_key=True)
     directory = InstanceDirectory(tmp_path, "app", 0)
     task = a_task(plan, directory)
@@ -157,7 +157,7 @@ def test_should_place_records_whose_key_says_their_window_by_the_plain_key(tmp_p
     directory.close()
 
 
-def test_should_make_a_callback_by_the_clock_until_one_is_committed(tmp_path):
+def test_should_repeat_a_wall_clock_callback_until_it_is_committed(tmp_path):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING", key="id")
     stream.process("tests.support.used_processors:EveryTenSeconds", emits="n BIGINT").to("out")
@@ -188,7 +188,7 @@ def limited(plan, directory, **by_topic):
     )  # fmt: skip
 
 
-def test_should_make_an_output_that_its_sink_refuses_a_dead_letter_and_keep_the_rest(tmp_path):
+def test_should_make_a_dead_letter_of_an_output_that_its_sink_refuses_and_keep_the_rest(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     long = "k" * 300
     task = limited(a_plan(), directory, out=500, app_counts_changelog=500)
@@ -210,7 +210,7 @@ def test_should_make_an_output_that_its_sink_refuses_a_dead_letter_and_keep_the_
 
 
 @pytest.mark.parametrize(("spare", "refused"), [(-1, True), (0, False), (1, False)])
-def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_is_sent(tmp_path, spare, refused):
+def test_should_refuse_a_value_that_the_changelog_cannot_take_before_anything_is_sent(tmp_path, spare, refused):
     directory = InstanceDirectory(tmp_path, "app", 0)
     given = rows(("a", 0, 2, 10), ("k" * 300, 0, 1, 20))
     first = limited(a_plan(), directory)
@@ -257,7 +257,7 @@ def records(*xs, letters=()) -> TaskInput:
     return TaskInput({"in": 100}, [table], letters)
 
 
-def test_should_make_a_record_that_the_code_refuses_a_dead_letter_with_its_coordinates(tmp_path):
+def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_refuses(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     task = refusing(directory)
     update = task.prepare(records(2, 3, 4), WALL)
@@ -274,7 +274,7 @@ def test_should_make_a_record_that_the_code_refuses_a_dead_letter_with_its_coord
     directory.close()
 
 
-def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says_so(tmp_path):
+def test_should_end_at_a_record_that_cannot_be_processed_when_the_topology_says_so(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     bad = DeadLetter("unparsable", "in", 0, 43, b"a", b"{", ())
     for handlers, given, summary in (
@@ -295,7 +295,7 @@ def no_partition_for_b(key, value, partitions):
     return {b"a": 1, b"c": 2}[key]
 
 
-def test_should_make_an_output_that_the_users_partitioner_fails_for_a_dead_letter(tmp_path):
+def test_should_make_a_dead_letter_of_an_output_for_which_the_users_partitioner_fails(tmp_path):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
     windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))

@@ -73,7 +73,7 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize(("build", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_wrong_aggregate_is_refused_with_node_and_remedy(build: Any, says: list[str]) -> None:
+def test_should_refuse_a_wrong_aggregate_with_node_and_remedy(build: Any, says: list[str]) -> None:
     with pytest.raises(InvalidTopology) as refused:
         build(grouped())
     message = str(refused.value)
@@ -82,7 +82,7 @@ def test_a_wrong_aggregate_is_refused_with_node_and_remedy(build: Any, says: lis
     assert refused.value.exit_code is ExitCode.USAGE
 
 
-def test_an_aggregate_of_lists_is_refused_where_there_is_one_record_only() -> None:
+def test_should_refuse_an_aggregate_of_lists_when_there_is_only_one_record() -> None:
     stream = Topology("app").stream("views", schema=SCHEMA, key="user_id")
     with pytest.raises(InvalidTopology, match=r"collect\(\).*group_by_key\(\)"):
         stream.filter("collect(ms, 3) IS NOT NULL")
@@ -108,7 +108,7 @@ def test_an_aggregate_of_lists_is_refused_where_there_is_one_record_only() -> No
         ("collect(coalesce(ms, 0), 1)", Aggregate("x", Fold.COLLECT, "coalesce(ms, 0)", Number.TEXT, 1)),
     ],
 )  # fmt: skip
-def test_an_aggregate_is_read_as_it_is_written(text: str, expected: Aggregate) -> None:
+def test_should_parse_an_aggregate_as_written(text: str, expected: Aggregate) -> None:
     group = grouped()
     table = group.aggregate(store="s", x=text)
     built = group.stream.draft.pipelines[-1].aggregation
@@ -118,7 +118,7 @@ def test_an_aggregate_is_read_as_it_is_written(text: str, expected: Aggregate) -
     assert [column.type for column in table.columns if column.name == "x"] == [kinds[expected.number]]
 
 
-def test_the_methods_build_what_the_sql_does() -> None:
+def test_should_build_the_same_with_methods_as_with_sql() -> None:
     group = grouped()
     group.distinct("user_id", store="a", retention="2h")
     group.quantile("ms", 0.99, name="p99")

@@ -27,7 +27,7 @@ def test_should_keep_the_contract_of_a_source_and_of_a_sink():
     assert plan.subtopologies[0].sinks[0].expects[0].low == 1
 
 
-def test_should_make_a_check_of_every_rule():
+def test_should_make_a_check_from_every_rule():
     plan = built(
         expect("celsius", not_null=True, between=(30, 45.5)),
         expect("id", in_set=["a", "it's"], matches=r"\d"),
@@ -45,7 +45,7 @@ def test_should_make_a_check_of_every_rule():
     assert (source.is_source, sink.is_source, sink.topic) == (True, False, "out")
 
 
-def test_should_give_the_same_source_for_the_same_contract_only():
+def test_should_share_a_source_only_under_the_same_contract():
     topology = Topology("app")
     first = topology.stream("in", schema=SCHEMA, expects=[expect("id", not_null=True)])
     assert topology.stream("in", schema=SCHEMA, expects=[expect("id", not_null=True)]) == first
@@ -73,6 +73,6 @@ def test_should_give_the_same_source_for_the_same_contract_only():
         (lambda: built({"celsius": 1}), "is not a list of expect"),
     ],
 )
-def test_should_refuse_what_cannot_be_expected(made, says):
+def test_should_refuse_an_impossible_expectation(made, says):
     with pytest.raises(InvalidTopology, match=says):
         made()

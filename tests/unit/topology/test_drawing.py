@@ -1,4 +1,4 @@
-"""The picture of a plan: everything is on it once, nothing lies on anything else, every word has room."""
+"""The picture of a plan: everything is drawn once, nothing overlaps, and every word has room."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def nodes_of(made: TopologyPlan) -> set[str]:
     return names | {step.node for s in made.subtopologies for b in s.pipelines for step in b.steps}
 
 
-def test_each_node_topic_and_store_should_be_named_once_in_well_formed_xml(example: TopologyPlan) -> None:
+def test_should_name_each_node_topic_and_store_once_in_well_formed_xml(example: TopologyPlan) -> None:
     root = ET.fromstring(picture(example))
     assert root.tag == f"{SVG}svg"
     written = Counter(
@@ -207,7 +207,7 @@ def test_each_node_topic_and_store_should_be_named_once_in_well_formed_xml(examp
         assert picture(example).count(f">Sub-topology {subtopology.index}<") == 1
 
 
-def test_no_two_boxes_should_overlap_and_every_word_should_have_room(example: TopologyPlan) -> None:
+def test_should_draw_boxes_without_overlap_and_with_room_for_every_word(example: TopologyPlan) -> None:
     drawing = draw(example)
     assert [(a.box.name, b.box.name) for a, b in combinations(drawing.boxes, 2) if overlap(a, b)] == []
     for placed in drawing.boxes:
@@ -220,7 +220,7 @@ def test_no_two_boxes_should_overlap_and_every_word_should_have_room(example: To
         assert 14 * (len(placed.box.lines) + len(placed.box.details)) <= placed.height
 
 
-def test_every_text_should_end_inside_the_paper(example: TopologyPlan) -> None:
+def test_should_end_every_text_inside_the_drawing(example: TopologyPlan) -> None:
     root = ET.fromstring(picture(example))
     width = float(root.get("width", "0"))
     spans = [*root.iter(f"{SVG}text"), *root.iter(f"{SVG}tspan")]
@@ -228,7 +228,7 @@ def test_every_text_should_end_inside_the_paper(example: TopologyPlan) -> None:
     assert [text for x, text in texts if x + 7.2 * len(text) > width] == []
 
 
-def test_sub_topologies_should_hold_their_own_boxes_and_no_others(example: TopologyPlan) -> None:
+def test_should_draw_only_its_own_boxes_inside_a_sub_topology(example: TopologyPlan) -> None:
     drawing = draw(example)
     for frame in drawing.frames:
         inside = {id(placed) for placed in (*frame.nodes.values(), *frame.stores)}
@@ -252,7 +252,7 @@ def all_lines(drawing: Drawing) -> list[tuple[tuple[float, float], ...]]:
     return [*drawing.lines, *(line for frame in drawing.frames for line in frame.lines)]
 
 
-def test_lines_should_go_right_from_box_to_box_and_pass_no_other(example: TopologyPlan) -> None:
+def test_should_draw_lines_to_the_right_without_crossing_other_boxes(example: TopologyPlan) -> None:
     drawing = draw(example)
     for line in all_lines(drawing):
         assert all(a[0] <= b[0] for a, b in pairwise(line))
@@ -267,7 +267,7 @@ def test_lines_should_go_right_from_box_to_box_and_pass_no_other(example: Topolo
                 assert [p.box.name for p in crossed if p not in (starts[0], ends[0])] == []
 
 
-def test_the_number_of_lines_should_be_that_of_the_plan(example: TopologyPlan) -> None:
+def test_should_draw_as_many_lines_as_the_plan_has(example: TopologyPlan) -> None:
     parts = [parts_of(example.application_id, s) for s in example.subtopologies]
     assert len(all_lines(draw(example))) == sum(len(p.edges) + len(p.reads) + len(p.writes) for p in parts)
     for part in parts:
@@ -275,7 +275,7 @@ def test_the_number_of_lines_should_be_that_of_the_plan(example: TopologyPlan) -
         assert reached == set(part.nodes), "a node without input"
 
 
-def test_repartition_topics_should_stand_between_the_sub_topologies() -> None:
+def test_should_draw_repartition_topics_between_the_sub_topologies() -> None:
     drawing = draw(large())
     first, second, _ = drawing.frames
     (between,) = (placed for placed in drawing.topics if placed.box.kind is BoxKind.REPARTITION)
@@ -283,7 +283,7 @@ def test_repartition_topics_should_stand_between_the_sub_topologies() -> None:
     assert between.x + between.width < second.x
 
 
-def test_where_a_node_runs_should_be_its_colour() -> None:
+def test_should_colour_a_node_by_where_it_runs() -> None:
     kinds = {name: placed.box.kind for frame in draw(large()).frames for name, placed in frame.nodes.items()}
     assert kinds["KSTREAM-SOURCE-0000000000"] is BoxKind.SPARK
     assert kinds["KSTREAM-FILTER-0000000001"] is BoxKind.SPARK
@@ -292,7 +292,7 @@ def test_where_a_node_runs_should_be_its_colour() -> None:
     assert kinds["KSTREAM-SINK-0000000004"] is BoxKind.LOOP
 
 
-def test_the_file_should_need_nothing_else_and_be_the_same_each_time(example: TopologyPlan) -> None:
+def test_should_make_the_same_self_contained_file_each_time(example: TopologyPlan) -> None:
     text = picture(example)
     assert text == picture(example)
     assert text.replace("http://www.w3.org/2000/svg", "").count("://") == 0
@@ -303,17 +303,17 @@ def test_the_file_should_need_nothing_else_and_be_the_same_each_time(example: To
 @pytest.mark.parametrize(
     "name", ["short", "a" * 100, "KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", "a.b_c/d:e", "-"]
 )
-def test_a_broken_name_should_be_whole_when_joined(name: str) -> None:
+def test_should_break_a_long_name_without_losing_a_character(name: str) -> None:
     assert "".join(broken(name)) == name
     assert max(len(line) for line in broken(name)) <= 26
 
 
-def test_columns_should_be_by_the_longest_path() -> None:
+def test_should_place_nodes_in_columns_by_the_longest_path() -> None:
     edges = [("a", "b"), ("b", "c"), ("a", "c"), ("d", "c")]
     assert longest_paths("abcde", edges) == {"a": 0, "b": 1, "c": 2, "d": 0, "e": 0}
 
 
-def test_lines_should_be_uncrossed_where_an_order_without_crossing_exists() -> None:
+def test_should_draw_lines_without_crossings_when_that_is_possible() -> None:
     items = [Item(name, 0, 50, 20) for name in "abc"] + [Item(name, 1, 50, 20) for name in "xyz"]
     lines = [Line("a", "z", 10, 10), Line("b", "y", 10, 10), Line("c", "x", 10, 10)]
     layout = arrange(items, lines, 40, 10)
@@ -321,7 +321,7 @@ def test_lines_should_be_uncrossed_where_an_order_without_crossing_exists() -> N
     assert arrange([], [], 40, 10).places == {}
 
 
-def test_an_unknown_kind_of_node_should_be_drawn_by_its_class() -> None:
+def test_should_draw_an_unknown_kind_of_node_by_its_class() -> None:
     node = TaskNode("custom", ("KSTREAM-SOURCE-0000000000",), COLUMNS, ())
     made = plan(SubTopology(0, (source(0, "in"),), (Pipeline(0, "e", (), COLUMNS, None, (), True),), (node,)))
     assert ">tasknode<" in picture(made)

@@ -1,4 +1,4 @@
-"""Where roads of one record meet: which are refused, which are taken, and what numbers their results."""
+"""Branches of one record that meet again: which are refused, which are accepted, and how their results are numbered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def the_sub_topology(topology: Topology):
     return found
 
 
-def test_should_refuse_roads_that_cross():
+def test_should_refuse_branches_that_cross():
     topology = Topology("app")
     beats = a_stream(topology)
     first, between, last = (counted(beats, name) for name in ("first", "between", "last"))
@@ -33,7 +33,7 @@ def test_should_refuse_roads_that_cross():
         topology.plan()
 
 
-def test_should_take_the_same_roads_when_one_side_is_written_first():
+def test_should_accept_the_same_branches_when_one_side_is_written_first():
     topology = Topology("app")
     beats = a_stream(topology)
     first, last, between = (counted(beats, name) for name in ("first", "last", "between"))
@@ -41,7 +41,7 @@ def test_should_take_the_same_roads_when_one_side_is_written_first():
     assert topology.plan()
 
 
-def test_should_refuse_results_whose_roads_lead_around_their_own_fork():
+def test_should_refuse_results_whose_branches_go_around_their_own_fork():
     topology = Topology("app")
     beats = a_stream(topology)
     other = topology.stream("other", schema="id STRING, n BIGINT", key="id")
@@ -52,7 +52,7 @@ def test_should_refuse_results_whose_roads_lead_around_their_own_fork():
         topology.plan()
 
 
-def test_should_number_only_the_results_behind_which_roads_part_and_meet():
+def test_should_number_only_results_after_which_branches_fork_and_meet():
     topology = Topology("app")
     beats = a_stream(topology)
     other = topology.stream("other", schema="id STRING, n BIGINT", key="id")
@@ -64,7 +64,7 @@ def test_should_number_only_the_results_behind_which_roads_part_and_meet():
     assert [RecordPaths(subtopology).compared_by(node) for node in meeting] == [{pairs.node}]
 
 
-def test_should_number_nothing_where_roads_do_not_meet():
+def test_should_number_nothing_when_no_branches_meet():
     topology = Topology("app")
     counted(a_stream(topology), "n").to("out")
     assert not RecordPaths(the_sub_topology(topology)).forks

@@ -110,11 +110,11 @@ Stores:
       mean       mean(CAST(n AS DOUBLE)), DOUBLE"""
 
 
-def test_the_example_should_read_as_in_kafka_streams() -> None:
+def test_should_describe_the_example_as_kafka_streams_does() -> None:
     assert load("patient_monitoring").describe() == PATIENT_MONITORING
 
 
-def test_pipelines_and_subtopologies_should_be_connected() -> None:
+def test_should_connect_pipelines_and_subtopologies() -> None:
     topology = Topology("app", version="2")
     beats = topology.stream("beats", schema="n INT")
     kept = beats.filter("n > 0")

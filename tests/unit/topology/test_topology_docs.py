@@ -15,7 +15,7 @@ MODULES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("source", MODULES)
-def test_a_module_in_the_docs_should_have_a_plan(source: str) -> None:
+def test_should_plan_every_module_in_the_docs(source: str) -> None:
     names: dict[str, Any] = {}
     exec(source, names)
     built = names["topology"]()
@@ -23,11 +23,11 @@ def test_a_module_in_the_docs_should_have_a_plan(source: str) -> None:
     assert built.describe()
 
 
-def test_the_readmes_example_should_describe_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_should_describe_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     (source,) = re.findall(r"```python\n(.*?)```", (PAGE.parents[1] / "README.md").read_text(), re.DOTALL)
     exec(source, {})
     assert "stores: [pulse-counts]" in capsys.readouterr().out
 
 
-def test_the_docs_should_have_examples() -> None:
+def test_should_find_examples_in_the_docs() -> None:
     assert len(MODULES) == 3

@@ -1,4 +1,4 @@
-"""Topology modules are found, loaded without Spark, and their faults are told with the line."""
+"""Topology modules are found and loaded without Spark, and their errors are reported with the line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     return write
 
 
-def test_the_example_should_be_listed_and_load() -> None:
+def test_should_list_and_load_the_example() -> None:
     assert "patient_monitoring" in names()
     assert load("patient_monitoring").application_id == "patient-monitoring"
 
 
-def test_loading_should_import_no_spark_no_client_and_no_store() -> None:
+def test_should_import_no_spark_no_client_and_no_store_when_loading() -> None:
     code = (
         "import sys; from tidemark.topology_loader import load; load('patient_monitoring').describe();"
         "heavy = 'pyspark', 'airflow', 'confluent_kafka', 'rocksdict', 'pyarrow', 'numpy';"
@@ -41,7 +41,7 @@ def test_loading_should_import_no_spark_no_client_and_no_store() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_unknown_name_should_suggest_the_nearest() -> None:
+def test_should_suggest_the_nearest_name_for_an_unknown_one() -> None:
     with pytest.raises(InvalidTopology, match="did you mean 'patient_monitoring'"):
         load("patient-monitoring")
 
@@ -65,7 +65,7 @@ def test_an_unknown_name_should_suggest_the_nearest() -> None:
         ),
     ],
 )
-def test_a_module_that_does_not_load_should_be_named_with_its_fault(module, source: str, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_should_name_a_module_that_does_not_load_and_its_error(module, source: str, says: str) -> None:  # type: ignore[no-untyped-def]
     name = module(source)
     with pytest.raises(InvalidTopology) as refused:
         load(name)

@@ -1,4 +1,4 @@
-"""What a topology compiles to."""
+"""The plan that a topology compiles to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def aggregation(topology: Topology):  # type: ignore[no-untyped-def]
     return topology.plan().subtopologies[0].aggregations[0]
 
 
-def test_nodes_and_stores_should_be_numbered_as_in_kafka_streams() -> None:
+def test_should_number_nodes_and_stores_as_kafka_streams_does() -> None:
     topology = Topology("app")
     beats(topology).filter("ibi_ms > 0").select("ibi_ms").group_by_key().count().to("out")
     (sub,) = topology.plan().subtopologies
@@ -64,7 +64,7 @@ def test_nodes_and_stores_should_be_numbered_as_in_kafka_streams() -> None:
     assert [node.node for node in sub.nodes] == ["KSTREAM-SINK-0000000005"]
 
 
-def test_steps_should_keep_the_sql_as_written_and_know_the_new_columns() -> None:
+def test_should_keep_the_sql_of_steps_as_written_and_know_the_new_columns() -> None:
     topology = Topology("app")
     stream = beats(topology).filter(" _offset > 3 AND place.bed = 1 ")
     stream = stream.select("PATIENT_ID", "ibi_ms / 1000 AS ibi_s", "place.ward", far="weight > 80.5")
@@ -86,7 +86,7 @@ def test_steps_should_keep_the_sql_as_written_and_know_the_new_columns() -> None
     )
 
 
-def test_one_stream_continued_twice_should_be_two_pipelines_of_one_subtopology() -> None:
+def test_should_plan_two_pipelines_of_one_subtopology_when_a_stream_continues_twice() -> None:
     topology = Topology("app")
     stream = beats(topology).filter("ibi_ms > 0")
     stream.group_by_key().count(store="all")
@@ -98,7 +98,7 @@ def test_one_stream_continued_twice_should_be_two_pipelines_of_one_subtopology()
     assert sub.sink_topics == ("raw", "copy")
 
 
-def test_the_same_topic_read_alike_should_be_one_source_and_another_topic_another_subtopology() -> None:
+def test_should_share_a_source_for_the_same_topic_and_use_another_subtopology_for_another_topic() -> None:
     topology = Topology("app")
     beats(topology).to("a")
     topology.stream("clicks", schema="page STRING").group_by_key().count(store="clicks")
@@ -111,7 +111,7 @@ def test_the_same_topic_read_alike_should_be_one_source_and_another_topic_anothe
     assert [store.name for store in plan.stores] == ["clicks"]
 
 
-def test_a_chain_of_topics_that_does_not_come_back_is_no_loop() -> None:
+def test_should_accept_a_chain_of_topics_that_does_not_return() -> None:
     topology = Topology("app")
     topology.stream("a", schema="x INT").to("b")
     topology.stream("b", schema="x INT").to("c")
@@ -129,7 +129,7 @@ def test_a_chain_of_topics_that_does_not_come_back_is_no_loop() -> None:
         ("nosuch(patient_id)", "CAST(nosuch(patient_id) AS STRING)", "key"),
     ],
 )
-def test_a_key_should_be_text_and_a_bare_column_should_name_it(key: str, compiled: str, key_name: str) -> None:
+def test_should_make_a_key_text_and_name_it_after_a_bare_column(key: str, compiled: str, key_name: str) -> None:
     topology = Topology("app")
     beats(topology, key=key).group_by_key().count()
     assert topology.plan().subtopologies[0].lead.key == compiled
@@ -147,13 +147,13 @@ def test_a_key_should_be_text_and_a_bare_column_should_name_it(key: str, compile
         ("CAST(ibi_ms AS BIGINT) * 1000", "CAST(ibi_ms AS BIGINT) * 1000"),
     ],
 )
-def test_a_timestamp_should_become_epoch_milliseconds(timestamp: str, compiled: str) -> None:
+def test_should_convert_a_timestamp_to_epoch_milliseconds(timestamp: str, compiled: str) -> None:
     topology = Topology("app")
     beats(topology, timestamp=timestamp).to("out")
     assert topology.plan().subtopologies[0].lead.timestamp == compiled
 
 
-def test_key_and_timestamp_should_default_to_the_records_own() -> None:
+def test_should_default_key_and_timestamp_to_those_of_the_record() -> None:
     topology = Topology("app")
     topology.stream("clicks", schema="page STRING").to("out")
     source = topology.plan().subtopologies[0].lead
@@ -177,7 +177,7 @@ def test_key_and_timestamp_should_default_to_the_records_own() -> None:
         ("sum(place.bed)", Fold.SUM, "CAST(place.bed AS BIGINT)", Number.LONG),
     ],
 )
-def test_an_aggregates_expression_should_yield_the_type_it_is_kept_in(
+def test_should_cast_an_aggregates_expression_to_the_stored_type(
     sql: str, fold: Fold, expression: str | None, number: Number
 ) -> None:
     topology = Topology("app")
@@ -187,7 +187,7 @@ def test_an_aggregates_expression_should_yield_the_type_it_is_kept_in(
     assert aggregation(topology).aggregates == (Aggregate("result", fold, expression, number),)
 
 
-def test_short_forms_should_compile_as_aggregate_does() -> None:
+def test_should_compile_short_forms_as_aggregate_does() -> None:
     topology = Topology("app")
     grouped = beats(topology).group_by_key()
     grouped.count(store="a")
@@ -206,7 +206,7 @@ def test_short_forms_should_compile_as_aggregate_does() -> None:
     ("retention", "retention_ms", "segment_ms"),
     [("6h", 21_600_000, 10_800_000), (None, 86_400_000, 43_200_000), (65_001, 65_001, 60_000), ("2m", 120_000, 60_000)],
 )
-def test_window_stores_should_have_segments_of_half_the_retention(
+def test_should_give_window_stores_segments_of_half_the_retention(
     retention: str | int | None, retention_ms: int, segment_ms: int
 ) -> None:
     topology = Topology("app")
@@ -216,14 +216,14 @@ def test_window_stores_should_have_segments_of_half_the_retention(
     assert aggregation(topology).window == Window(60_000, 60_000, 5_000)
 
 
-def test_a_store_without_windows_should_keep_every_key() -> None:
+def test_should_keep_every_key_in_a_store_without_windows() -> None:
     topology = Topology("app")
     beats(topology).group_by_key().count(store="s")
     store = aggregation(topology).store
     assert (store.kind, store.retention_ms, store.segment_ms) == (StoreKind.KEY_VALUE, None, None)
 
 
-def test_hopping_windows_should_keep_their_advance() -> None:
+def test_should_keep_the_advance_of_hopping_windows() -> None:
     assert hopping("60s", timedelta(seconds=10)).grace(500).plan() == Window(60_000, 10_000, 500)
     assert hopping("60s", "60s") == tumbling("1m")
 
@@ -241,13 +241,13 @@ def test_hopping_windows_should_keep_their_advance() -> None:
         (timedelta(hours=36), 129_600_000, "36h"),
     ],
 )
-def test_durations(text: str | int | timedelta, milliseconds: int, printed: str) -> None:
+def test_should_parse_and_print_durations(text: str | int | timedelta, milliseconds: int, printed: str) -> None:
     assert duration_ms(text, "size") == milliseconds
     assert format_ms(milliseconds) == printed
     assert duration_ms(printed, "size") == milliseconds
 
 
-def test_schema_types_should_be_spelled_as_spark_spells_them() -> None:
+def test_should_spell_schema_types_as_spark_does() -> None:
     topology = Topology("app")
     topology.stream(
         "t", schema="a long, b integer,\n c Short, d array<string>, e timestamp, f decimal(10,2), g real"
@@ -273,7 +273,7 @@ def test_schema_types_should_be_spelled_as_spark_spells_them() -> None:
         "id IN ('a', 'b') AND NOT n IS NULL",
     ],
 )
-def test_conditions_that_spark_understands_should_pass(condition: str) -> None:
+def test_should_accept_conditions_that_spark_understands(condition: str) -> None:
     topology = Topology("app")
     schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT>>"
     topology.stream("t", schema=schema).filter(condition).to("u")
@@ -297,7 +297,7 @@ def kinds(sub: SubTopology) -> list[str]:
     return [type(node).__name__ for node in sub.nodes]
 
 
-def test_joins_should_tie_what_they_read_to_one_subtopology_that_the_first_written_source_leads() -> None:
+def test_should_join_sources_in_one_subtopology_led_by_the_first_source() -> None:
     topology = Topology("app")
     table, other, pulse = patients(topology), temperatures(topology), flat_beats(topology)
     pulse.join(other, within="1m", grace="10s", name="both").left_join(table).to("out")
@@ -310,7 +310,7 @@ def test_joins_should_tie_what_they_read_to_one_subtopology_that_the_first_writt
     assert second.source_topics == ("alone",)
 
 
-def test_a_stream_join_should_keep_both_sides_for_twice_its_window_and_grace() -> None:
+def test_should_keep_both_sides_of_a_stream_join_for_twice_its_window_and_grace() -> None:
     topology = Topology("app")
     flat_beats(topology).left_join(temperatures(topology), within="1m", grace="10s", name="both").to("out")
     (sub,) = topology.plan().subtopologies
@@ -325,13 +325,13 @@ def test_a_stream_join_should_keep_both_sides_for_twice_its_window_and_grace() -
     assert [column.name for column in join.columns] == ["patient_id", "ibi_ms", "measured_ms", "celsius"]
 
 
-def test_an_inner_join_should_keep_no_rows_without_a_partner() -> None:
+def test_should_keep_no_unmatched_rows_for_an_inner_join() -> None:
     topology = Topology("app")
     flat_beats(topology).join(temperatures(topology), within="1m", name="both").to("out")
     assert [store.name for store in topology.plan().stores] == ["both-this-store", "both-other-store"]
 
 
-def test_an_aggregation_should_become_a_table_of_rows_for_a_join() -> None:
+def test_should_turn_an_aggregation_into_a_table_of_rows_for_a_join() -> None:
     topology = Topology("app")
     counts = beats(topology).group_by_key().count(name="n", store="counts")
     counts.join(patients(topology)).to("out")
@@ -344,14 +344,14 @@ def test_an_aggregation_should_become_a_table_of_rows_for_a_join() -> None:
     assert join.right_store.name == "patients"
 
 
-def test_a_table_key_of_another_type_should_join_a_stream_of_that_type() -> None:
+def test_should_join_a_table_with_a_stream_when_both_keys_have_another_type() -> None:
     topology = Topology("app")
     beds = topology.stream("beds", schema="bed INT, used BOOLEAN", key="bed")
     beds.join(topology.table("bed-names", schema="bed INT, name STRING", key="bed")).to("out")
     assert topology.plan().subtopologies[0].source_topics == ("beds", "bed-names")
 
 
-def test_a_repartition_should_split_the_subtopology() -> None:
+def test_should_split_the_subtopology_at_a_repartition() -> None:
     topology = Topology("app")
     beats(topology).select("patient_id", "ibi_ms", "place.ward").group_by("ward", name="by-ward").count(store="wards")
     first, second = topology.plan().subtopologies
@@ -367,7 +367,7 @@ def test_a_repartition_should_split_the_subtopology() -> None:
     assert topology.plan().repartition_topics == ("app-by-ward-repartition",)
 
 
-def test_a_repartition_behind_a_stateful_node_should_be_rekeyed_in_the_task_loop() -> None:
+def test_should_rekey_in_the_task_loop_when_a_repartition_follows_a_stateful_node() -> None:
     topology = Topology("app")
     counts = beats(topology).group_by_key().count(name="n", store="counts")
     counts.to_stream().repartition("n", "by-count").group_by_key().aggregate(patients="count(*)", store="wards")
@@ -380,7 +380,7 @@ def test_a_repartition_behind_a_stateful_node_should_be_rekeyed_in_the_task_loop
     assert [store.name for store in second.stores] == ["wards"]
 
 
-def test_equal_repartitions_should_share_a_topic_only_when_optimised() -> None:
+def test_should_share_a_topic_between_equal_repartitions_only_when_optimised() -> None:
     def topics(*, optimised: bool) -> tuple[str, ...]:
         topology = Topology("app", optimised=optimised)
         stream = beats(topology)
@@ -405,7 +405,7 @@ def test_equal_repartitions_should_share_a_topic_only_when_optimised() -> None:
         (True, Materialized("patients", logging=False), None),
     ],
 )
-def test_a_tables_topic_should_be_its_changelog_when_optimised_and_it_alone_deletes(
+def test_should_use_a_tables_topic_as_its_changelog_when_optimised_and_nothing_else_deletes(
     optimised: bool, kept: Materialized, source_topic: str | None
 ) -> None:
     topology = Topology("app", optimised=optimised)
@@ -413,7 +413,7 @@ def test_a_tables_topic_should_be_its_changelog_when_optimised_and_it_alone_dele
     assert topology.plan().stores[0].source_topic == source_topic
 
 
-def test_stores_that_forget_should_have_one_more_for_their_order() -> None:
+def test_should_add_an_order_store_to_stores_that_forget() -> None:
     topology = Topology("app")
     topology.table("a", schema="x INT", store=Materialized("a", ttl="1h", in_memory=True))
     declared = store("seen", "at_ms BIGINT", max_entries=100)
@@ -426,7 +426,7 @@ def test_stores_that_forget_should_have_one_more_for_their_order() -> None:
     ]
 
 
-def test_a_store_should_keep_what_materialized_says() -> None:
+def test_should_configure_a_store_as_materialized_says() -> None:
     topology = Topology("app")
     kept = Materialized("s", profile="aggressive_compaction", topic_config={"b.ms": "1", "a.ms": "2"}, custom="m:C")
     topology.table("t", schema="x INT", store=kept)
@@ -443,9 +443,7 @@ def test_a_store_should_keep_what_materialized_says() -> None:
         (sliding("30s").grace("5s"), StoreKind.WINDOW, 5_000),
     ],
 )
-def test_suppress_should_wait_for_the_grace_and_a_sessions_gap(
-    windows: AnyWindows, kind: StoreKind, grace_ms: int
-) -> None:
+def test_should_wait_for_grace_and_session_gap_in_suppress(windows: AnyWindows, kind: StoreKind, grace_ms: int) -> None:
     topology = Topology("app")
     until = until_window_closes(max_records=10, when_full="emit_early_when_full")
     beats(topology).group_by_key().windowed_by(windows).count(store="s").suppress(until, store="buffer").to("out")
@@ -456,7 +454,7 @@ def test_suppress_should_wait_for_the_grace_and_a_sessions_gap(
     assert [(s.name, s.kind) for s in sub.stores] == [("s", kind), ("buffer", StoreKind.KEY_VALUE)]
 
 
-def test_a_fold_should_emit_key_window_and_the_rest() -> None:
+def test_should_emit_key_window_and_remaining_columns_from_an_aggregate_function() -> None:
     topology = Topology("app")
     windowed = beats(topology).select("patient_id", "ibi_ms").group_by_key().windowed_by(tumbling("1m"))
     windowed.aggregate(initializer="a.b:zero", aggregator="a.b:add", emits="n INT, patient_id STRING", store="s").to(
@@ -474,7 +472,7 @@ def test_a_fold_should_emit_key_window_and_the_rest() -> None:
     assert [(s.kind, len(s.columns)) for s in sub.stores] == [(StoreKind.WINDOW, 2)]
 
 
-def test_nodes_behind_a_stateful_one_should_be_in_the_order_in_which_they_were_written() -> None:
+def test_should_order_nodes_after_a_stateful_one_as_written() -> None:
     topology = Topology("app")
     table = beats(topology).group_by_key().count(name="n", store="s")
     changes = table.to_stream()
@@ -491,7 +489,7 @@ def test_nodes_behind_a_stateful_one_should_be_in_the_order_in_which_they_were_w
     assert [(sink.topic, sink.partitioner) for sink in sub.sinks] == [("twice", None), ("large", "sticky")]
 
 
-def test_a_topic_that_is_written_and_joined_behind_should_be_no_loop() -> None:
+def test_should_accept_a_topic_that_is_written_and_joined_downstream() -> None:
     topology = Topology("app")
     beats(topology).select("patient_id", "beat_ms").to("copies")
     copies = topology.stream("copies", schema="patient_id STRING, beat_ms BIGINT", key="patient_id")
@@ -500,7 +498,7 @@ def test_a_topic_that_is_written_and_joined_behind_should_be_no_loop() -> None:
     assert len(topology.plan().subtopologies) == 1
 
 
-def test_the_plan_should_carry_what_it_is_to_survive_and_say_so() -> None:
+def test_should_plan_and_describe_the_tolerated_broker_failures() -> None:
     topology = Topology("app", tolerated_broker_failures=1)
     topology.stream("in", schema="k STRING", key="k").group_by_key().count(store="n")
     assert topology.plan().tolerated_broker_failures == 1
@@ -509,7 +507,7 @@ def test_the_plan_should_carry_what_it_is_to_survive_and_say_so() -> None:
 
 
 @pytest.mark.parametrize("acks", list(Acks))
-def test_the_plan_should_carry_what_outputs_wait_for_and_say_so(acks: Acks) -> None:
+def test_should_plan_and_describe_the_acks_of_outputs(acks: Acks) -> None:
     topology = Topology("app", guarantee="at_least_once", acks=acks.value)
     beats(topology).to("out")
     assert topology.plan().acks is acks
@@ -517,7 +515,7 @@ def test_the_plan_should_carry_what_outputs_wait_for_and_say_so(acks: Acks) -> N
     assert Topology("app").acks is Acks.ALL
 
 
-def test_outputs_should_be_what_is_written_for_others() -> None:
+def test_should_treat_only_topics_written_for_others_as_outputs() -> None:
     topology = Topology("app", guarantee="at_least_once", acks="1")
     stream = beats(topology)
     stream.to("out")
@@ -527,20 +525,20 @@ def test_outputs_should_be_what_is_written_for_others() -> None:
     assert topology.plan().output_topics == ("out",)
 
 
-def test_acks_should_be_ordered_from_the_weakest() -> None:
+def test_should_order_acks_from_the_weakest() -> None:
     weaker = {(one.value, other.value) for one in Acks for other in Acks if one.is_weaker_than(other)}
     assert weaker == {("0", "1"), ("0", "all"), ("1", "all")}
 
 
 @pytest.mark.parametrize("guarantee", list(Guarantee))
-def test_the_plan_should_carry_the_guarantee(guarantee: Guarantee) -> None:
+def test_should_plan_the_guarantee(guarantee: Guarantee) -> None:
     topology = Topology("app", guarantee=guarantee.value)
     beats(topology).to("out")
     assert topology.plan().guarantee is guarantee
     assert Topology("app").guarantee is Guarantee.EXACTLY_ONCE
 
 
-def test_a_processor_should_feed_state_through_repartition_or_with_the_promise_to_keep_the_key() -> None:
+def test_should_let_a_processor_feed_state_after_a_repartition_or_when_it_keeps_the_key() -> None:
     topology = Topology("app")
     stream = beats(topology).select("ibi_ms")
     stream.process("a.b:C", emits="n INT", keeps_key=True).to_table("kept")
@@ -555,13 +553,13 @@ def test_a_processor_should_feed_state_through_repartition_or_with_the_promise_t
     assert [store.name for store in second.stores] == ["moved"]
 
 
-def test_a_processor_that_keeps_the_key_should_not_make_good_what_one_before_it_did() -> None:
+def test_should_not_accept_keeping_the_key_when_an_earlier_processor_changed_it() -> None:
     stream = beats(Topology("app")).select("ibi_ms").process("a.b:C", emits="n INT")
     assert stream.process("a.b:D", emits="n INT", keeps_key=True).rekeyed_by == stream.node
     assert stream.repartition("n").rekeyed_by is None
 
 
-def test_a_sink_should_say_its_windows_in_the_key_on_request() -> None:
+def test_should_write_windowed_keys_into_a_sink_on_request() -> None:
     topology = Topology("app")
     grouped = beats(topology).select("ibi_ms").group_by_key()
     counts = grouped.windowed_by(tumbling("60s")).count().to("plain").to("updates", windowed_key=True)
@@ -621,12 +619,12 @@ def checked_sources(build: Callable[[Topology], object]) -> set[str]:
 
 
 @pytest.mark.parametrize("build", RELYING.values(), ids=RELYING)
-def test_keys_should_be_compared_where_something_keeps_or_looks_up_state_by_them(
+def test_should_compare_keys_when_state_is_kept_or_looked_up_by_key(
     build: Callable[[Topology], object],
 ) -> None:
     assert checked_sources(build) == {"pulse-events"}
 
 
 @pytest.mark.parametrize("build", NOT_RELYING.values(), ids=NOT_RELYING)
-def test_keys_should_not_be_compared_where_records_are_only_sent_on(build: Callable[[Topology], object]) -> None:
+def test_should_not_compare_keys_when_records_are_only_forwarded(build: Callable[[Topology], object]) -> None:
     assert checked_sources(build) == set()

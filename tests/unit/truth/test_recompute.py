@@ -29,7 +29,7 @@ def counted(rows: list[Row], *ranges: tuple[int, int]):
     return recompute_rows({0: rows}, [Batch(0, start, end) for start, end in ranges], RULES)
 
 
-def test_counts_once_per_batch_and_keeps_the_history():
+def test_should_count_once_per_batch_and_keep_the_history():
     truth = counted([beat(0, NOW), beat(1, NOW + 1), beat(2, NOW + 2), beat(3, NOW + MINUTE)], (0, 2), (2, 4))
     assert truth.histories == {("p1", NOW): [2, 3], ("p1", NOW + MINUTE): [1]}
     assert truth.counts[("p1", NOW)] == 3
@@ -37,7 +37,7 @@ def test_counts_once_per_batch_and_keeps_the_history():
     assert truth.tasks[0].stream_time_ms == NOW + MINUTE
 
 
-def test_late_is_judged_at_the_start_of_the_batch_at_minus_one_zero_and_plus_one():
+def test_should_judge_lateness_at_the_start_of_the_batch_at_minus_one_zero_and_plus_one():
     for over, expected in ((-1, 0), (0, 1), (1, 1)):
         first = beat(0, NOW + MINUTE + RULES.grace_ms + over)
         late = beat(1, NOW + 5)
@@ -46,7 +46,7 @@ def test_late_is_judged_at_the_start_of_the_batch_at_minus_one_zero_and_plus_one
         assert counted([first, late], (0, 2)).late_rows == 0
 
 
-def test_late_rows_are_counted_by_row_and_still_move_stream_time():
+def test_should_count_late_rows_one_by_one_and_let_them_advance_stream_time():
     rows = [beat(0, NOW + 10 * MINUTE), beat(1, NOW), beat(2, NOW), beat(3, NOW + 11 * MINUTE, "p2")]
     truth = counted(rows, (0, 1), (1, 4))
     assert truth.late_rows == 2
@@ -54,19 +54,19 @@ def test_late_rows_are_counted_by_row_and_still_move_stream_time():
     assert truth.tasks[0].stream_time_ms == NOW + 11 * MINUTE
 
 
-def test_stream_time_is_each_tasks_own():
+def test_should_keep_stream_time_per_task():
     ahead, behind = beat(0, NOW + 10 * MINUTE, "p1", 0), beat(0, NOW, "p2", 1)
     truth = recompute_rows({0: [ahead], 1: [behind]}, [Batch(0, 0, 1), Batch(1, 0, 1)], RULES)
     assert truth.late_rows == 0
 
 
-def test_offsets_that_markers_took_are_no_gap():
+def test_should_not_report_offsets_of_transaction_markers_as_a_gap():
     truth = counted([beat(0, NOW), beat(5, NOW)], (0, 3), (3, 7))
     assert truth.faults == []
     assert truth.counts == {("p1", NOW): 2}
 
 
-def test_overlap_gap_and_unread_end_are_reported():
+def test_should_report_overlap_gap_and_unread_end():
     rows = [beat(n, NOW + n) for n in range(6)]
     assert "overlaps" in counted(rows, (0, 3), (2, 6)).faults[0]
     gap = counted(rows, (0, 2), (3, 6))
@@ -76,7 +76,7 @@ def test_overlap_gap_and_unread_end_are_reported():
     assert recompute_rows({0: rows}, [], RULES).unprocessed == 6
 
 
-def test_bad_records_are_dead_and_do_not_move_stream_time():
+def test_should_make_dead_letters_of_bad_records_without_advancing_stream_time():
     ahead = RULES.max_ahead_ms
     bad = [
         raw(0, b""),
@@ -96,7 +96,7 @@ def test_bad_records_are_dead_and_do_not_move_stream_time():
     assert event(raw(0, None, NOW), RULES) == ("p1", NOW)
 
 
-def test_commit_records_become_batches_and_false_claims_are_faults():
+def test_should_turn_commit_records_into_batches_and_report_false_claims():
     record = {
         "application_id": "patient-monitoring",
         "task": "0_0",
@@ -123,7 +123,7 @@ def test_commit_records_become_batches_and_false_claims_are_faults():
     assert faults(start, other, record) == []
 
 
-def test_a_rewind_brings_the_counts_of_an_earlier_batch_back_and_what_came_later_is_emitted_again():
+def test_should_bring_back_the_counts_of_an_earlier_batch_after_a_rewind_and_emit_later_ones_again():
     rows = [beat(0, NOW), beat(1, NOW + 1), raw(2, b"{not json"), beat(3, NOW + MINUTE), beat(4, NOW + 2)]
     first, second = Batch(0, 0, 1, number=0), Batch(0, 1, 4, number=1)
     back, again = Batch(0, 4, 1, "rewind", 2, 0), Batch(0, 1, 5, number=3)
@@ -137,7 +137,7 @@ def test_a_rewind_brings_the_counts_of_an_earlier_batch_back_and_what_came_later
     assert "no record" in recompute_rows({0: rows}, [Batch(0, 0, 4, number=5), back], RULES).faults[0]
 
 
-def test_updates_missing_repeated_and_strange_are_told_apart():
+def test_should_distinguish_missing_repeated_and_unexplained_updates():
     window = ("p1", NOW)
 
     def verdict(found: list[int]) -> tuple[int, int, int]:
@@ -154,7 +154,7 @@ def test_updates_missing_repeated_and_strange_are_told_apart():
     assert compare_updates({}, {window: [1]}, Difference()).wrong == 1
 
 
-def test_dead_letters_are_each_there_once_with_their_bytes():
+def test_should_expect_each_dead_letter_once_with_its_bytes():
     def letter(offset: int, value: bytes = b"{not json") -> Row:
         headers = {"reason": b"json", "topic": b"pulse-events", "partition": b"0", "offset": str(offset).encode()}
         named = tuple((f"tidemark.{name}", text) for name, text in headers.items())
@@ -174,7 +174,7 @@ def test_dead_letters_are_each_there_once_with_their_bytes():
     assert verdict(letter(1), letter(2)._replace(headers=())) == (1, 0, 1)
 
 
-def test_should_process_nothing_of_a_reset_or_a_repair_and_go_on_where_it_goes():
+def test_should_process_no_records_for_a_reset_or_a_repair_and_continue_at_its_offsets():
     rows = [beat(n, NOW + n) for n in range(6)]
     ahead = [Batch(0, 0, 2), Batch(0, 2, 4, "reset"), Batch(0, 4, 4, "repair"), Batch(0, 4, 6)]
     truth = recompute_rows({0: rows}, ahead, RULES)
@@ -185,7 +185,7 @@ def test_should_process_nothing_of_a_reset_or_a_repair_and_go_on_where_it_goes()
     assert recompute_rows({0: rows}, again, RULES).counts == {("p1", NOW): 6}
 
 
-def test_should_know_kept_rows_before_a_beginning_and_none_before_a_new_life():
+def test_should_use_kept_rows_from_before_the_first_offset_but_none_from_before_a_new_start():
     rows = [beat(n, NOW + n) for n in range(6)]
     place = ("pulse-events", 0)
     assert Past().of(place, 0, rows) == rows
@@ -193,7 +193,7 @@ def test_should_know_kept_rows_before_a_beginning_and_none_before_a_new_life():
     assert Past(since={place: 2}, kept={place: rows[:4]}).of(place, 3, rows[3:]) == rows[2:]
 
 
-def test_should_hold_a_changelog_to_its_last_values_by_what_is_claimed_of_it():
+def test_should_compare_a_changelog_with_its_last_values_as_claimed():
     truth = counted([beat(0, NOW), beat(1, NOW + 1), beat(2, NOW + MINUTE)], (0, 1), (1, 3))
     first, second, strange = ("p1", NOW), ("p1", NOW + MINUTE), ("p9", NOW)
     for logged, last, left in (
@@ -210,7 +210,7 @@ def test_should_hold_a_changelog_to_its_last_values_by_what_is_claimed_of_it():
             assert found.wrong == wrong, (logged, claim)
 
 
-def test_should_take_the_counts_of_all_generations_of_a_changelog_for_what_a_record_says():
+def test_should_compare_a_commit_record_with_all_generations_of_a_changelog():
     rules = replace(RULES, generation=1)
     record = {
         "rows": 1, "late_rows": 0, "bad_rows": 0, "stream_times": {"by_store": {RULES.store: NOW}},

@@ -1,4 +1,4 @@
-"""Questions to brokers whose leaders and coordinators move, and of topics that are written to meanwhile."""
+"""Queries to brokers while leaders and coordinators move, and while topics are written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Moving:
 
 
 @pytest.mark.parametrize("code", sorted(topics._LEADER_MOVES))
-def test_should_ask_for_offsets_again_while_the_leader_moves(monkeypatch, code):
+def test_should_retry_for_offsets_while_the_leader_moves(monkeypatch, code):
     monkeypatch.setattr(topics, "_consumer", lambda *_: Moving(code, 2))
     assert topics.end_offsets("", [PLACE], "read_committed") == {PLACE: 7}
     assert topics.beginnings("", [PLACE]) == {PLACE: 3}

@@ -38,7 +38,7 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
-UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "changelog_repair"
+UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "reset", "repair"
 _MOVING = (ResetTo.LATEST, ResetTo.TIME)
 
 BEST = "best"
@@ -67,7 +67,7 @@ class Changing:
         require_nothing_else(clients, app, self.folder.case())
         waiting = sum(found.waiting.values())
         running = len(instances_here(self.settings, app))
-        self.report(f"{len(found.found)} tasks, {waiting} source offsets wait; {running} instances run here")
+        self.report(f"{len(found.found)} tasks, {waiting} source offsets are unread; {running} instances run here")
 
     def plan(self) -> str:
         """Return what would be done, as Markdown, and store it. Changes nothing.

@@ -30,7 +30,7 @@ class PlanKind(StrEnum):
 class Planned:
     """A plan with its text. `summary` is Markdown; `eta_s` estimates how long the application is stopped.
 
-    `at_ms` only for a rewind. `content` is what an approval is bound to.
+    `at_ms` is given only for a rewind. `content` is what an approval is bound to.
     """
 
     kind: PlanKind

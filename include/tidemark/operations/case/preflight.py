@@ -1,4 +1,4 @@
-"""Checks whether a restore could run at all: all instances here, no other work, room on the disk. Change nothing."""
+"""Checks whether a restore could run at all: all instances here, no other work, free disk space. They change nothing."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class OnCall:
             require_room(witnesses, facts, None, [self.folder.folder])
         lag = source_lag(facts)
         running = len(instances_here(context.clients.settings, self._application_id))
-        self.report(f"{len(facts)} tasks, {lag} source offsets wait; {running} instances run here")
+        self.report(f"{len(facts)} tasks, {lag} source offsets are unread; {running} instances run here")
 
     def plan(self) -> Planned:
         """Return what would be done, and store it. Changes nothing. Raises `StartRefused`.

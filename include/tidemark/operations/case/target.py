@@ -89,7 +89,7 @@ def moment_of_offsets(records: Iterable[CommitRecord], wanted: Mapping[TopicPart
                 f"no remaining commit record has {partition} at or before {offset}: give a higher offset, or a time"
             )
     if not beyond_ms:
-        raise StartRefused("no partition is beyond the offsets given: there is nothing to go back from")
+        raise StartRefused("no partition has been read beyond the given offsets: there is nothing to go back from")
     return min(beyond_ms.values()) - 1
 
 

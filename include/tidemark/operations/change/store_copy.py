@@ -58,7 +58,7 @@ class OldState:
         folder = folder_of(self.folder, task, spec.name)
         candidates = context.evidence.candidates(found, None, may_be_gone=self.may_be_gone)
         if candidates is None:
-            raise StartRefused(f"task {task} has never committed anything: there is no state of it")
+            raise StartRefused(f"task {task} has never committed anything, so it has no state")
 
         def pass_over(error: CopyUnusable) -> None:
             self.report(f"store {task}/{spec.name}: {error}; the next source of state is tried")

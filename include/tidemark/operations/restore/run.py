@@ -162,7 +162,9 @@ class RestoreRun:
         with self._held(plan, self._resuming(plan)) as held:
             progress = self.workspace.progress()
             if progress.state is not RestoreState.SWAPPING:
-                raise StartRefused(f"restore {plan.restore_id} is {progress.state}: there is nothing to swap in")
+                raise StartRefused(
+                    f"restore {plan.restore_id} is {progress.state}: it has no verified state to put in place"
+                )
             return self._swap(progress, held)
 
     def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> WorkspaceProgress:
@@ -177,7 +179,7 @@ class RestoreRun:
         return self._build_all(plan, progress, held)
 
     def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
-        self.report("swapping the verified state in")
+        self.report("putting the verified state in place")
         progress = self._with_their_tasks(progress, held)
         self.workspace.swap(progress.moves, self.probe)
         done = self.workspace.finish(progress, RestoreState.DONE)

@@ -103,7 +103,7 @@ class PastBuilder:
         return [spec for spec in self.context.evidence.witnesses.logged_stores(task) if spec.source_topic is None]
 
     def job(self, past: Past, spec: StoreSpec) -> RestoreJob:
-        """Return what a restore of a store to its moment needs."""
+        """Return what a restore of a store to that time needs."""
         job = restore_job(self.context.plan, past.facts, spec, past.moment.committed, self.context.clients.clock())
         end_offset = past.moment.stores[spec.name].candidate.end_offset
         target = replace(job.target, changelog_offset=end_offset, commit_time_ms=past.moment.record.commit_time_ms)

@@ -60,7 +60,7 @@ class TaskPointInTime:
         return CommittedProgress(self.record.end_offsets, self.record.batch, self.record.stream_times)
 
     def is_still(self, again: TaskPointInTime) -> bool:
-        """Whether what was built for this moment is also right for `again`, which was read later.
+        """Whether what was built for this point in time is also right for `again`, which was read later.
 
         If no commit had followed, the changelog's end of that time was taken. A batch may have been in the course of
         its commit then, and its records may lie before that end.
@@ -171,7 +171,7 @@ def _store_moment(
 
 
 def _bound(then: TaskEvidence, store: StoreEvidence, successor: CommitRecord | None) -> int:
-    """Return a next offset of the changelog that lies after the moment's batch and before the batch that followed."""
+    """Return a next offset of the changelog that is after the batch of that time and before the batch that followed."""
     if successor is None:
         return store.changelog_watermarks.end
     bound = successor.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition)

@@ -47,7 +47,7 @@ _QUEUED_RECORDS = 500_000
 
 
 class RewindState(StrEnum):
-    """The progress of a rewind, from the moment when there is something to finish."""
+    """The progress of a rewind, from when there is something to finish."""
 
     COMMITTING = "committing"
     DONE = "done"
@@ -245,7 +245,7 @@ class Rewind:
     def _put_in_place(self, progress: RewindProgress) -> None:
         """Verify the built state against the changelogs as they are now, and swap it in. May be repeated."""
         builder, workspace = self.builder, self.workspace
-        self.report("verifying the changelogs, then swapping the state in")
+        self.report("verifying the changelogs, then putting the state in place")
         facts = builder.context.evidence.facts()
         for name in progress.batches:
             task = TaskId.parse(name)

@@ -1,4 +1,4 @@
-"""Pace, and the replay into a real topic."""
+"""The rate of a replay, and a replay into a real topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.errors import OutcomeUnknown, PreflightFailed
 
 
 @pytest.mark.broker
-def test_everything_arrives_once_with_keys_where_java_clients_put_them(broker, create_topic, unique):
+def test_should_deliver_every_record_once_to_the_partition_that_java_clients_choose(broker, create_topic, unique):
     topic = create_topic(unique("pulse"), 4)
     producer = ReplayProducer(topic, {"bootstrap.servers": broker.bootstrap}, 15.0)
     options = ReplayOptions(topic=topic, patients=40, events=5_000, disorder=Disorder(seed=1, bad=0.02))
@@ -33,7 +33,7 @@ JAVA_PARTITIONS = {b"p0001": {0}, b"p0002": {1}, b"p0003": {3}, b"p0004": {2}, b
 
 
 @pytest.mark.broker
-def test_a_missing_topic_or_broker_is_one_clear_error(broker, unique):
+def test_should_give_one_clear_error_when_a_topic_or_the_broker_is_missing(broker, unique):
     with pytest.raises(PreflightFailed, match="does not exist"):
         ReplayProducer(unique("nowhere"), {"bootstrap.servers": broker.bootstrap}, 15.0)
     with pytest.raises(PreflightFailed, match="no Kafka broker"):
@@ -41,7 +41,7 @@ def test_a_missing_topic_or_broker_is_one_clear_error(broker, unique):
 
 
 @pytest.mark.broker
-def test_records_that_cannot_be_delivered_are_an_error(broker, create_topic, unique):
+def test_should_report_an_error_when_records_cannot_be_delivered(broker, create_topic, unique):
     topic = create_topic(unique("small"), 1, max_message_bytes="100")
     producer = ReplayProducer(topic, {"bootstrap.servers": broker.bootstrap}, 15.0)
     with pytest.raises(OutcomeUnknown, match="not delivered"):

@@ -1,4 +1,4 @@
-"""Each step of a restore on a real broker: killed and run again, undone, and refused where it must be."""
+"""Each step of a restore on a real broker: killed and run again, rolled back, and refused when it must be."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """Two partitions, 50 keys, everything committed, nothing running."""
+    """Create a stopped application with two partitions and 50 keys, in which everything is committed."""
     made = CountingApp(settings, admin, unique("counting"))
     made.feed(1000, keys=50)
     made.run()
@@ -83,7 +83,7 @@ def crash_at(*points):
     return crash, left
 
 
-def test_should_plan_without_changing_anything_and_tell_what_it_would_do(app):
+def test_should_plan_without_changing_anything_and_summarise_what_it_would_do(app):
     before = everything(app.settings.state_dir)
     call = call_of(app)
     call.preflight()
@@ -97,7 +97,7 @@ def test_should_plan_without_changing_anything_and_tell_what_it_would_do(app):
     assert r"a \| &lt;b>" in planned.summary
 
 
-def test_should_restore_the_store_that_was_asked_for_and_bind_the_approval_to_it(app):
+def test_should_restore_the_selected_store_and_bind_the_approval_to_that_selection(app):
     for task in ("0_0", "0_1"):
         (app.state / task / "witness").touch()
     inodes = [app.store_folder(number).stat().st_ino for number in (0, 1)]
@@ -130,12 +130,12 @@ def test_should_not_rewind_a_part_of_the_state(app, tasks, stores):
 @pytest.mark.parametrize(
     ("asked", "said"), [({"tasks": ["0_9"]}, "its tasks are 0_0, 0_1"), ({"stores": ["x"]}, "are n")]
 )
-def test_should_refuse_a_name_that_there_is_not_before_anything_is_stopped(app, asked, said):
+def test_should_refuse_an_unknown_task_or_store_before_anything_is_stopped(app, asked, said):
     with pytest.raises(StartRefused, match=said):
         call_of(app, **asked).preflight()
 
 
-def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app):
+def test_should_reach_the_same_end_when_each_step_is_killed_and_run_again(app):
     shutil.rmtree(app.settings.state_dir)
     probe, left = crash_at("restore-whole", "restore-built", "swap-between", "swap-one")
     call = call_of(app, probe=probe)
@@ -189,8 +189,8 @@ def test_should_bring_the_old_state_back_from_wherever_it_failed(app):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_should_keep_a_restored_state_whatever_fails_or_is_repeated_after_it(app, killed):
-    """`killed`: between the swap and the note that the case is done."""
+def test_should_keep_a_restored_state_when_a_later_step_fails_or_is_repeated(app, killed):
+    """`killed` means between the swap and the note that the case is done."""
     shutil.rmtree(app.settings.state_dir)
     call = call_of(app)
     call.plan()
@@ -247,8 +247,8 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
 
 
 @pytest.mark.parametrize(("point", "is_committed"), [("rewind-before-commit", False), ("rewind-verified", True)])
-def test_should_begin_nothing_before_a_rewind_that_was_committed_is_finished(app, point, is_committed):
-    """A rewind of the new case would finish the earlier one and go back to its time, which nobody has approved now."""
+def test_should_begin_no_new_case_before_a_committed_rewind_is_finished(app, point, is_committed):
+    """The new case would otherwise finish the earlier rewind and go back to its time, which nobody has approved."""
     then_ms = wall_clock_ms()
     app.feed(300, keys=70)
     app.run()
@@ -274,7 +274,7 @@ def test_should_begin_nothing_before_a_rewind_that_was_committed_is_finished(app
     other.preflight()
 
 
-def test_should_restore_nothing_that_nobody_approved(app):
+def test_should_restore_nothing_when_nobody_has_approved(app):
     call = call_of(app)
     OnCall.plan(call)  # Nobody answers.
     with pytest.raises(StartRefused, match="no user has answered for the plan of case"):
@@ -295,7 +295,7 @@ def test_should_restore_nothing_that_nobody_approved(app):
     assert not approval_of(call).is_used
 
 
-def test_should_not_go_on_with_a_restore_that_was_begun_under_another_plan(app):
+def test_should_not_continue_a_restore_that_began_under_another_plan(app):
     call = call_of(app)
     call.plan()
     other = make_plan(call.restoring.evidence, call.folder.case().case_id, SourceOfState.CHANGELOG)
@@ -304,7 +304,7 @@ def test_should_not_go_on_with_a_restore_that_was_begun_under_another_plan(app):
         call.restore()
 
 
-def test_should_use_an_answer_once_and_do_nothing_when_a_finished_case_is_repeated(app):
+def test_should_use_an_approval_once_and_do_nothing_when_a_finished_case_is_repeated(app):
     call = call_of(app)
     summary = call.plan().summary
     for step in (call.restore, call.verify, call.swap):
@@ -322,7 +322,7 @@ def approval_of(call):
     return PlanApproval(call.folder, call.restoring.clients.settings)
 
 
-def test_should_tell_when_what_waits_is_not_drained(app):
+def test_should_report_when_the_unread_input_is_not_drained_in_time(app):
     app.feed(60, keys=50)
     call = call_of(app)
     with pytest.raises(OutcomeUnknown, match="60 source offsets still wait after 0 s"):

@@ -132,7 +132,7 @@ def test_should_hold_the_application_while_a_command_changes_it(app, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_should_change_nothing_beside_a_case_and_work_for_it(app, command):
+def test_should_refuse_while_a_case_holds_the_application_and_run_when_it_acts_for_that_case(app, command):
     var_dir = app.settings.var_dir
     app.prepare(command)
     before = committed(app)
@@ -157,8 +157,8 @@ def test_should_release_the_hold_of_a_command_that_fails_in_the_middle(app):
         assert read_hold(app.settings.var_dir, app.name) is None
 
 
-def test_should_end_an_instance_that_came_up_between_the_hold_and_the_locks(app, monkeypatch):
-    """It found no hold, and takes its folder's lock when the hold lies there: it ends, and gives the folder back."""
+def test_should_end_an_instance_that_started_between_the_hold_and_the_locks(app, monkeypatch):
+    """The instance saw no hold, and locks its folder after the hold was taken: it ends and releases the folder."""
     var_dir = app.settings.var_dir
     taken = []
 
@@ -179,8 +179,8 @@ def test_should_end_an_instance_that_came_up_between_the_hold_and_the_locks(app,
     app.run()
 
 
-def test_should_take_over_the_hold_of_a_command_that_was_killed(app, tmp_path, monkeypatch):
-    """The command line: killed in the swap; the next one says whose hold it takes over, and goes on."""
+def test_should_take_over_the_hold_of_a_killed_command(app, tmp_path, monkeypatch):
+    """The command is killed during the swap; the next one names the hold that it takes over, and continues."""
     name = app.write_module(tmp_path)
     runner = tmp_path / "command.py"
     runner.write_text(

@@ -1,4 +1,4 @@
-"""Topics that a change makes: gone again after a failure, and kept where the change may have been committed."""
+"""Topics that a change creates: deleted after a failure, and kept when the change may have been committed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("made"))
     made.said = []
     made.feed(1000)
@@ -80,7 +80,7 @@ def failing_at(point, error):
         ("switch-before-commit", KeyboardInterrupt()),
     ],
 )
-def test_should_leave_no_topic_behind_when_a_change_fails(app, change, point, error):
+def test_should_leave_no_new_topic_when_a_change_fails(app, change, point, error):
     make, before = change(app), own_topics(app)
     with pytest.raises(type(error)):
         make(failing_at(point, error)).run(YES)
@@ -90,7 +90,7 @@ def test_should_leave_no_topic_behind_when_a_change_fails(app, change, point, er
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_should_keep_the_topics_where_the_change_may_have_been_committed(app, change, monkeypatch):
+def test_should_keep_the_new_topics_when_the_change_may_have_been_committed(app, change, monkeypatch):
     make, before = change(app), own_topics(app)
     commit = TransactionalProducer.commit
 
@@ -110,7 +110,7 @@ def test_should_keep_the_topics_where_the_change_may_have_been_committed(app, ch
     assert own_topics(app) > before
 
 
-def test_should_leave_no_topic_behind_when_the_commit_is_aborted(app, monkeypatch):
+def test_should_leave_no_new_topic_when_the_commit_is_aborted(app, monkeypatch):
     make, before = upgraded(app), own_topics(app)
 
     def aborted(producer):
@@ -128,7 +128,7 @@ def test_should_leave_no_topic_behind_when_the_commit_is_aborted(app, monkeypatc
     assert description(app).version == "1"
 
 
-def test_should_leave_topics_of_others_alone_that_came_meanwhile(app, unique):
+def test_should_not_delete_topics_that_others_created_meanwhile(app, unique):
     make, foreign = upgraded(app), unique("foreign")
 
     def come(at):

@@ -1,4 +1,4 @@
-"""Changelogs repaired on a real broker: what a stranger wrote taken back, and a changelog that was lost written anew."""
+"""Repairs of changelogs on a real broker: records of a foreign producer are undone, and lost changelogs are written again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ YES = lambda _plan: True  # noqa: E731
 
 @pytest.fixture
 def app(settings, admin, unique, said):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("repair"))
     made.said = said
     made.feed(1000)
@@ -73,7 +73,7 @@ def repair_of(app, stores=(), source=None, probe=NO_PROBE):
 
 @pytest.fixture
 def said():
-    """What a repair told."""
+    """The lines that a repair reported."""
     return []
 
 
@@ -84,7 +84,7 @@ def records(app):
 
 
 def strange(app, *written):
-    """Records that no task has written: partition, key, value."""
+    """Write records as a foreign producer does: partition, key, value."""
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
     for partition, key, value in written:
         producer.produce(changelog_of(app), value, key, partition=partition)
@@ -120,7 +120,7 @@ def not_asked(plan):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_should_take_back_what_a_stranger_wrote(app, seed):
+def test_should_undo_what_a_foreign_producer_wrote(app, seed):
     differing, before = poison(app, random.Random(seed)), committed(app)
     work, asked = repair_of(app, ["n"]), []
     shown = work.show().stores[0]
@@ -141,14 +141,14 @@ def test_should_take_back_what_a_stranger_wrote(app, seed):
     keeps_counting_after_a_lost_disk(app)
 
 
-def test_should_go_on_with_the_local_store_and_the_repaired_tail(app):
-    """The start after a repair reads what the stranger wrote, and what the repair wrote behind it."""
+def test_should_continue_from_the_local_store_and_the_repaired_tail(app):
+    """The start after a repair reads what the foreign producer wrote and what the repair wrote after it."""
     poison(app, random.Random(7))
     assert repair_of(app, ["n"]).run(YES)
     keeps_counting_after_a_lost_disk(app)
 
 
-def test_should_write_to_a_new_changelog_where_the_old_one_cannot_be_read(app):
+def test_should_write_to_a_new_changelog_when_the_old_one_cannot_be_read(app):
     key, (partition, _) = next(iter(records(app).items()))
     strange(app, (partition, key, b"no aggregate"))
     asked = []
@@ -161,7 +161,7 @@ def test_should_write_to_a_new_changelog_where_the_old_one_cannot_be_read(app):
 
 
 @pytest.mark.parametrize("fault", ["deleted", "made again", "truncated", "lost its beginning"])
-def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost(app, fault):
+def test_should_write_an_up_to_date_store_to_a_new_changelog_when_the_old_one_is_lost(app, fault):
     app.feed(500)
     app.run()
     topic, before = changelog_of(app), committed(app)
@@ -185,7 +185,7 @@ def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost
         repair_of(app).run(not_asked)
 
 
-def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
+def test_should_repair_from_a_standby_when_everything_else_is_lost(app):
     places = [TopicPartition(changelog_of(app), number) for number in range(PARTITIONS)]
     tasks = list(app.last_records())
 
@@ -209,7 +209,7 @@ def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
     keeps_counting_after_a_lost_disk(app)
 
 
-def test_should_name_the_repair_where_a_start_is_refused(app):
+def test_should_name_the_repair_when_a_start_is_refused(app):
     delete(app, changelog_of(app))
     with pytest.raises(StartRefused, match="tidemark repair run NAME"):
         app.run()
@@ -229,7 +229,7 @@ def test_should_ask_once_which_topics_are_lost_when_it_reads_the_state(app, monk
     assert len(asked) == 1, "each time takes two seconds where a topic is gone"
 
 
-def test_should_leave_to_a_reset_what_else_was_lost(app):
+def test_should_repair_only_the_changelog_and_leave_a_lost_source_to_a_reset(app):
     source = f"{app.name}-in"
     known = description(app).topic_ids
     make_again(app, source)
@@ -263,7 +263,7 @@ def test_should_refuse_what_cannot_be_repaired(app, stores, source, why):
     assert description(app) == before
 
 
-def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, monkeypatch):
+def test_should_not_repair_from_a_store_that_the_last_drill_suspects(app, monkeypatch):
     differing = poison(app, random.Random(11))
 
     class Suspect:
@@ -288,7 +288,7 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
     assert app.counts() == app.expected
 
 
-def test_should_notice_who_goes_on_writing_to_the_changelog(app):
+def test_should_notice_a_program_that_still_writes_to_the_changelog(app):
     poison(app, random.Random(5))
 
     def write_again(point):
@@ -303,7 +303,7 @@ def test_should_notice_who_goes_on_writing_to_the_changelog(app):
     assert app.counts() == app.expected
 
 
-def test_should_have_changed_nothing_before_its_commit(app):
+def test_should_change_nothing_before_its_commit(app):
     poison(app, random.Random(3))
     before, offsets = description(app), committed(app)
     for point in ("repair-built", "switch-before-commit"):
@@ -319,7 +319,7 @@ def test_should_have_changed_nothing_before_its_commit(app):
 
 
 @pytest.mark.spark
-def test_should_compute_a_store_again_where_no_copy_is_left(settings, admin, unique, spark_jars, said):
+def test_should_recompute_a_store_when_no_copy_is_left(settings, admin, unique, spark_jars, said):
     app = CountingApp(settings, admin, unique("again"))
     app.said = said
     app.feed(500)
@@ -337,8 +337,8 @@ def test_should_compute_a_store_again_where_no_copy_is_left(settings, admin, uni
     assert counts_of(app) == app.expected
 
 
-def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path, monkeypatch):
-    """SIGKILL of the real command, again and again."""
+def test_should_take_effect_as_a_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path, monkeypatch):
+    """Kills the real command with SIGKILL at every failpoint."""
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
@@ -363,7 +363,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
     keeps_counting_after_a_lost_disk(app)
 
 
-def test_the_command_should_show_then_do_it(app, tmp_path, monkeypatch):
+def test_should_show_the_plan_and_then_repair_by_command(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"

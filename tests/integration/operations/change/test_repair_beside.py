@@ -1,4 +1,4 @@
-"""Repairs beside other state: stores that are not logged, windows, several copies, several stores, other changes."""
+"""Repairs in combination with unlogged stores, windows, several copies, several stores and other changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def made(settings, admin, name, said, **second):
 
 @pytest.fixture
 def said():
-    """What a repair told."""
+    """The lines that a repair reported."""
     return []
 
 
@@ -62,7 +62,9 @@ def second(app, task=0, instance=0):
 
 
 @pytest.mark.parametrize("order", ["repair upgrade", "upgrade repair", "upgrade upgrade"])
-def test_should_keep_a_store_that_is_not_logged_through_changes_without_a_run(settings, admin, unique, said, order):
+def test_should_keep_an_unlogged_store_through_several_changes_without_a_start_in_between(
+    settings, admin, unique, said, order
+):
     app, number = made(settings, admin, unique("unlogged"), said, logging=False), 1
     for step in order.split():
         if step == "repair":
@@ -79,7 +81,7 @@ def test_should_keep_a_store_that_is_not_logged_through_changes_without_a_run(se
     assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
 
 
-def test_should_write_windows_anew_whose_beginning_was_purged(settings, admin, unique, said):
+def test_should_write_windows_again_when_the_start_of_their_changelog_was_purged(settings, admin, unique, said):
     app = CountingApp(settings, admin, unique("windows"), topology=in_windows, source=SecondsSource)
     app.said = said
     app.feed(1200, keys=40)
@@ -113,7 +115,7 @@ def harm(folder):
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_should_leave_no_other_level_copy_that_differs(settings, admin, unique, said, last):
+def test_should_leave_no_other_up_to_date_copy_that_differs(settings, admin, unique, said, last):
     app = ChangingApp(settings, admin, unique("copies"))
     app.said = said
     app.feed(1000)
@@ -133,7 +135,7 @@ def test_should_leave_no_other_level_copy_that_differs(settings, admin, unique, 
     assert counts_of(app, folder) == app.expected
 
 
-def test_should_repair_one_store_after_another_from_a_level_savepoint(settings, admin, unique, said, tmp_path):
+def test_should_repair_one_store_after_another_from_an_up_to_date_savepoint(settings, admin, unique, said, tmp_path):
     app = made(settings, admin, unique("saved"), said)
     app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
     SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
@@ -146,8 +148,8 @@ def test_should_repair_one_store_after_another_from_a_level_savepoint(settings, 
     assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
 
 
-def test_should_not_call_an_application_repaired_whose_store_is_wrong(settings, admin, unique, said, tmp_path):
-    """What is asked for says that the changelog is right: then it is the store that is not."""
+def test_should_refuse_a_repair_when_the_store_is_wrong_and_not_the_changelog(settings, admin, unique, said, tmp_path):
+    """The requested source agrees with the changelog, so it is the live store that is wrong."""
     app = ChangingApp(settings, admin, unique("wrong"))
     app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
     app.said = said
@@ -159,7 +161,7 @@ def test_should_not_call_an_application_repaired_whose_store_is_wrong(settings, 
         repair_of(app, ["n"], SourceOfState.SAVEPOINT).run(not_asked)
 
 
-def test_should_not_roll_a_restore_back_to_folders_that_a_later_repair_has_not_seen(settings, admin, unique, said):
+def test_should_not_roll_a_restore_back_to_folders_from_before_a_later_repair(settings, admin, unique, said):
     app = ChangingApp(settings, admin, unique("behind"))
     app.said = said
     app.feed(1000)
@@ -176,7 +178,7 @@ def test_should_not_roll_a_restore_back_to_folders_that_a_later_repair_has_not_s
     assert counts_of(app) == app.expected
 
 
-def test_should_roll_a_restore_back_behind_a_repair_once_its_tail_is_read(settings, admin, unique, said):
+def test_should_roll_a_restore_back_across_a_repair_once_its_tail_is_read(settings, admin, unique, said):
     app = ChangingApp(settings, admin, unique("tail"))
     app.said = said
     app.feed(1000)

@@ -1,4 +1,4 @@
-"""Other numbers of tasks on a real broker: 4, then 8, then 3, while input arrives; a source that grew; killed at each step."""
+"""Rescales on a real broker: to 8 and to 3 tasks while input arrives; a source that has grown; kills at each step."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RescaledApp(CountingApp):
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted by four tasks. Nothing runs."""
+    """Create an application whose four tasks have counted 1000 records of 200 keys, and which is stopped."""
     made = RescaledApp(settings, admin, unique("rescaled"))
     made.feed(1000)
     made.run()
@@ -122,7 +122,7 @@ def test_should_go_from_four_to_eight_to_three_tasks_while_input_arrives_and_cou
     assert set(outputs(app).values()) == {1}
 
 
-def test_should_send_on_what_lies_unread_between_the_sub_topologies(app):
+def test_should_process_unread_repartition_records_during_a_rescale(app):
     assert rescale_of(app, 2).run(YES)
     app.feed(400)
 
@@ -150,7 +150,7 @@ def test_should_send_on_what_lies_unread_between_the_sub_topologies(app):
     assert set(outputs(app).values()) == {1}
 
 
-def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
+def test_should_begin_again_or_be_complete_after_a_kill_at_each_step(app):
     old = description(app)
     for point in ("topics-made", "copying", "switch-before-commit"):
         with pytest.raises(Crash):
@@ -174,7 +174,7 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
     assert set(outputs(app).values()) == {1}
 
 
-def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
+def test_should_rescale_when_a_source_has_grown_and_when_it_grows_again(app):
     topic = f"{app.name}-in"
 
     def grow(partitions):
@@ -198,7 +198,9 @@ def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
     assert set(outputs(app).values()) == {1}
 
 
-def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_path, monkeypatch):
+def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_changing_anything(
+    app, tmp_path, monkeypatch
+):
     before = description(app)
     with pytest.raises(StartRefused, match="already has 4 tasks"):
         rescale_of(app, 4).run(YES)
@@ -224,7 +226,7 @@ def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_pat
     assert f"{app.name}-source-{app.name}-in-1-repartition" in command("lag", name).stdout.replace("\n", "")
 
 
-def test_a_rescaled_application_should_be_upgraded_and_reset(app):
+def test_should_upgrade_and_reset_a_rescaled_application(app):
     assert rescale_of(app, 2).run(YES)
     app.plan = version(app.name, "2", "total", n="count(*)").plan()
     assert upgrade_of(app, renames=["n=total"]).run(YES)

@@ -1,4 +1,4 @@
-"""Offsets moved on a real broker: everything counted again on an empty state, on top of the old one, or left out."""
+"""Resets of offsets on a real broker: everything is counted again on an empty or the old state, or left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ broker = pytest.mark.broker
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted. Nothing runs."""
+    """Create an application that has counted 1000 records of 200 keys and is stopped."""
     made = ChangingApp(settings, admin, unique("reset"))
     made.feed(1000)
     made.run()
@@ -55,7 +55,7 @@ def not_asked(plan):
 
 
 @broker
-def test_should_count_everything_again_from_an_empty_state(app):
+def test_should_count_everything_again_when_reset_to_an_empty_state(app):
     made = reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY)
     plan = made.show()
     assert sum(source.again for source in plan.sources) >= 1000
@@ -82,7 +82,7 @@ def test_should_count_everything_again_from_an_empty_state(app):
 
 
 @broker
-def test_should_count_twice_what_is_read_again_on_top_of_the_state(app):
+def test_should_count_records_twice_when_they_are_read_again_on_top_of_the_state(app):
     before = Counter(app.expected)
     made = reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP)
     assert made.run(YES)
@@ -95,7 +95,7 @@ def test_should_count_twice_what_is_read_again_on_top_of_the_state(app):
 
 
 @broker
-def test_should_leave_out_what_came_before_a_time(app):
+def test_should_leave_out_records_from_before_a_time(app):
     before = Counter(app.expected)
     app.feed(300)
     time.sleep(0.01)  # Record timestamps have milliseconds.
@@ -112,7 +112,7 @@ def test_should_leave_out_what_came_before_a_time(app):
 
 
 @broker
-def test_should_go_on_without_what_is_deleted(app):
+def test_should_continue_without_deleted_records(app):
     app.feed(300)
     ends = EndOffsets(app.admin, 15)
     places = [TopicPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
@@ -130,7 +130,7 @@ def test_should_go_on_without_what_is_deleted(app):
 
 
 @broker
-def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
+def test_should_move_to_given_offsets_by_command(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
@@ -158,8 +158,8 @@ def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
 
 
 @broker
-def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path):
-    """SIGKILL of the real command, again and again; the start that comes next does what a committed one has left."""
+def test_should_take_effect_as_a_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path):
+    """Kills the real command with SIGKILL at every failpoint; the next start finishes what a committed reset has left."""
     (tmp_path / "made_reset.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )

@@ -1,4 +1,4 @@
-"""Upgrades of a real application on a real broker: carried while input arrives, killed at each step, refused."""
+"""Upgrades of a real application on a real broker: with input arriving, killed at each step, and refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RENAMED = {"renames": ["n=total"], "adds": ["total.twos=1000"]}
 
 @pytest.fixture
 def app(settings, admin, unique):
-    """1000 records of 200 keys counted by version 1. Nothing runs."""
+    """Create an application whose version 1 has counted 1000 records of 200 keys, and which is stopped."""
     made = ChangingApp(settings, admin, unique("upgraded"))
     made.feed(1000)
     made.run()
@@ -89,7 +89,7 @@ def test_should_carry_the_state_while_input_arrives_and_count_every_record_once(
     assert set(outputs(app).values()) == {1}
 
 
-def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
+def test_should_begin_again_or_be_complete_after_a_kill_at_each_step(app):
     old, offsets = description(app), committed(app)
     app.become(renamed(app))
     for point in ("topics-made", "copying", "switch-before-commit"):
@@ -111,7 +111,7 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
     assert set(outputs(app).values()) == {1}
 
 
-def test_a_refused_upgrade_should_touch_nothing(app, tmp_path):
+def test_should_change_nothing_when_an_upgrade_is_refused(app, tmp_path):
     first, before = app.plan, (description(app), committed(app), partition_counts(app.admin, app.settings))
     app.become(version(app.name, "2", "n", n="sum(v)"))
     with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade plan`"):
@@ -126,7 +126,7 @@ def test_a_refused_upgrade_should_touch_nothing(app, tmp_path):
     assert app.counts() == app.expected
 
 
-def test_a_dropped_store_should_begin_anew_under_its_name_and_leave_the_old_folder_alone_elsewhere(app, tmp_path):
+def test_should_start_a_dropped_store_empty_under_its_name_and_ignore_old_folders_elsewhere(app, tmp_path):
     app.become(version(app.name, "2", "n", n="sum(v)"))
     made = upgrade_of(app, drops=["n"]).show(tmp_path / "shown")
     assert made.lost == {"n": 200}
@@ -158,7 +158,7 @@ def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(a
     assert (description(app), committed(app)) == before
 
 
-def test_a_version_that_keeps_the_same_should_start_by_itself_and_be_recorded(app):
+def test_should_start_and_record_a_version_that_keeps_the_same_state_without_an_upgrade(app):
     app.become(version(app.name, "1b", "n", n="count(*)"))
     app.feed(100)
     app.run()
@@ -166,7 +166,7 @@ def test_a_version_that_keeps_the_same_should_start_by_itself_and_be_recorded(ap
     assert description(app).version == "1b"
 
 
-def test_a_source_that_grew_should_be_refused_with_the_command_that_helps(app):
+def test_should_refuse_a_source_that_has_grown_and_name_the_command_that_helps(app):
     topic = f"{app.name}-in"
     app.admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
     assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == PARTITIONS + 1, 15)
@@ -180,8 +180,8 @@ def test_a_source_that_grew_should_be_refused_with_the_command_that_helps(app):
         upgrade_of(app, **RENAMED).run(YES)
 
 
-def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
-    """The group tells of it when the client's metadata are refreshed, some minutes after the topic has grown."""
+def test_should_end_an_instance_that_is_assigned_a_partition_added_later(app):
+    """The group assigns the partition when the client refreshes its metadata, some minutes after the topic has grown."""
     stop, given = threading.Event(), TopicPartition(f"{app.name}-in", PARTITIONS)
 
     class Idle:
@@ -206,7 +206,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
         instance.close(None)
 
 
-def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
+def test_should_show_refuse_and_upgrade_by_command(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
         "from tests.support.changes import version\ndef topology():\n"

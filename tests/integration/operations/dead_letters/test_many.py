@@ -1,4 +1,4 @@
-"""More records that cannot be read than one batch may have, in a small form of `make letters`."""
+"""More unreadable records than one batch may have: a small form of `make letters`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records fetched by their offsets from a real broker: near each other, far apart, between markers, and gone."""
+"""Records fetched by their offsets from a real broker: close together, far apart, between markers, and deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(settings, offsets, stalled_after_s=20.0):
     return [(m.partition(), m.offset(), m.key(), m.value(), m.timestamp()[1], headers_of(m)) for m in found]
 
 
-def test_should_give_each_record_as_it_is(settings, topic):
+def test_should_read_each_record_unchanged(settings, topic):
     write(settings, topic, 50, headers=[("h", b"1"), ("h", None)])
     write(settings, topic, 5, partition=1)
     wanted = {TopicPartition(topic, 0): [0, 1, 7, 49], TopicPartition(topic, 1): [4]}
@@ -44,7 +44,17 @@ def test_should_give_each_record_as_it_is(settings, topic):
     ]
 
 
-def test_should_give_a_record_without_key_or_value(settings, topic):
+def test_should_read_records_that_cannot_be_parsed_unchanged(settings, topic):
+    bad = [(b"p1", b"{"), (b"\xff", b'{"id": 1}'), (b"p2", b"\x00\xff")]
+    producer = Producer(librdkafka_config(settings))
+    for key, value in bad:
+        producer.produce(topic, value, key, 0, timestamp=7, headers=[("h", b"\xfe")])
+    assert producer.flush(30) == 0
+    found = read(settings, {TopicPartition(topic, 0): range(len(bad))})
+    assert found == [(0, n, key, value, 7, [("h", b"\xfe")]) for n, (key, value) in enumerate(bad)]
+
+
+def test_should_read_a_record_without_key_or_value(settings, topic):
     producer = Producer(librdkafka_config(settings))
     producer.produce(topic, None, None, 0, timestamp=5)
     assert producer.flush(30) == 0
@@ -52,16 +62,16 @@ def test_should_give_a_record_without_key_or_value(settings, topic):
 
 
 @pytest.mark.parametrize("gap", [0, 10, 1_000])
-def test_should_pass_over_what_lies_between_them(settings, topic, monkeypatch, gap):
-    """By a seek where it is far: reading a million records for two of them takes seconds."""
+def test_should_skip_the_records_between_them(settings, topic, monkeypatch, gap):
+    """Seeks when the distance is large: reading a million records to find two takes seconds."""
     monkeypatch.setattr(module, "_SEEK_RECORDS", gap)
     write(settings, topic, 30_000)
     wanted = [3, 4, 900, 15_000, 15_001, 29_999]
     assert [found[1] for found in read(settings, {TopicPartition(topic, 0): wanted})] == wanted
 
 
-def test_should_find_them_between_transactions(settings, topic, unique):
-    """Markers and aborted records have offsets, too."""
+def test_should_find_records_between_transactions(settings, topic, unique):
+    """Transaction markers and aborted records take offsets, too."""
     producer = Producer({**librdkafka_config(settings), "transactional.id": unique("tx")})
     producer.init_transactions(30)
     for number in range(6):
@@ -75,7 +85,7 @@ def test_should_find_them_between_transactions(settings, topic, unique):
         read(settings, {TopicPartition(topic, 0): [2]})
 
 
-def test_should_say_that_a_record_is_deleted_or_does_not_come(settings, topic, admin):
+def test_should_report_a_record_that_is_deleted_or_does_not_arrive(settings, topic, admin):
     write(settings, topic, 10)
     for done in admin.delete_records([ClientPartition(topic, 0, 5)]).values():
         done.result(15)

@@ -1,4 +1,4 @@
-"""Dead letters on a real broker: found by what they say, sent back once each, deleted by time."""
+"""Dead letters on a real broker: found by their fields, replayed once each, deleted by time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = DeadLetterFilter()
 
 
 class Killed(BaseException):
-    """The process dies here."""
+    """Simulates the death of the process at this point."""
 
 
 class Bench:
@@ -96,7 +96,7 @@ def bench(settings, admin, unique):
 OWN = (("own", b"h"),)
 
 
-def test_should_send_each_letter_back_once_whatever_is_asked_for_next(bench):
+def test_should_replay_each_dead_letter_once_whatever_is_selected_next(bench):
     before = bench.there(bench.source)
     done = bench.replay(DeadLetterFilter(topic=bench.source, partition=1))
     again = [(1, b"k1", b"{0", AT, OWN), (1, b"k1", b"{1", AT + 1, OWN)]
@@ -130,7 +130,7 @@ def test_should_send_nothing_twice_and_lose_nothing_when_it_is_killed(bench, poi
     assert len(bench.there(bench.sink)) == 1
 
 
-def test_should_fence_a_replay_that_runs_beside_it(bench):
+def test_should_fence_another_replay_that_runs_at_the_same_time(bench):
     def overtaken(point):
         if point == "replay-receipts":
             bench.replay()
@@ -152,13 +152,13 @@ def test_should_fence_a_replay_that_runs_beside_it(bench):
         (DeadLetterFilter(until_ms=AT), 0),
     ],
 )
-def test_should_find_letters_by_what_they_say(bench, wanted, count):
+def test_should_find_dead_letters_by_their_fields(bench, wanted, count):
     found = list(bench.letters.read(wanted))
     assert len(found) == count
     assert len(list(bench.letters.read(wanted, limit=1))) == min(1, count)
 
 
-def test_should_delete_what_was_written_before_a_time(bench):
+def test_should_delete_dead_letters_from_before_a_time(bench):
     written = [letter.written_ms for letter in bench.letters.read(ALL)]
     assert purge(bench.letters, min(written)) == {}
     assert sum(purge(bench.letters, int(time.time() * 1000) + 1).values()) >= 8
@@ -166,8 +166,8 @@ def test_should_delete_what_was_written_before_a_time(bench):
     assert purge(bench.letters, int(time.time() * 1000) + 1) == {}
 
 
-def test_should_keep_the_last_letter_where_no_transaction_ends_after_it(bench):
-    """As with at_least_once. A partition that is emptied may end earlier after a crash of all brokers."""
+def test_should_keep_the_last_dead_letter_when_no_transaction_ends_after_it(bench):
+    """This is so under at_least_once: a partition that was emptied may end earlier after all brokers crash."""
     producer = Producer(bench.client)
     for _ in range(2):
         producer.produce(bench.letters.topic, b"{", b"k", 0, headers=[("tidemark.reason", b"unparsable")])

@@ -1,4 +1,4 @@
-"""Inspecting and rewinding a real application on a real broker: its counts as they were, killed at each step, refused."""
+"""Inspecting and rewinding a real application on a real broker: earlier counts, kills at each step, refusals."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def past_counts(app, at_ms, tmp_path, probe=NO_PROBE, said=None):
     return counts_of(app, lambda number: folder_of(folder, TaskId(0, number), "n")), built
 
 
-def test_should_show_the_counts_as_they_were_and_touch_nothing(app, tmp_path):
+def test_should_show_the_counts_of_then_and_change_nothing(app, tmp_path):
     found, built = past_counts(app, app.then_ms, tmp_path)
     assert found == app.then
     assert {past.moment.record.commit_time_ms <= app.then_ms for past in built.values()} == {True}
@@ -94,7 +94,7 @@ def test_should_show_the_counts_as_they_were_and_touch_nothing(app, tmp_path):
 
 
 def test_should_show_the_present_of_an_application_that_commits_meanwhile(app, tmp_path):
-    """The batch that was committed while the copy was built must be in it as a whole or not at all."""
+    """A batch that is committed while the copy is built must be in the copy as a whole or not at all."""
     ran = []
 
     def commit_once(point):
@@ -110,8 +110,8 @@ def test_should_show_the_present_of_an_application_that_commits_meanwhile(app, t
     assert app.expected != before
 
 
-def test_should_build_anew_when_the_end_that_was_taken_holds_a_later_batch(app, tmp_path, monkeypatch):
-    """A batch that is only being committed lies below the read_uncommitted end, and is visible when it is read."""
+def test_should_build_again_when_the_chosen_end_includes_a_later_batch(app, tmp_path, monkeypatch):
+    """A batch whose commit is in progress lies below the read_uncommitted end and is visible when it is read."""
     asked_ms, before = wall_clock_ms(), Counter(app.expected)
     made = builder_of(app)
     facts = EvidenceReader.facts
@@ -172,7 +172,7 @@ def test_should_plan_without_changing_anything(app):
     assert (committed(app), last_records(app), counts_of(app)) == (before, records, app.expected)
 
 
-def test_should_bring_back_state_offsets_and_records_and_go_on_from_there(app):
+def test_should_bring_back_state_and_offsets_and_continue_from_there(app):
     emitted = outputs(app)
     assert rewind(app)
     assert counts_of(app) == app.then
@@ -189,7 +189,7 @@ def test_should_bring_back_state_offsets_and_records_and_go_on_from_there(app):
     }
 
 
-def test_should_hold_in_the_changelogs_what_it_holds_on_disk(app):
+def test_should_hold_the_same_in_the_changelogs_as_on_disk(app):
     rewind(app)
     shutil.rmtree(app.settings.state_dir)
     app.run()
@@ -259,7 +259,7 @@ def test_should_be_refused_at_a_start_and_repaired_by_a_restore_when_killed_befo
     assert counts_of(app) == app.expected
 
 
-def test_should_forget_a_rewind_that_was_not_finished_when_the_application_went_on(app):
+def test_should_forget_an_unfinished_rewind_when_the_application_has_continued(app):
     with pytest.raises(Crash):
         rewind(app, crash_at("rewind-committed"))
     shutil.rmtree(app.state)
@@ -269,7 +269,7 @@ def test_should_forget_a_rewind_that_was_not_finished_when_the_application_went_
     assert counts_of(app) == app.then
 
 
-def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
+def test_should_replace_the_live_folder_and_every_stale_one(app):
     state_dir = app.settings.state_dir
     shutil.copytree(state_dir / "0", state_dir.with_name("stale"))
     app.feed(200)
@@ -286,7 +286,7 @@ def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
     assert counts_of(app) == app.expected
 
 
-def test_should_keep_the_replaced_folders_aside(app):
+def test_should_keep_the_replaced_folders(app):
     (app.state / "0_0" / "witness").write_text("old")
     made = rewind_of(app)
     made.run(app.then_ms, YES)
@@ -300,7 +300,7 @@ def test_should_change_nothing_when_the_answer_is_no(app):
     assert not made.workspace.folder.exists()
 
 
-def test_should_refuse_where_nothing_happened_since(app):
+def test_should_refuse_when_nothing_has_happened_since(app):
     with pytest.raises(StartRefused, match="nothing to rewind"):
         rewind(app, at_ms=wall_clock_ms())
 
@@ -314,7 +314,7 @@ def test_should_refuse_while_an_instance_runs(app):
         instance.close(None)
 
 
-def test_should_refuse_when_a_member_joins_in_the_middle(app):
+def test_should_refuse_when_a_member_joins_during_the_rewind(app):
     elsewhere, before = Elsewhere(app), committed(app)
 
     def join(point):
@@ -336,7 +336,7 @@ def test_should_refuse_a_time_whose_source_records_are_deleted(app):
         rewind(app)
 
 
-def test_should_leave_commit_records_that_the_history_tells_in_order(app):
+def test_should_leave_commit_records_that_the_history_reads_in_order(app):
     rewind(app)
     app.run()
     client = {"bootstrap.servers": app.settings.bootstrap_servers}

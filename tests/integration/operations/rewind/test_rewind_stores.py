@@ -1,4 +1,4 @@
-"""Points in time of other stores and from other sources: windows that have expired since, savepoints, the commands."""
+"""Points in time with other stores and sources: windows that have expired since, savepoints, and the commands."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def live_windows(app, ends):
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-def test_should_bring_windows_back_that_have_expired_since(settings, admin, unique, tmp_path):
+def test_should_bring_back_windows_that_have_expired_since(settings, admin, unique, tmp_path):
     app = CountingApp(settings, admin, unique("windows"), topology=in_windows, source=SecondsSource)
 
     def ends():
@@ -146,7 +146,7 @@ def set_compaction_lag(app, lag_ms):
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-def test_should_need_a_savepoint_of_that_very_batch_where_values_may_be_compacted_away(
+def test_should_need_a_savepoint_of_exactly_that_batch_when_values_may_be_compacted_away(
     settings, admin, unique, tmp_path
 ):
     app = CountingApp(settings, admin, unique("saved"))
@@ -176,7 +176,7 @@ def test_should_need_a_savepoint_of_that_very_batch_where_values_may_be_compacte
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-def test_should_pass_over_a_damaged_savepoint(settings, admin, unique, tmp_path):
+def test_should_skip_a_damaged_savepoint(settings, admin, unique, tmp_path):
     app = CountingApp(settings, admin, unique("damaged"))
     app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
     app.feed(600)
@@ -195,7 +195,7 @@ def test_should_pass_over_a_damaged_savepoint(settings, admin, unique, tmp_path)
 
 @pytest.mark.broker
 @pytest.mark.timeout(300)
-def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, tmp_path, monkeypatch):
+def test_should_show_the_plan_then_rewind_when_confirmed(settings, admin, unique, tmp_path, monkeypatch):
     app = CountingApp(settings, admin, unique("commanded"))
     app.feed(600)
     app.run()
@@ -228,7 +228,7 @@ def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, t
 
 @pytest.mark.broker
 @pytest.mark.timeout(400)
-def test_should_be_what_a_recomputation_from_the_commit_records_says(settings, admin, unique, spark):
+def test_should_equal_a_recomputation_from_the_commit_records(settings, admin, unique, spark):
     app = CountingApp(settings, admin, unique("recomputed"))
 
     def feed(records, keys):
@@ -261,7 +261,7 @@ def refused(topology: Topology) -> str:
     return str(error.value)
 
 
-def test_should_refuse_topologies_that_no_rewind_brings_back_as_a_whole():
+def test_should_refuse_topologies_that_a_rewind_cannot_bring_back_as_a_whole():
     def stream(topology):
         return topology.stream("in", schema="id STRING, other STRING", key="id")
 

@@ -29,7 +29,7 @@ def identities(events: Events) -> list[tuple[int, int]]:
     return list(zip(events.patient.tolist(), events.number.tolist(), strict=True))
 
 
-def test_slices_join_without_gap_or_overlap():
+def test_should_join_slices_without_gap_or_overlap():
     whole = patients().between(START, START + 5 * MINUTE)
     cuts = [START, START + 1, START + 777, START + 777, START + MINUTE, START + 5 * MINUTE]
     parts = [patients().between(a, b) for a, b in itertools.pairwise(cuts)]
@@ -38,7 +38,7 @@ def test_slices_join_without_gap_or_overlap():
     assert np.array_equal(joined.beat_ms, whole.beat_ms)
 
 
-def test_a_patient_is_its_recording_looped_and_shifted():
+def test_should_loop_and_shift_the_recording_of_a_patient():
     recording = recordings()[1]
     events = patients(6).between(START, START + 3 * recording.period_ms)
     mine = events.take(events.patient == 4)
@@ -53,26 +53,26 @@ def test_a_patient_is_its_recording_looped_and_shifted():
     assert np.all(np.diff(mine.number) == 1)
 
 
-def test_patients_differ_by_phase_and_seeds_differ():
+def test_should_generate_different_patients_and_different_seeds():
     events = patients(30, seed=1).between(START, START + MINUTE)
     first_beats = {p: int(events.beat_ms[events.patient == p][0]) for p in range(30)}
     assert len(set(first_beats.values())) > 20
     assert identities(patients(30, seed=2).between(START, START + MINUTE)) != identities(events)
 
 
-def test_beats_per_second_is_what_comes_out():
+def test_should_generate_the_given_beats_per_second():
     p = patients(300)
     span_s = 600
     assert len(p.between(START, START + span_s * 1000)) == pytest.approx(p.beats_per_second * span_s, rel=0.01)
 
 
-def test_order_without_disorder_is_the_beats_order():
+def test_should_keep_the_order_of_beats_without_disorder():
     timeline = Timeline(patients(), Disorder(), START)
     events = timeline.until(START + MINUTE)
     assert np.all(np.diff(events.beat_ms) >= 0)
 
 
-def test_arrivals_do_not_depend_on_the_slices():
+def test_should_generate_the_same_arrivals_for_any_slices():
     disorder = Disorder(seed=3, late=0.05, out_of_order=0.2, bad=0.1)
     end = START + 10 * MINUTE
     whole = Timeline(patients(), disorder, START).until(end)
@@ -81,7 +81,7 @@ def test_arrivals_do_not_depend_on_the_slices():
     assert identities(Events.join(parts)) == identities(whole)
 
 
-def test_shares_are_kept_and_nothing_arrives_before_its_beat():
+def test_should_keep_the_shares_of_disorder_and_deliver_nothing_before_its_beat():
     disorder = Disorder(seed=3, late=0.05, out_of_order=0.2, bad=0.1)
     events = patients(200).between(START, START + 5 * MINUTE)
     delay = disorder.delay_ms(events)
@@ -95,12 +95,12 @@ def test_shares_are_kept_and_nothing_arrives_before_its_beat():
 
 
 @pytest.mark.parametrize("shares", [{"late": -0.1}, {"bad": 1.1}, {"late": 0.6, "out_of_order": 0.6}])
-def test_impossible_shares_are_refused(shares: dict[str, float]):
+def test_should_refuse_impossible_shares(shares: dict[str, float]):
     with pytest.raises(InvalidSettings, match="share"):
         Disorder(**shares)
 
 
-def test_records_are_json_of_the_schema_and_bad_ones_are_bad_to_an_independent_reader():
+def test_should_generate_json_of_the_schema_and_bad_records_that_any_reader_rejects():
     disorder = Disorder(seed=5, bad=0.3)
     p = patients(50)
     events = p.between(START, START + MINUTE)
@@ -125,7 +125,7 @@ def test_records_are_json_of_the_schema_and_bad_ones_are_bad_to_an_independent_r
     assert set(kinds) == {SOUND, *Bad}
 
 
-def test_a_record_without_a_key_has_it_nowhere():
+def test_should_have_the_key_nowhere_in_a_record_without_key():
     disorder = Disorder(seed=5, bad=1.0)
     p = patients(50)
     events = p.between(START, START + MINUTE)

@@ -1,4 +1,4 @@
-"""Pace, and the replay into a real topic."""
+"""The rate of a replay, and a replay into a real topic."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidemark.errors import InvalidSettings
 NOW = 1_700_000_000_000
 
 
-def test_an_endless_replay_begins_now_at_the_speed_of_the_hearts():
+def test_should_begin_an_endless_replay_now_and_in_real_time():
     pace = ReplayRate.of(ReplayOptions(), NOW)
     assert (pace.patients, pace.start_ms, pace.speed) == (DEFAULT_PATIENTS, NOW, 1.0)
 
 
-def test_a_rate_brings_as_many_patients_as_it_needs():
+def test_should_add_as_many_patients_as_a_rate_needs():
     for rate in (1.0, 700.0, 12_345.0):
         pace = ReplayRate.of(ReplayOptions(rate=rate), NOW)
         assert pace.speed is not None
@@ -29,14 +29,14 @@ def test_a_rate_brings_as_many_patients_as_it_needs():
         assert pace.start_ms == NOW
 
 
-def test_a_bounded_replay_begins_in_the_past_and_never_passes_the_clock():
+def test_should_begin_a_bounded_replay_in_the_past_and_never_pass_the_clock():
     for disorder in (Disorder(), Disorder(late=0.01)):
         pace = ReplayRate.of(ReplayOptions(patients=100, events=100_000, disorder=disorder), NOW)
         assert pace.speed is None
         assert pace.start_ms + 100_000 / pace.beats_per_second * 1000 < NOW
 
 
-def test_running_ahead_of_the_clock_is_refused_with_a_remedy():
+def test_should_refuse_to_run_ahead_of_the_clock_and_name_a_remedy():
     with pytest.raises(InvalidSettings, match="--patients"):
         ReplayRate.of(ReplayOptions(patients=10, rate=1000.0), NOW)
     with pytest.raises(InvalidSettings, match="or earlier"):
@@ -44,7 +44,7 @@ def test_running_ahead_of_the_clock_is_refused_with_a_remedy():
 
 
 @pytest.mark.parametrize("options", [{"patients": 0}, {"rate": -1.0}, {"events": 0}])
-def test_numbers_that_make_no_replay_are_refused(options: dict[str, int]):
+def test_should_refuse_numbers_that_make_no_replay(options: dict[str, int]):
     with pytest.raises(InvalidSettings, match="above 0"):
         ReplayRate.of(ReplayOptions(**options), NOW)
 
@@ -68,7 +68,7 @@ def replayed(options: ReplayOptions) -> list[tuple[bytes | None, bytes]]:
     return producer.records
 
 
-def test_the_same_seed_and_start_give_the_same_records_at_any_pace():
+def test_should_generate_the_same_records_at_any_pace_for_the_same_seed_and_start():
     start_ms = time.time_ns() // 1_000_000 - 600_000
     disorder = Disorder(seed=9, late=0.01, out_of_order=0.1, bad=0.05)
     fast = replayed(ReplayOptions(patients=40, events=2_000, start_ms=start_ms, disorder=disorder))
@@ -77,7 +77,7 @@ def test_the_same_seed_and_start_give_the_same_records_at_any_pace():
     assert len(fast) == 2_000
 
 
-def test_a_rate_is_kept_and_stop_ends_an_endless_replay():
+def test_should_keep_a_rate_and_end_an_endless_replay_when_stopped():
     producer = Collecting()
     replay = Replay(ReplayOptions(rate=2_000.0), producer)
     timer = threading.Timer(1.5, replay.stop)

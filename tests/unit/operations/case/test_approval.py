@@ -1,4 +1,4 @@
-"""An approval is of one plan, by a person who may, and is used once: without a broker."""
+"""An approval is for one plan, by a user who may approve, and is used once; without a broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_should_refuse_every_other_answer(answer, settings, summary):
         (replace(YES, state=AnswerState.USED, used_ms=NOW), NAMED),
     ],
 )
-def test_should_allow_the_plan_that_was_approved_and_its_case_to_go_on(answer, settings):
+def test_should_allow_the_approved_plan_and_the_continuation_of_its_case(answer, settings):
     assert refusal(answer, "c1", "aa", settings) is None
 
 
@@ -88,7 +88,7 @@ def planned(folder, tasks=3, topology=TOPOLOGY):
     return content
 
 
-def test_should_keep_who_answered_what_to_which_plan_and_use_it_once(folder, approval):
+def test_should_record_who_answered_what_to_which_plan_and_use_the_answer_once(folder, approval):
     assert approval.ask() == "3 tasks"
     approval.keep("Approve", {"id": "7", "name": "Grace"}, AT, "ada")
     content = folder.read("plan.json")["content"]
@@ -132,7 +132,7 @@ def test_should_refuse_a_plan_that_was_made_again_or_edited_after_the_answer(fol
         approval.use()
 
 
-def test_should_bind_the_answer_to_the_plan_that_was_shown_though_another_was_made_meanwhile(folder, approval):
+def test_should_bind_the_answer_to_the_plan_that_was_shown_when_another_was_made_meanwhile(folder, approval):
     approval.ask()
     shown = plan_hash(folder.read("plan.json")["content"])
     planned(folder, tasks=4)
@@ -154,7 +154,7 @@ def test_should_refuse_the_answer_of_another_case(folder, approval, tmp_path):
         PlanApproval(other, SETTINGS).use()
 
 
-def test_should_forget_an_unused_answer_when_it_asks_again_and_ask_nobody_once_one_was_used(folder, approval):
+def test_should_forget_an_unused_answer_when_asked_again_but_not_ask_again_once_one_was_used(folder, approval):
     answered(folder, SETTINGS)
     assert approval.ask() == "3 tasks"
     assert approval.answer is None
@@ -167,7 +167,7 @@ def test_should_forget_an_unused_answer_when_it_asks_again_and_ask_nobody_once_o
             approval.keep("Approve", {"id": "7", "name": "Grace"}, AT, "ada")
 
 
-def test_should_let_go_of_what_was_begun_and_leave_what_was_not(folder, approval):
+def test_should_give_up_a_case_only_when_its_answer_was_used(folder, approval):
     approval.close()
     answered(folder, SETTINGS)
     approval.close()
@@ -179,7 +179,7 @@ def test_should_let_go_of_what_was_begun_and_leave_what_was_not(folder, approval
         approval.use()
 
 
-def test_should_say_what_differs_from_the_plan_that_was_approved(folder, approval):
+def test_should_name_the_differences_from_the_approved_plan(folder, approval):
     answered(folder, SETTINGS)
     approval.require_topology(version_one("app").plan())
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_should_say_what_differs_from_the_plan_that_was_approved(folder, approva
         approval.require_content(plan_content(folder.case(), TOPOLOGY, None, {"tasks": 4}))
 
 
-def test_should_mark_it_used_at_one_time_however_many_try(folder):
+def test_should_mark_an_answer_used_once_when_many_try_at_the_same_time(folder):
     answered(folder, SETTINGS)
     clocks = iter(range(NOW, NOW + 8))
     tries = [PlanApproval(replace(folder, clock=lambda: next(clocks)), SETTINGS) for _ in range(8)]

@@ -48,7 +48,7 @@ def test_should_read_every_kind_of_target(text, expected):
         ("2033-11-14T22:00:00Z", "is in the future"),
     ],
 )
-def test_should_say_how_a_target_is_written(text, summary):
+def test_should_explain_the_format_of_a_target(text, summary):
     with pytest.raises(ValueError, match=summary.replace("[", r"\[").replace("]", r"\]")):
         parse_target(text, NOW)
 
@@ -64,11 +64,11 @@ HISTORY = [batch(1, 10), batch(2, 20), batch(3, 30)]
 @pytest.mark.parametrize(
     ("offset", "last_ms"), [(10, NOW + 1999), (19, NOW + 1999), (20, NOW + 2999), (29, NOW + 2999)]
 )
-def test_should_find_the_last_moment_not_beyond_an_offset(offset, last_ms):
+def test_should_find_the_last_commit_not_beyond_an_offset(offset, last_ms):
     assert moment_of_offsets(HISTORY, {SOURCE: offset}) == last_ms
 
 
-def test_should_take_the_earliest_of_several_partitions_and_mind_a_rewind():
+def test_should_take_the_earliest_time_of_several_partitions_and_respect_a_rewind():
     other = replace(batch(2, 99), task=replace(batch(2, 99).task, partition=3), sources={"in": {3: (0, 99)}})
     earlier = replace(other, batch=1, commit_time_ms=NOW + 500, sources={"in": {3: (0, 40)}})
     both = {SOURCE: 29, TopicPartition("in", 3): 50}
@@ -85,12 +85,12 @@ def test_should_take_the_earliest_of_several_partitions_and_mind_a_rewind():
         ({TopicPartition("other", 0): 3}, "no task has committed offsets of other"),
     ],
 )
-def test_should_refuse_offsets_that_name_no_moment(wanted, summary):
+def test_should_refuse_offsets_that_no_commit_matches(wanted, summary):
     with pytest.raises(StartRefused, match=summary):
         moment_of_offsets(HISTORY, wanted)
 
 
-def test_should_name_a_case_by_its_run_alike_in_every_zone_and_sort_by_time():
+def test_should_name_a_case_after_its_run_in_any_time_zone_and_sort_by_time():
     when = datetime(2026, 11, 21, 3, 0, 0, 250_000, tzinfo=UTC)
     assert case_id_of(when) == "20261121T030000250000Z"
     assert case_id_of(when.astimezone(timezone(timedelta(hours=5)))) == case_id_of(when)
@@ -104,7 +104,7 @@ def folder(tmp_path):
     return made
 
 
-def test_should_keep_what_was_asked_first_and_a_time_line_with_killed_steps_in_it(folder):
+def test_should_keep_the_first_request_and_a_timeline_that_includes_killed_steps(folder):
     folder.open(replace(CASE, reason="another"))
     assert folder.case() == CASE
     folder.note("fence", "begun")  # and killed
@@ -122,7 +122,7 @@ def test_should_keep_what_was_asked_first_and_a_time_line_with_killed_steps_in_i
         folder.read("plan.json")
 
 
-def test_should_pass_over_a_line_that_was_cut_anywhere_and_go_on_after_it(folder):
+def test_should_skip_a_truncated_line_and_continue_after_it(folder):
     folder.note("fence", "begun")
     path = folder.folder / "events.jsonl"
     before = path.read_bytes()
@@ -193,7 +193,7 @@ def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
     assert outcome_of(case, noted(folder, *lines), approval) is outcome
 
 
-def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder):
+def test_should_report_times_and_approver_and_escape_markup_in_the_reason(folder):
     times = iter(range(NOW, NOW + 100_000, 1500))
     summary = replace(folder, clock=lambda: next(times))
     summary.note("preflight", "figures", asked_by="grace")
@@ -212,7 +212,7 @@ def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder
     assert (found["answered_at"], found["answered_plan"]) == ("then", "aa")
 
 
-def test_should_report_a_change_by_what_it_was_asked_for(tmp_path):
+def test_should_report_a_change_with_its_request(tmp_path):
     folder = CaseFolder.of(tmp_path, "app", "c2", lambda: NOW)
     folder.open(replace(CHANGE, asked={"rename": ["n=total", "m=all"], "drop": [], "to": "<latest>"}))
     noted(folder, *CHANGING, "change done", "relaunch done", "drain done")
@@ -225,7 +225,7 @@ def test_should_report_a_change_by_what_it_was_asked_for(tmp_path):
     assert "RPO" not in page
 
 
-def test_should_hold_for_one_at_a_time_and_remember_who_ran(tmp_path):
+def test_should_let_one_holder_hold_and_remember_the_instances_that_ran(tmp_path):
     first = take_hold(tmp_path, "app", Hold("c1", "why", 5, (0, 1)))
     assert take_hold(tmp_path, "app", Hold("c1", "again", 9, (2,))) == replace(first, instances=(0, 1, 2))
     with pytest.raises(TaskLocked, match=r"held by c1 \(why\)"):
@@ -237,7 +237,7 @@ def test_should_hold_for_one_at_a_time_and_remember_who_ran(tmp_path):
     assert not release_hold(tmp_path, "app", "c1")
 
 
-def test_should_take_a_hold_that_cannot_be_read_for_one(tmp_path):
+def test_should_treat_an_unreadable_hold_as_a_hold(tmp_path):
     path = hold_path(tmp_path, "app")
     path.parent.mkdir()
     path.write_text("{half")

@@ -1,4 +1,4 @@
-"""The hash of a plan: the same for the same plan, another for any other; and what says how two plans differ."""
+"""The hash of a plan: equal for equal plans and different for others; and the difference of two plans as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def content(case=CASE, topology=TOPOLOGY, state=None, doing=EFFECTS):
     return plan_content(case, topology, state, doing)
 
 
-def test_should_be_the_same_function_in_every_release():
+def test_should_give_the_same_hash_in_every_release():
     digest = hashlib.sha256(rb'{"a":{"\u00e4":"x"},"b":[1,2.5,null,true]}').hexdigest()
     assert plan_hash({"b": [1, 2.5, None, True], "a": {"ä": "x"}}) == digest
 
@@ -53,11 +53,11 @@ def test_should_not_depend_on_order_or_on_who_asked_when_and_why():
     ],
     ids=["kind", "option", "application", "version", "store", "aggregate", "state", "offset"],
 )
-def test_should_be_another_where_anything_that_matters_is(other):
+def test_should_differ_when_anything_relevant_differs(other):
     assert plan_hash(other) != plan_hash(content())
 
 
-def test_should_tell_nodes_of_equal_fields_apart():
+def test_should_distinguish_nodes_with_equal_fields():
     @dataclass(frozen=True)
     class Left:
         node: str
@@ -69,13 +69,13 @@ def test_should_tell_nodes_of_equal_fields_apart():
     assert plan_hash({"node": Left("a")}) != plan_hash({"node": Right("a")})
 
 
-def test_should_take_only_what_has_one_form():
+def test_should_accept_only_values_with_one_canonical_form():
     assert canonical({1: (Fold.COUNT, None)}) == {"1": ["count", None]}
     with pytest.raises(TypeError, match="a plan holds a object"):
         canonical({"a": object()})
 
 
-def test_should_say_what_differs_by_name_the_simple_things_first():
+def test_should_name_differences_with_the_simple_ones_first():
     now = content(topology=version("app", "2", "n", n="count(*)", most="max(v)").plan())
     found = differences(content(), now)
     assert found[0] == 'topology.version is "2" now and was "1" when the plan was made'
@@ -145,7 +145,7 @@ UPGRADE_PLAN = UpgradePlan(
     ],
     ids=["reset", "rescale", "upgrade"],
 )
-def test_should_bind_what_a_change_does_and_not_what_moves_while_the_application_runs(plan, same, others):
+def test_should_cover_what_a_change_does_but_not_what_moves_while_the_application_runs(plan, same, others):
     assert plan_hash(effects(same)) == plan_hash(effects(plan))
     for other in others:
         assert plan_hash(effects(other)) != plan_hash(effects(plan)), other

@@ -1,4 +1,4 @@
-"""Offsets moved on a real broker: everything counted again on an empty state, on top of the old one, or left out."""
+"""Resets of offsets on a real broker: everything is counted again on an empty or the old state, or left out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 SOURCES = {P0: Watermarks(5, 100), P1: Watermarks(0, 7)}
 
 
-def test_should_go_to_the_beginning_or_the_end():
+def test_should_reset_to_the_earliest_or_latest_offset():
     nobody = EndOffsets(None, 1)
     assert target_offsets(ResetTo.EARLIEST, SOURCES, {}, None, nobody) == {P0: 5, P1: 0}
     assert target_offsets(ResetTo.LATEST, SOURCES, {}, None, nobody) == {P0: 100, P1: 7}
 
 
 @pytest.mark.parametrize("offset", [5, 6, 99, 100])
-def test_should_go_to_offsets_that_are_there(offset):
+def test_should_reset_to_existing_offsets(offset):
     given = parse_offsets([f"in:0={offset}", "in:1=0"])
     assert target_offsets(ResetTo.OFFSETS, SOURCES, given, None, EndOffsets(None, 1)) == {P0: offset, P1: 0}
 
@@ -39,6 +39,6 @@ def test_should_go_to_offsets_that_are_there(offset):
         (["in:0=-1"], "write TOPIC:PARTITION=OFFSET"),
     ],
 )
-def test_should_refuse_offsets_that_are_not_there(texts, message):
+def test_should_refuse_offsets_outside_the_topic(texts, message):
     with pytest.raises(StartRefused, match=message):
         target_offsets(ResetTo.OFFSETS, SOURCES, parse_offsets(texts), None, EndOffsets(None, 1))

@@ -38,33 +38,33 @@ def converted(before, after, encoded, **filled):
     return AggregateValues(layout(*before), layout(*after), filled)(encoded)
 
 
-def test_a_new_field_should_be_null_unless_a_value_was_declared():
+def test_should_fill_a_new_field_with_null_unless_a_value_was_declared():
     old = values([N], n=[3, 4])
     assert read([N, MOST], converted([N], [N, MOST], old)) == {"n": [3, 4], "most": [None, None]}
     assert read([MOST, N], converted([N], [MOST, N], old, most=0.5)) == {"n": [3, 4], "most": [0.5, 0.5]}
 
 
-def test_a_null_should_stay_null_and_fields_should_be_found_by_name():
+def test_should_keep_null_and_find_fields_by_name():
     old = values([N, MOST], n=[1, 2], most=pa.array([None, 7.5], pa.float64()))
     assert read([MOST, N], converted([N, MOST], [MOST, N], old)) == {"n": [1, 2], "most": [None, 7.5]}
     assert read([MOST], converted([N, MOST], [MOST], old)) == {"most": [None, 7.5]}
 
 
-def test_values_of_variable_length_should_be_carried():
+def test_should_carry_over_values_of_variable_length():
     old = values([N], n=[1])
     with_last = converted([N], [N, LAST], old)
     assert read([N, LAST], with_last) == {"n": [1], "last": [None]}
     assert converted([N, LAST], [N], with_last) == old
 
 
-def test_a_mean_should_begin_at_null_and_be_carried_with_both_its_parts():
+def test_should_start_a_mean_at_null_and_carry_over_both_of_its_parts():
     old = {"mean.sum": pa.array([5.0]), "mean.count": pa.array([2])}
     encoded = values([MEAN], **old)
     assert read([N, MEAN], converted([MEAN], [N, MEAN], encoded)) == {"n": [None], "mean": [2.5]}
     assert read([N, MEAN], converted([N], [N, MEAN], values([N], n=[1]))) == {"n": [1], "mean": [None]}
 
 
-def test_rows_should_get_and_lose_columns_and_keep_a_nodes_mark_last():
+def test_should_add_and_remove_columns_of_rows_and_keep_the_node_mark_last():
     old = [b'{"a":1,"b":"x","__ts":7,"__gone":true}', b"7"]
     new = RowValues({"c": "é"}, ["b"])(old)
     assert json.loads(new[0]) == {"a": 1, "c": "é", "__ts": 7, "__gone": True}
@@ -73,6 +73,6 @@ def test_rows_should_get_and_lose_columns_and_keep_a_nodes_mark_last():
     assert RowValues({}, [])(old) == old
 
 
-def test_a_row_that_is_no_json_should_be_told():
+def test_should_report_a_row_that_is_not_json():
     with pytest.raises(TaskCorrupted, match="not JSON"):
         RowValues({"c": 1}, [])([b"{"])

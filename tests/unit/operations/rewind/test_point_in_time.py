@@ -1,4 +1,4 @@
-"""Which state is meant by a time, and when nobody can tell: a table, each boundary at -1, 0 and +1."""
+"""The state that a time selects, and when it cannot be known: a table with each boundary at -1, 0 and +1."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def candidate(evidence=None, **changed):
 
 
 @pytest.mark.parametrize(("over", "batch", "following"), [(-1, 4, 5), (0, 5, 6), (1, 5, 6)])
-def test_should_mean_the_last_commit_at_or_before_the_time(over, batch, following):
+def test_should_select_the_last_commit_at_or_before_the_time(over, batch, following):
     records = [a_record(number, NOW - (10 - number) * MINUTE) for number in range(3, 8)]
     chosen = neighbours(records, NOW - 5 * MINUTE + over)[TASK]
     assert (chosen.record.batch, chosen.successor.batch) == (batch, following)
 
 
-def test_should_know_no_successor_of_the_last_commit_and_no_commit_before_the_first():
+def test_should_find_no_successor_of_the_last_commit_and_none_before_the_first():
     records = [a_record(3, NOW - 2), a_record(4, NOW)]
     assert neighbours(records, NOW)[TASK].successor is None
     assert neighbours(records, NOW - 3)[TASK] == Neighbours(None, None, NOW - 2)
@@ -103,7 +103,7 @@ def test_should_take_the_later_commit_where_a_clock_was_set_back():
 
 
 @pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
-def test_should_not_look_behind_what_has_written_the_state_anew(kind):
+def test_should_not_go_back_beyond_a_change_that_wrote_new_changelogs(kind):
     records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
     before = neighbours(records, NOW - 5 * MINUTE)[TASK]
     with pytest.raises(StartRefused, match=f"a {kind} has written the state to other changelogs"):
@@ -112,7 +112,7 @@ def test_should_not_look_behind_what_has_written_the_state_anew(kind):
     assert neighbours([*records[:3], a_record(8, NOW - 6 * MINUTE)], NOW - 5 * MINUTE)[TASK].changed is None
 
 
-def test_should_keep_the_tasks_apart():
+def test_should_judge_each_task_separately():
     other = a_record(7, NOW, task=TaskId(1, 2))
     chosen = neighbours([a_record(3, NOW - 1), other, a_record(4, NOW)], NOW - 1)
     assert (chosen[TASK].record.batch, chosen[TASK].successor.batch) == (3, 4)
@@ -149,13 +149,13 @@ def test_should_refuse_a_task_that_has_never_committed():
 # --- the bound
 
 
-def test_should_read_the_changelog_to_where_it_stood_before_the_next_commit():
+def test_should_read_the_changelog_to_its_end_before_the_next_commit():
     assert (candidate().from_offset, candidate().end_offset, candidate().copy) == (0, 50, None)
     assert moment().committed.next_offsets == {"in": 50}
     assert moment().committed.stream_times == THEN.stream_times
 
 
-def test_should_read_the_changelog_to_its_end_where_nothing_followed():
+def test_should_read_the_changelog_to_its_end_when_no_commit_followed():
     assert candidate(successor=None).end_offset == 100
 
 
@@ -169,7 +169,7 @@ def test_should_leave_out_a_source_topic_that_is_its_own_changelog():
 
 
 @pytest.mark.parametrize(("over", "is_known"), [(-1, False), (0, False), (1, True)])
-def test_should_need_that_nothing_superseded_is_as_old_as_the_compaction_lag(over, is_known):
+def test_should_require_that_nothing_superseded_is_as_old_as_the_compaction_lag(over, is_known):
     following = replace(NEXT, commit_time_ms=NOW - LAG_MS + over)
     if is_known:
         assert moment(successor=following).stores["counts"].is_provable
@@ -178,13 +178,13 @@ def test_should_need_that_nothing_superseded_is_as_old_as_the_compaction_lag(ove
             moment(successor=following)
 
 
-def test_should_know_a_state_of_any_age_that_nothing_followed():
+def test_should_accept_a_state_of_any_age_when_no_commit_followed():
     old = replace(THEN, commit_time_ms=NOW - 1000 * HOUR)
     assert moment(record=old, successor=None).stores["counts"].is_provable
 
 
 @pytest.mark.parametrize(("batch", "is_known"), [(4, False), (5, True), (6, False)])
-def test_should_need_a_copy_of_exactly_that_batch_beyond_the_compaction_lag(batch, is_known):
+def test_should_require_a_copy_of_exactly_that_batch_beyond_the_compaction_lag(batch, is_known):
     following = replace(NEXT, commit_time_ms=NOW - LAG_MS)
     evidence = found(copies=[a_copy(batch, 50 if batch > 5 else 45)])
     if is_known:
@@ -206,7 +206,7 @@ def test_should_use_no_copy_beyond_the_bound(offset, is_used):
 
 @pytest.mark.parametrize(("batch", "is_used"), [(4, True), (5, True), (6, False)])
 def test_should_use_no_copy_of_a_later_batch(batch, is_used):
-    """After a rewind a later batch may stand at a lower source offset."""
+    """After a rewind a later batch may have a lower source offset."""
     copy = a_copy(batch, 45)
     copy = replace(copy, checkpoint=replace(copy.checkpoint, source_offsets={"in": 40}))
     assert (candidate(found(copies=[copy])).copy is not None) == is_used
@@ -228,8 +228,8 @@ def test_should_replay_no_tail_whose_beginning_is_gone(low, is_used):
 
 
 @pytest.mark.parametrize(("over", "is_known"), [(-1, False), (0, False), (1, True)])
-def test_should_need_every_window_that_was_live_then_where_the_broker_deletes(over, is_known):
-    """The oldest live window is younger than the changelog's retention, by the wall clock."""
+def test_should_require_every_window_that_was_live_then_when_the_broker_deletes(over, is_known):
+    """By the wall clock, the oldest live window must be younger than the changelog's retention."""
     record = replace(THEN, stream_times=StreamTimes(NOW, {"counts": NOW - 30 * HOUR + 6 * HOUR + over}))
     evidence = found(low=10, store_retention_ms=6 * HOUR, changelog_retention_ms=30 * HOUR)
     if is_known:
@@ -242,7 +242,7 @@ def test_should_need_every_window_that_was_live_then_where_the_broker_deletes(ov
 # --- whether what was built is still what is meant
 
 
-def test_should_stand_by_what_was_built_unless_a_later_batch_was_below_the_end_that_was_taken():
+def test_should_accept_what_was_built_unless_a_later_batch_was_below_the_chosen_end():
     built = moment(successor=None)
     assert built.is_still(moment(successor=None, evidence=found(end=120)))
     for end, stands in ((99, False), (100, True), (101, True)):
@@ -266,13 +266,13 @@ def test_should_stand_by_what_was_built_unless_a_later_batch_was_below_the_end_t
         ("2023-11-14", NOW - NOW % (24 * HOUR)),
     ],
 )
-def test_should_read_a_time_as_people_write_it(text, expected):
+def test_should_parse_a_time_as_people_write_it(text, expected):
     assert parse_time(text, NOW) == expected
     assert parse_time(format_time(expected), NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-10", "-10y", "12:00", "1700000000001", "2023-11-14T22:13:21Z"])
-def test_should_refuse_what_is_no_time_or_lies_ahead(text):
+def test_should_refuse_an_invalid_or_future_time(text):
     with pytest.raises(ValueError, match=r"is not a time|in the future"):
         parse_time(text, NOW)
 
@@ -290,7 +290,7 @@ def difference(then, now, live=None):
     return list(changes(a_store(then), a_store(now), live or LiveStore(None, None)))
 
 
-def test_should_write_what_differs_and_delete_what_came_later():
+def test_should_write_what_differs_and_delete_later_keys():
     then = {0: {b"a": b"1", b"b": b"1", b"d": b"1", b"z": b"1"}}
     now = {0: {b"b": b"2", b"c": b"1", b"d": b"1", b"e": b"1"}}
     assert difference(then, now) == [(b"a", b"1"), (b"b", b"1"), (b"c", None), (b"e", None), (b"z", b"1")]
@@ -305,7 +305,7 @@ def test_should_go_through_all_segments_of_both():
     ]  # fmt: skip
 
 
-def test_should_leave_expired_windows_and_write_those_that_live_again_whatever_the_changelog_holds():
+def test_should_ignore_expired_windows_and_write_those_that_are_live_again():
     then = {4: {b"d": b"1"}, 5: {b"e": b"1", b"f": b"1"}, 6: {b"g": b"1"}}
     now = {4: {b"x": b"1"}, 5: {b"e": b"1", b"y": b"1"}, 6: {b"g": b"1"}}
     # Expired then: before 5. Expired now: before 6.

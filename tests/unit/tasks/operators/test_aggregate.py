@@ -99,7 +99,7 @@ def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(stream_tim
     assert ("a" in emitted.rows["__k"].to_pylist()) == (late == 0)
 
 
-def test_should_keep_each_window_in_its_segment_of_stream_time():
+def test_should_keep_each_window_in_its_segment():
     node = batches()
     node.run(partials(("a", 0, 1, 1), ("a", 4 * MINUTE, 2, 5)), newest_ms=5)
     store = node.stores["counts"]
@@ -107,7 +107,7 @@ def test_should_keep_each_window_in_its_segment_of_stream_time():
     assert [split_window_key(key) for key, _ in store.items(1)] == [(b"a", 4 * MINUTE)]
 
 
-def test_should_build_no_rows_when_nobody_reads_them_but_write_the_store():
+def test_should_write_the_store_without_building_rows_when_nobody_reads_them():
     loud, silent = batches(), batches(emits=False)
     given_rows = partials(("a", 0, 2, 1), ("b", 4 * MINUTE, 3, 5))
     loud.run(given_rows, newest_ms=5)
@@ -115,13 +115,13 @@ def test_should_build_no_rows_when_nobody_reads_them_but_write_the_store():
     assert silent.contents("counts") == loud.contents("counts")
 
 
-def test_should_emit_nothing_when_nothing_comes_in():
+def test_should_emit_nothing_for_empty_input():
     emitted = batches().run(partials())
     assert (emitted.rows.num_rows, emitted.late_rows) == (0, 0)
     assert emitted.rows.schema == rows_schema(WINDOWED.columns)
 
 
-def test_should_never_find_unwindowed_partials_late():
+def test_should_never_treat_unwindowed_partial_results_as_late():
     node = batches(PLAIN)
     node.run(partials(("a", 0, 1, 10 * MINUTE)).drop_columns("w"), newest_ms=10 * MINUTE)
     emitted = node.run(partials(("a", 0, 2, 1)).drop_columns("w"), newest_ms=1)
@@ -129,7 +129,7 @@ def test_should_never_find_unwindowed_partials_late():
     assert list(node.contents("counts")) == [b"a"]
 
 
-def test_should_refuse_a_window_of_another_kind():
+def test_should_refuse_windows_of_another_kind():
     with pytest.raises(TypeError):
         WindowedAggregateOperator(
             Aggregation("AGG", WINDOWED.store, SessionWindow(1, 1), "id", WINDOWED.aggregates, WINDOWED.columns)
@@ -137,7 +137,7 @@ def test_should_refuse_a_window_of_another_kind():
 
 
 @given(st.lists(st.dictionaries(st.tuples(st.sampled_from("abé"), st.integers(0, 5)), st.integers(1, 9)), max_size=5))
-def test_should_count_for_any_cut_into_batches_what_all_records_give_at_once(cuts):
+def test_should_count_the_same_for_any_division_into_batches(cuts):
     node, total = batches(), {}
     for cut in cuts:
         node.run(partials(*((k, w * MINUTE, n, 1) for (k, w), n in cut.items())), newest_ms=1)

@@ -71,7 +71,7 @@ def test_should_not_count_a_read_as_a_write():
     assert store.keys == []
 
 
-def test_should_keep_the_keys_that_were_used_last_reads_included():
+def test_should_keep_the_keys_that_were_read_or_written_last():
     store = Expiring(LRU)
     store.batch(1, b"a", b"b")
     store.batch(1, reads=(b"a", b"unknown"))
@@ -79,13 +79,13 @@ def test_should_keep_the_keys_that_were_used_last_reads_included():
     assert (store.keys, store.tombstones) == ([b"a", b"c"], [b"b"])
 
 
-def test_should_evict_by_the_bytes_of_keys_among_those_of_one_batch():
+def test_should_evict_in_the_order_of_key_bytes_within_one_batch():
     store = Expiring(LRU)
     store.batch(1, b"c", b"a", b"b", b"d")
     assert store.keys == [b"c", b"d"]
 
 
-def test_should_make_room_for_others_when_a_key_is_deleted():
+def test_should_make_room_when_a_key_is_deleted():
     store = Expiring(LRU)
     store.batch(1, b"a", b"b")
     store.batch(2, b"c", deletes=(b"b",))
@@ -100,7 +100,7 @@ def test_should_write_nothing_when_nothing_was_used():
     assert list(store.order.items(WHOLE)) == before
 
 
-def test_should_leave_nothing_in_the_order_of_a_key_that_is_gone():
+def test_should_remove_a_deleted_key_from_the_order_of_use():
     store = Expiring(TTL)
     store.batch(1, b"a")
     store.batch(20)
@@ -119,7 +119,7 @@ BATCH = st.tuples(st.integers(0, 8), KEYS, KEYS, KEYS)
 
 @pytest.mark.parametrize("spec", [TTL, LRU, BOTH], ids=["ttl", "lru", "both"])
 @given(batches=st.lists(BATCH, max_size=10))
-def test_should_hold_what_a_dictionary_with_times_holds(spec, batches):
+def test_should_hold_the_same_as_a_dictionary_with_times(spec, batches):
     store, now = Expiring(spec), 0
     model: dict[bytes, tuple[int, int]] = {}
     for number, (step, puts, deletes, reads) in enumerate(batches):

@@ -1,4 +1,4 @@
-"""Users' processors in both forms: stores, forwarding, punctuation, restarts, and what is said of wrong ones."""
+"""Users' processors in both forms: stores, forwarding, punctuation, restarts, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def test_should_read_floats_back_as_floats_from_the_store():
     assert node.run(rows(), newest_ms=10).rows["mean"].to_pylist() == [1.0]
 
 
-def test_should_carry_on_from_the_store_with_a_new_instance():
+def test_should_continue_from_the_store_with_a_new_processor():
     node = processing("CountPerKey")
     node.run(rows(("a", 5, 1)), newest_ms=5)
     node.restart()
     assert seen(node.run(rows(("a", 6, 1)), newest_ms=6)) == [("a", 6, 2)]
 
 
-def test_should_undo_the_stores_of_a_batch_that_is_thrown_away():
+def test_should_undo_the_stores_of_a_discarded_batch():
     node = processing("CountPerKey")
     node.prepare(rows(("a", 5, 1)), newest_ms=5)
     assert seen(node.run(rows(("a", 5, 1)), newest_ms=5))[0] == ("a", 5, 1)
 
 
-def test_should_begin_clean_after_a_batch_that_failed_half_way():
+def test_should_begin_clean_after_a_batch_that_failed_halfway():
     node = processing("PutsWrongColumn")
     for _ in range(2):
         with pytest.raises(InvalidTopology):
@@ -104,7 +104,7 @@ def stored(node):
 
 
 @pytest.mark.parametrize("odd", [1, 3, 5])
-def test_should_refuse_a_record_for_which_the_processor_raises_and_undo_what_it_did_for_it(odd):
+def test_should_refuse_a_record_when_the_processor_raises_and_undo_its_changes(odd):
     node = processing("RefusesOdd")
     node.run(rows(("a", 1, 8)))
     emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, odd), ("a", 5, 4)))
@@ -119,7 +119,7 @@ def test_should_refuse_a_record_for_which_the_processor_raises_and_undo_what_it_
 
 @pytest.mark.parametrize("name", ["RefusesOdd", "RuinsOdd"])
 @given(batches=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), max_size=4))
-def test_should_hold_what_it_holds_without_the_records_that_it_refuses(name, batches):
+def test_should_hold_the_same_state_as_without_the_refused_records(name, batches):
     with_odd, without = processing(name), processing(name)
     for batch in batches:
         given_rows = [(key, 1, x) for key, x in batch]
@@ -141,7 +141,7 @@ RUINED = {
 
 
 @pytest.mark.parametrize("odd", RUINED)
-def test_should_refuse_a_record_of_which_the_processor_makes_what_cannot_be_used(odd):
+def test_should_refuse_a_record_when_the_processors_output_is_invalid(odd):
     node = processing("RuinsOdd")
     emitted = node.run(rows(("a", 1, 2), ("a", 2, odd), ("b", 3, 4), ("a", 4, 6)))
     assert seen(emitted) == [("a", 1, 2), ("b", 3, 4), ("a", 4, 8)]
@@ -151,7 +151,7 @@ def test_should_refuse_a_record_of_which_the_processor_makes_what_cannot_be_used
 
 
 @pytest.mark.parametrize("odd", [1, 3, 5, 7, 9])
-def test_should_find_the_rows_of_which_a_batched_processor_makes_what_cannot_be_used(odd):
+def test_should_find_the_rows_for_which_a_batched_processors_output_is_invalid(odd):
     node = processing("RuinsOddInColumns", is_batched=True)
     emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, 4), ("a", 6, 6)))
     assert [(row[1], row[2]) for row in summary(emitted)] == [(1, "a")]
@@ -161,7 +161,7 @@ def test_should_find_the_rows_of_which_a_batched_processor_makes_what_cannot_be_
     )
 
 
-def test_should_end_with_a_refusal_where_a_callback_makes_what_cannot_be_used():
+def test_should_end_with_a_refusal_when_the_output_of_a_callback_is_invalid():
     node = processing("ForwardsTextInACallback")
     with pytest.raises(
         UserCodeFailed, match=r"the callback by stream_time at time 5 raised UnusableValue: .*column n is int64"
@@ -180,14 +180,14 @@ def test_should_find_the_rows_for_which_a_batched_processor_raises():
     )
 
 
-def test_should_bound_what_is_said_of_refused_records():
+def test_should_limit_the_message_about_refused_records():
     emitted = processing("RefusesOdd").run(rows(*(("a", 1, 1) for _ in range(1500))))
     assert len(emitted.refused) == 1500
     assert sum(row.traceback is not None for row in emitted.refused) == 1000
     assert max(len((row.traceback or "").encode()) for row in emitted.refused) <= 4096
 
 
-def test_should_end_with_a_refusal_where_a_callback_raises():
+def test_should_end_with_a_refusal_when_a_callback_raises():
     node = processing("FailsInACallback")
     with pytest.raises(
         UserCodeFailed, match=r"PROC: .*callback by stream_time at time 5 raised ZeroDivisionError"
@@ -204,7 +204,7 @@ def test_should_end_with_a_refusal_where_a_callback_raises():
         ("FailsWhenItIsMade", False, "creating it raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_should_end_with_a_refusal_where_a_processor_cannot_be_made(name, is_batched, said):
+def test_should_end_with_a_refusal_when_a_processor_cannot_be_created(name, is_batched, said):
     with pytest.raises(
         UserCodeFailed, match=re.escape(f"PROC: {HERE}:{name}: {said}; no record is to blame")
     ) as raised:
@@ -213,13 +213,13 @@ def test_should_end_with_a_refusal_where_a_processor_cannot_be_made(name, is_bat
     assert raised.value.__cause__ is not None
 
 
-def test_should_try_again_where_a_processor_found_no_room_on_the_disk():
+def test_should_allow_a_retry_when_a_processor_finds_the_disk_full():
     with pytest.raises(StoreFailed) as raised:
         ProcessOperator(a_node("FindsNoRoomInInit"), OPENED_MS)
     assert raised.value.exit_code == ExitCode.RETRY
 
 
-def test_should_see_in_a_range_what_the_batch_put_before_and_give_copies():
+def test_should_return_copies_in_a_range_that_include_earlier_writes_of_the_batch():
     node = processing("Prefixes")
     node.run(rows(("ab", 1, 1), ("b", 1, 2)))
     emitted = node.run(rows(("aé", 2, 3), ("a", 3, 4), ("?a", 4, 0), ("?", 5, 0)))
@@ -227,7 +227,7 @@ def test_should_see_in_a_range_what_the_batch_put_before_and_give_copies():
     assert seen(emitted) == [*found, *found, ("b", 1, 2)]
 
 
-def test_should_take_the_table_that_a_batched_processor_gives_back_and_then_what_it_forwards():
+def test_should_emit_the_table_a_batched_processor_returns_and_then_what_it_forwards():
     node = processing("SumInColumns", is_batched=True)
     assert seen(node.run(rows(("a", 5, 1), ("b", 6, 2), ("a", 7, 3)), newest_ms=7)) == [
         ("a", 7, 2), ("b", 6, 1), ("tick", 7, 7),
@@ -248,7 +248,7 @@ def test_should_not_call_a_batched_processor_without_rows():
     [(-1, -1, False), (-1, 0, True), (-1, 25, True), (0, 9, False), (0, 10, True), (9, 10, True), (10, 19, False),
      (10, 45, True)],
 )  # fmt: skip
-def test_should_call_back_when_stream_time_passed_a_multiple(before, after, is_due):
+def test_should_call_back_when_stream_time_passes_a_multiple(before, after, is_due):
     assert (Schedule(10, Punctuate.STREAM_TIME, print, 0).next_ms(before) <= after) == is_due
 
 
@@ -272,7 +272,7 @@ def test_should_call_back_once_for_all_multiples_that_a_batch_passes():
     assert [(key, at) for key, at, _ in found] == [("k", 12), ("k", 45), ("every 10", 45), ("every 15", 45)]
 
 
-def test_should_call_back_by_the_clock_as_kafka_streams_does():
+def test_should_call_back_by_wall_clock_as_kafka_streams_does():
     # Opened at 1050 with a schedule of 100 ms; the steps and the calls are those of Kafka Streams' TopologyTestDriver.
     node, called = processing("Clocked"), []
     for by in (99, 1, 50, 270, 29, 1, 100):
@@ -293,7 +293,7 @@ def test_should_neither_lose_nor_repeat_a_call_by_stream_time_over_batches_and_r
     assert called == passed
 
 
-def test_should_call_back_by_the_clock_without_any_record():
+def test_should_call_back_by_wall_clock_without_any_record():
     node = processing("Clocked")
     node.wall_ms = OPENED_MS + 99
     assert seen(node.run(rows())) == []
@@ -302,7 +302,7 @@ def test_should_call_back_by_the_clock_without_any_record():
     assert seen(node.run(rows())) == []
 
 
-def test_should_call_back_again_by_the_clock_after_a_batch_that_was_thrown_away():
+def test_should_call_back_again_by_wall_clock_after_a_discarded_batch():
     node = processing("Clocked")
     node.wall_ms = OPENED_MS + 130
     assert seen(node.prepare(rows())) == [("wall", node.wall_ms, node.wall_ms)]
@@ -311,7 +311,7 @@ def test_should_call_back_again_by_the_clock_after_a_batch_that_was_thrown_away(
     assert seen(node.run(rows())) == []
 
 
-def test_should_say_when_the_clock_alone_would_call_back():
+def test_should_report_when_the_wall_clock_would_call_back_next():
     operator = ProcessOperator(a_node("Clocked"), OPENED_MS)
     assert not operator.is_due(OPENED_MS + 99)
     assert operator.is_due(OPENED_MS + 100)
@@ -326,7 +326,7 @@ def test_should_refuse_to_schedule_while_a_batch_is_processed():
         processing("SchedulesLate").run(rows(("a", 1, 1)))
 
 
-def test_should_show_records_the_stream_time_that_they_move_as_kafka_streams_does():
+def test_should_show_each_record_the_stream_time_as_kafka_streams_does():
     node = processing("Clocked")
     node.run(rows(("a", 3, 1)), newest_ms=3)
     assert seen(node.run(rows(("a", 9, 1)), newest_ms=9)) == [("a", 9, 9)]
@@ -336,22 +336,22 @@ def test_should_show_records_the_stream_time_that_they_move_as_kafka_streams_doe
     assert [n for _, _, n in seen(backlog)][:3] == [11, 11, 19]
 
 
-def test_should_not_show_a_stream_time_beyond_the_tasks():
+def test_should_not_show_a_stream_time_later_than_the_tasks():
     node = processing("Clocked")
     assert [n for _, _, n in seen(node.run(rows(("a", 500, 1)), newest_ms=3))][:1] == [3]
 
 
-def test_should_hand_records_without_key_to_a_processor_and_forward_them():
+def test_should_pass_records_without_key_to_a_processor_and_forward_them():
     node = processing("PassesOn")
     assert seen(node.run(rows((None, 5, 7), ("a", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("a", 6, 8)]
 
 
-def test_should_take_rows_without_key_from_a_batched_processor():
+def test_should_accept_rows_without_key_from_a_batched_processor():
     emitted = processing("GivesNoKeys", is_batched=True).run(rows((None, 1, 1), ("a", 2, 2)))
     assert seen(emitted) == [(None, 1, 1), (None, 2, 2)]
 
 
-def test_should_refuse_a_record_whose_null_key_it_asks_a_store_for():
+def test_should_refuse_a_record_when_a_store_is_asked_for_its_null_key():
     emitted = processing("CountPerKey").run(rows((None, 5, 7), ("a", 6, 1)), newest_ms=6)
     assert [(row[1], row[4].split("store ")[1]) for row in summary(emitted)] == [
         (0, "'s': key None is NoneType; keys are str")
@@ -359,7 +359,7 @@ def test_should_refuse_a_record_whose_null_key_it_asks_a_store_for():
     assert seen(emitted)[0] == ("a", 6, 1)
 
 
-def test_should_let_a_processor_that_keeps_the_key_forward_under_it():
+def test_should_let_a_processor_forward_under_the_key_that_it_keeps():
     node = processing("PassesOn", keeps_key=True)
     assert seen(node.run(rows((None, 5, 7), ("a", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("a", 6, 8)]
     batched = processing("PassesOnInColumns", is_batched=True, keeps_key=True)
@@ -388,7 +388,7 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
         ("ForgetsColumns", True, "the table has no column __ts, mean, n"),
     ],
 )
-def test_should_say_what_a_processor_did_wrong(name, is_batched, message):
+def test_should_explain_what_a_processor_did_wrong(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
         processing(name, is_batched).run(rows(("a", 1, 1)))
 

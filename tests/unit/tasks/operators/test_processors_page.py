@@ -47,7 +47,7 @@ def test_should_keep_the_examples_short():
     assert all(len(source.splitlines()) < 40 for source in SOURCES)
 
 
-def test_should_tell_once_that_a_sensor_is_silent_and_once_that_it_is_back():
+def test_should_report_once_that_a_sensor_is_silent_and_once_that_it_is_back():
     store = StoreSpec(
         "sensors", StoreKind.KEY_VALUE, None, None, columns=columns(seen_ms="BIGINT", is_silent="BOOLEAN")
     )

@@ -1,4 +1,4 @@
-"""Folding rows by users' functions: order, windows, late rows, deletions, and what is said of wrong functions."""
+"""Aggregation of rows by users' functions: order, windows, late rows, deletions, and the messages about wrong functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(*given: tuple[str, int, int | None]) -> pa.Table:
     return pa.table([keys, times, range(len(given)), [x is None for x in xs], xs], rows_schema([X]))
 
 
-def test_should_take_a_keys_first_row_as_its_value():
+def test_should_use_the_first_row_of_a_key_as_its_value():
     emitted = largest().run(rows(("a", 5, 3)), newest_ms=5)
     assert emitted.rows.to_pylist() == [{"__k": "a", "__ts": 5, "__seq": 0, "__deleted": False, "id": "a", "x": 3}]
 
@@ -54,14 +54,14 @@ def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
     assert node.contents("s") == {b"a": b'{"x":4,"__ts":7}', b"b": b'{"x":1,"__ts":9}'}
 
 
-def test_should_emit_the_result_of_each_row_that_the_last_record_has_come_as():
+def test_should_emit_a_result_for_each_row_of_the_last_record():
     given = rows(("a", 5, 1), ("a", 5, 2), ("a", 6, 3), ("a", 6, 4))
     places = given.set_column(2, "__seq", pa.array([0, 0, 1, 1], pa.int64()))
     emitted = largest().run(places, newest_ms=6).rows.to_pylist()
     assert [(r["__ts"], r["__seq"], r["x"]) for r in emitted] == [(6, 1, 3), (6, 1, 4)]
 
 
-def test_should_emit_the_newer_of_the_rows_and_the_stored_timestamp_however_batches_fall():
+def test_should_emit_the_newer_of_row_and_stored_timestamp_for_any_division_into_batches():
     split, whole = largest(), largest()
     split.run(rows(("a", 100, 3)), newest_ms=100)
     (late,) = split.run(rows(("a", 50, 4)), newest_ms=100).rows.to_pylist()
@@ -70,7 +70,7 @@ def test_should_emit_the_newer_of_the_rows_and_the_stored_timestamp_however_batc
     assert split.contents("s") == whole.contents("s") == {b"a": b'{"x":4,"__ts":100}'}
 
 
-def test_should_begin_the_timestamp_anew_behind_a_deletion():
+def test_should_start_the_timestamp_again_after_a_deletion():
     for cuts in ([slice(0, 3)], [slice(0, 1), slice(1, 2), slice(2, 3)]):
         node, given_rows = largest("forget_at_nine"), rows(("a", 100, 1), ("a", 90, 9), ("a", 50, 2))
         emitted = [node.run(given_rows.slice(c.start, c.stop - c.start)).rows.to_pylist()[-1] for c in cuts]
@@ -78,12 +78,12 @@ def test_should_begin_the_timestamp_anew_behind_a_deletion():
         assert node.contents("s") == {b"a": b'{"x":2,"__ts":50}'}
 
 
-def test_should_fold_in_the_order_of_the_sequence_whatever_order_the_table_has():
+def test_should_reduce_in_sequence_order_whatever_order_the_table_has():
     given_rows = rows(("a", 1, 1), ("a", 2, 2), ("a", 3, 3)).take([2, 0, 1])
     assert appending().run(given_rows).rows["seen"].to_pylist() == ["a1;a2;a3;"]
 
 
-def test_should_begin_with_the_initializer_where_there_is_one():
+def test_should_begin_with_the_initializer_when_there_is_one():
     assert appending().run(rows(("k", 1, 8))).rows["seen"].to_pylist() == ["k8;"]
 
 
@@ -96,12 +96,12 @@ def test_should_delete_a_key_when_the_function_returns_none_and_begin_again():
     assert node.run(rows(("a", 3, 4))).rows["x"].to_pylist() == [4]
 
 
-def test_should_pass_over_rows_without_a_key():
+def test_should_ignore_rows_without_a_key():
     emitted = largest().run(rows(("a", 1, 1), (None, 2, 2)))
     assert emitted.rows["id"].to_pylist() == ["a"]
 
 
-def test_should_give_a_windows_function_no_row_where_the_value_is_deleted():
+def test_should_call_the_function_of_a_window_with_no_row_for_a_deleted_value():
     node = largest("keep_larger_of_what_is_there", window=Window(10, 10, 90))
     (first,) = node.run(rows(("a", 5, None)), newest_ms=5).rows.to_pylist()
     assert (first["__deleted"], first["window_start"], node.contents("s")) == (True, 0, {})
@@ -109,7 +109,7 @@ def test_should_give_a_windows_function_no_row_where_the_value_is_deleted():
     assert (second["x"], second["__ts"]) == (7, 6)
 
 
-def test_should_emit_the_windows_of_a_row_in_their_order_whatever_their_timestamps():
+def test_should_emit_the_windows_of_a_row_in_order_whatever_their_timestamps():
     node = largest(window=Window(20, 10, 90))
     node.run(rows(("a", 15, 1)), newest_ms=15)
     node.run(rows(("a", 25, 1)), newest_ms=25)
@@ -117,7 +117,7 @@ def test_should_emit_the_windows_of_a_row_in_their_order_whatever_their_timestam
     assert [(r["window_start"], r["__ts"]) for r in emitted] == [(0, 17), (10, 25)]
 
 
-def test_should_pass_over_deleted_rows():
+def test_should_ignore_deleted_rows():
     emitted = largest().run(rows(("a", 1, None)))
     assert (emitted.rows.num_rows, emitted.rows.schema) == (0, rows_schema((ID, X)))
 
@@ -137,7 +137,7 @@ def test_should_put_a_row_into_no_window_before_the_epoch():
     assert emitted.rows["window_start"].to_pylist() == [0]
 
 
-def test_should_keep_windows_apart_in_their_segments():
+def test_should_keep_windows_separate_in_their_segments():
     node = largest(window=Window(10, 10, 90))
     node.run(rows(("a", 5, 1), ("a", 45, 2)), newest_ms=45)
     assert node.stores["s"].segments() == [0, 2]
@@ -149,13 +149,13 @@ def test_should_keep_windows_apart_in_their_segments():
     ("function", "message"),
     [("not_a_row", "int; return a dictionary"), ("unknown_column", "no column y")],
 )
-def test_should_say_which_function_gave_what_is_no_row(function, message):
+def test_should_name_the_function_that_returned_something_other_than_a_row(function, message):
     node = largest(function)
     with pytest.raises(InvalidTopology, match=f"RED: {HERE}:{function}.*{message}"):
         node.run(rows(("a", 1, 1), ("a", 2, 2)))
 
 
-def test_should_refuse_a_row_for_which_the_function_raises_and_go_on_from_the_row_before():
+def test_should_refuse_a_row_when_the_function_raises_and_continue_from_the_previous_row():
     node = largest("changes_and_raises_at_nine")
     emitted = node.run(rows(("a", 1, 1), ("a", 2, 9), ("b", 3, 4), ("a", 4, 2)))
     assert [(r.sequence, r.key, r.row, r.error) for r in emitted.refused] == [(1, "a", {"x": 9}, "ValueError: nine")]
@@ -206,7 +206,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.just(1), st.integers(-5, 
 
 
 @given(st.lists(RECORDS, max_size=5))
-def test_should_come_to_the_same_for_any_cut_into_batches_and_restarts(cuts):
+def test_should_reach_the_same_result_for_any_division_into_batches_and_restarts(cuts):
     node = appending()
     for cut in cuts:
         node.run(rows(*cut))

@@ -1,4 +1,4 @@
-"""Session windows against a record-by-record account of them, and each rule at its boundary."""
+"""Session windows compared with a record-by-record model, and each rule at its boundary."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_should_merge_sessions_that_are_at_most_the_gap_apart(ts, joins):
     assert seen(node.run(partials([("a", ts, 1)]), newest_ms=ts)) == expected
 
 
-def test_should_join_two_stored_sessions_by_a_record_between_them_and_delete_both():
+def test_should_merge_two_stored_sessions_with_a_record_between_them_and_delete_both():
     node = batches()
     node.run(partials([("a", 0, 5), ("a", 20, 9)]), newest_ms=20)
     emitted = node.run(partials([("a", 10, 1)]), newest_ms=20)
@@ -130,14 +130,14 @@ def test_should_emit_sessions_in_the_order_of_their_last_records():
     assert [(key, start) for key, start, *_ in seen(emitted)] == [("a", 50), ("b", 60), ("a", 0)]
 
 
-def test_should_not_let_a_chain_of_late_records_reach_a_session_that_is_open():
+def test_should_not_let_a_chain_of_late_records_reach_an_open_session():
     node = batches()
     node.run(partials([("k", 40, 1)]), newest_ms=40)
     emitted = node.run(partials([("k", ts, 1) for ts in (5, 14, 23, 32)]), newest_ms=40)
     assert (seen(emitted), emitted.late_rows) == ([("k", 40, 40, None, True), ("k", 32, 40, 2, False)], 3)
 
 
-def test_should_take_late_records_in_where_those_before_them_have_brought_the_session_near():
+def test_should_accept_late_records_when_earlier_ones_have_extended_the_session_towards_them():
     node = batches()
     node.run(partials([("k", 40, 1)]), newest_ms=40)
     emitted = node.run(partials([("k", ts, 1) for ts in (32, 23, 14, 5)]), newest_ms=40)
@@ -152,14 +152,14 @@ def test_should_count_records_as_late_when_their_session_ended_before_grace_and_
     assert (emitted.late_rows, emitted.rows.num_rows) == (late, 0 if late else 1)
 
 
-def test_should_take_an_old_record_in_when_it_reaches_a_session_that_is_still_open():
+def test_should_accept_an_old_record_when_it_reaches_an_open_session():
     node = batches()
     node.run(partials([("a", 8, 1), ("z", 20, 1)]), newest_ms=20)
     emitted = node.run(partials([("a", 0, 1)]), newest_ms=20)
     assert (seen(emitted), emitted.late_rows) == ([("a", 8, 8, None, True), ("a", 0, 8, 2, False)], 0)
 
 
-def test_should_leave_a_stored_session_alone_when_a_late_record_reaches_it():
+def test_should_not_change_a_stored_session_when_a_late_record_reaches_it():
     node = batches()
     node.run(partials([("a", 3, 1), ("z", 100, 1)]), newest_ms=100)
     before = node.contents("s")
@@ -168,7 +168,7 @@ def test_should_leave_a_stored_session_alone_when_a_late_record_reaches_it():
 
 
 @pytest.mark.parametrize(("stream_time", "merges"), [(403, True), (404, True), (405, False)])
-def test_should_not_count_on_an_expired_session_whose_segment_is_still_there(stream_time, merges):
+def test_should_ignore_an_expired_session_whose_segment_still_exists(stream_time, merges):
     node = batches()
     node.run(partials([("a", 205, 1)]), newest_ms=205)
     node.run(partials([("z", stream_time, 1)]), newest_ms=stream_time)
@@ -179,7 +179,7 @@ def test_should_not_count_on_an_expired_session_whose_segment_is_still_there(str
     assert [row["window_start"] for row in live] == [205 if merges else 210]
 
 
-def test_should_not_mix_keys_of_which_one_begins_with_the_other():
+def test_should_not_mix_keys_when_one_is_a_prefix_of_the_other():
     keys = ["a", "a\0\0\0\0\0\0\0\0", "a\0", "ab", "a" + "\0" * 7 + "\x05" + "\0" * 8]
     node = batches()
     node.run(partials([(key, 5, i) for i, key in enumerate(keys)]), newest_ms=5)
@@ -188,18 +188,18 @@ def test_should_not_mix_keys_of_which_one_begins_with_the_other():
     assert {row["id"]: (row["n"], row["least"]) for row in live} == {key: (2, i) for i, key in enumerate(keys)}
 
 
-def test_should_build_no_rows_when_nobody_reads_them_but_write_the_store():
+def test_should_write_the_store_without_building_rows_when_nobody_reads_them():
     loud, silent = batches(), batches(emits=False)
     loud.run(partials([("a", 0, 1)]), newest_ms=0)
     assert silent.run(partials([("a", 0, 1)]), newest_ms=0).rows.num_rows == 0
     assert silent.contents("s") == loud.contents("s")
 
 
-def test_should_emit_nothing_when_nothing_comes_in():
+def test_should_emit_nothing_for_empty_input():
     assert batches().run(partials()).rows.schema == rows_schema(AGGREGATION.columns)
 
 
-def test_should_refuse_a_window_of_another_kind():
+def test_should_refuse_windows_of_another_kind():
     with pytest.raises(TypeError):
         SessionAggregateOperator(
             Aggregation("AGG", AGGREGATION.store, Window(1, 1, 1), "id", AGGREGATION.aggregates, AGGREGATION.columns)
@@ -219,7 +219,9 @@ BATCHES = st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.booleans()), max_
 
 @pytest.mark.parametrize("depends_on_order", [False, True])
 @given(BATCHES, st.booleans(), st.booleans())
-def test_should_hold_after_any_cut_into_batches_what_kafka_streams_holds(depends_on_order, cuts, stands, one_by_one):
+def test_should_hold_the_same_as_kafka_streams_for_any_division_into_batches(
+    depends_on_order, cuts, stands, one_by_one
+):
     node = batches()
     node.operator._depends_on_order = depends_on_order
     view, expected = {}, defaultdict(list)

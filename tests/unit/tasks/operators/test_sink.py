@@ -1,4 +1,4 @@
-"""Records of a topic: keys that say their window are the bytes of Kafka Streams' own serializers."""
+"""Records of a sink: windowed keys have the bytes of Kafka Streams' own serializers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_should_write_the_window_into_the_key_as_kafka_streams_does(kind, key, e
 
 
 @pytest.mark.parametrize(("kind", "key", "end", "written"), WRITTEN)
-def test_should_say_in_a_tombstones_key_which_window_is_gone(kind, key, end, written):
+def test_should_name_the_deleted_window_in_the_key_of_a_tombstone(kind, key, end, written):
     gone = {"key": bytes.fromhex(written), "value": None, "timestamp": end}
     assert records_of(a_sink(kind), rows(key, end, deleted=True)) == [gone]
 
 
-def test_should_leave_the_key_as_it_is_where_nobody_asked():
+def test_should_keep_a_plain_key_unless_windowed_keys_are_requested():
     assert records_of(a_sink(None), rows("p1", END))[0]["key"] == b"p1"
 
 

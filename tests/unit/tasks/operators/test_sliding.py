@@ -1,4 +1,4 @@
-"""Sliding windows against their definition, and against Kafka Streams' account of them record by record."""
+"""Sliding windows compared with their definition and with Kafka Streams, record by record."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_should_let_no_window_begin_before_the_epoch():
 
 
 @pytest.mark.parametrize(("ts", "together"), [(29, True), (30, True), (31, False)])
-def test_should_take_both_ends_into_a_window(ts, together):
+def test_should_include_both_ends_of_a_window(ts, together):
     node = batches()
     node.run(partials([("a", 20, 1)]), newest_ms=20)
     counts = {start: n for start, _, n in seen(node.run(partials([("a", ts, 1)]), newest_ms=ts))}
@@ -130,7 +130,7 @@ def test_should_take_both_ends_into_a_window(ts, together):
 
 
 @pytest.mark.parametrize(("after", "is_made"), [(DIFFERENCE, True), (DIFFERENCE + 1, True), (DIFFERENCE + 2, False)])
-def test_should_make_the_window_behind_a_record_only_if_something_falls_into_it(after, is_made):
+def test_should_make_the_window_after_a_record_only_if_something_falls_into_it(after, is_made):
     node = batches()
     node.run(partials([("a", 20, 1)]), newest_ms=20)
     assert ((21, 31, 1) in seen(node.run(partials([("a", 20 + after, 1)]), newest_ms=20))) == is_made
@@ -154,7 +154,7 @@ def test_should_leave_a_window_as_it_is_when_it_ended_before_the_grace(stream_ti
     assert (15, 25, 2) in emitted
 
 
-def test_should_forget_a_record_all_of_whose_windows_were_closed_when_it_came():
+def test_should_forget_a_record_when_all_its_windows_had_closed_before_it_arrived():
     node = batches()
     node.run(partials([("z", 30, 1)]), newest_ms=30)
     emitted = node.run(partials([("a", 20, 1)]), newest_ms=30)
@@ -163,7 +163,7 @@ def test_should_forget_a_record_all_of_whose_windows_were_closed_when_it_came():
     assert seen(node.run(partials([("a", 28, 1)]), newest_ms=30)) == [(18, 28, 1)]
 
 
-def test_should_not_add_a_late_record_to_what_is_made_of_a_closed_window():
+def test_should_not_add_a_late_record_to_results_of_a_closed_window():
     node = batches()
     node.run(partials([("a", 20, 1), ("a", 24, 1), ("z", 31, 1)]), newest_ms=31)
     # [14, 24] closed at 26; the record at 22 is in [21, 31] alone, and makes [23, 33] for the record at 24.
@@ -186,7 +186,7 @@ def test_should_emit_a_window_twice_that_is_left_of_the_record_and_right_of_the_
     assert [(r["window_start"], r["n"], r["least"]) for r in rows] == [(22, 1, 5), (22, 1, 5)]
 
 
-def test_should_not_mix_keys_of_which_one_begins_with_the_other():
+def test_should_not_mix_keys_when_one_is_a_prefix_of_the_other():
     keys = ["a", "a\0\0\0\0\0\0\0\0", "a\0", "ab"]
     node = batches()
     node.run(partials([(key, 15, i) for i, key in enumerate(keys)]), newest_ms=15)
@@ -194,14 +194,14 @@ def test_should_not_mix_keys_of_which_one_begins_with_the_other():
     assert {row["id"]: (row["n"], row["least"]) for row in emitted} == {key: (2, i) for i, key in enumerate(keys)}
 
 
-def test_should_build_no_rows_when_nobody_reads_them_but_write_the_store():
+def test_should_write_the_store_without_building_rows_when_nobody_reads_them():
     loud, silent = batches(), batches(emits=False)
     loud.run(partials([("a", 0, 1)]), newest_ms=0)
     assert silent.run(partials([("a", 0, 1)]), newest_ms=0).rows.num_rows == 0
     assert silent.contents("s") == loud.contents("s")
 
 
-def test_should_come_to_the_same_in_small_portions(monkeypatch):
+def test_should_reach_the_same_result_in_small_portions(monkeypatch):
     records = [("a", ts, ts) for ts in range(0, 60, 3)]
     whole = batches().run(partials(records)).rows
     monkeypatch.setattr(sliding, "_ROWS_AT_ONCE", 7)
@@ -209,11 +209,11 @@ def test_should_come_to_the_same_in_small_portions(monkeypatch):
     assert whole.num_rows > 20
 
 
-def test_should_emit_nothing_when_nothing_comes_in():
+def test_should_emit_nothing_for_empty_input():
     assert batches().run(partials([])).rows.schema == rows_schema(AGGREGATION.columns)
 
 
-def test_should_refuse_a_window_of_another_kind():
+def test_should_refuse_windows_of_another_kind():
     with pytest.raises(TypeError):
         SlidingAggregateOperator(sessions.AGGREGATION)
 
@@ -223,7 +223,7 @@ CUTS = st.lists(st.tuples(BATCH, st.booleans()), max_size=6)
 
 
 @given(CUTS)
-def test_should_emit_for_any_cut_into_batches_the_changed_windows_and_only_those(cuts):
+def test_should_emit_only_changed_windows_for_any_division_into_batches(cuts):
     node, records = batches(), []
     for batch, restarts in cuts:
         if restarts:
@@ -239,7 +239,7 @@ def test_should_emit_for_any_cut_into_batches_the_changed_windows_and_only_those
 
 
 @given(CUTS)
-def test_should_hold_with_late_records_what_kafka_streams_holds(cuts):
+def test_should_hold_the_same_as_kafka_streams_with_late_records(cuts):
     node, streams = batches(), defaultdict(KafkaStreams)
     for batch, _ in cuts:
         first_open_end = node.stream_time_ms - GRACE

@@ -1,4 +1,4 @@
-"""The join of two streams: each pair once, at its later row; rows that stay alone once, when their window closes.
+"""The join of two streams: each pair once, at its later row; unmatched rows once, when their window closes.
 
 What Kafka Streams gives for the cases here was taken from its `TopologyTestDriver`, with the emit interval 0.
 """
@@ -43,7 +43,7 @@ def seen(rows: list[dict]) -> list[tuple]:
     return [(r["x"], r["y"], r["ts"]) for r in rows]
 
 
-def test_should_emit_nothing_from_nothing():
+def test_should_emit_nothing_for_no_rows():
     for kind in JoinKind:
         assert a_harness(kind).batch([[], []], -1, -1) == []
         assert a_harness(kind).batch([[], []], -1, 1000) == []
@@ -51,7 +51,7 @@ def test_should_emit_nothing_from_nothing():
 
 @pytest.mark.parametrize(("distance", "pairs"), [(-6, 0), (-5, 1), (0, 1), (9, 1), (10, 1), (11, 0)])
 @pytest.mark.parametrize("in_one_batch", [True, False])
-def test_should_pair_rows_from_before_to_after_both_included(distance, pairs, in_one_batch):
+def test_should_pair_rows_within_before_and_after_inclusive(distance, pairs, in_one_batch):
     harness = a_harness(JoinKind.INNER, before=5, after=10)
     lefts, rights = [left("a", 20, 1)], [right("a", 20 + distance, 2)]
     batches = [[lefts, rights]] if in_one_batch else [[lefts, []], [[], rights]]
@@ -65,7 +65,7 @@ def test_should_emit_a_pair_at_its_later_row_with_the_newer_timestamp():
     assert pair == {"k": "a", "ts": 5, "seq": 7, "deleted": False, "id": "a", "x": 1, "y": 2}
 
 
-def test_should_order_the_pairs_of_a_row_by_their_partners_time_then_arrival():
+def test_should_order_the_pairs_of_a_row_by_the_partners_time_then_arrival():
     harness = a_harness(JoinKind.INNER)
     harness.batch([[left("a", 5, 1), left("a", 5, 2)], []])
     harness.batch([[left("a", 5, 3), left("a", 2, 4)], []])
@@ -75,7 +75,7 @@ def test_should_order_the_pairs_of_a_row_by_their_partners_time_then_arrival():
     assert {p["seq"] for p in pairs} == {2}
 
 
-def test_should_take_the_left_first_where_both_sides_have_one_sequence_number():
+def test_should_process_the_left_side_first_when_both_have_the_same_sequence_number():
     lefts = [left("a", 9, 1) | {"seq": 0}, left("a", 3, 2) | {"seq": 0}]
     pairs = a_harness(JoinKind.INNER).batch([lefts, [right("a", 5, 7) | {"seq": 0}]])
     assert [p["x"] for p in pairs] == [2, 1]
@@ -89,7 +89,7 @@ def test_should_keep_every_row_of_equal_key_and_timestamp():
     assert [p["x"] for p in harness.batch([[], [right("a", 5, 9)]])] == [0, 0, 1, 1, 2, 2]
 
 
-def test_should_not_take_a_key_for_another_that_begins_with_it():
+def test_should_not_mistake_a_key_for_another_that_begins_with_it():
     harness = a_harness(JoinKind.INNER)
     keys = ["", "\0", "a", "a\0", "a\0\0\0\0\0\0\0\5", "a" + "\0" * 20, "é"]
     harness.batch([[left(k, 5, i) for i, k in enumerate(keys)], []])
@@ -97,7 +97,7 @@ def test_should_not_take_a_key_for_another_that_begins_with_it():
     assert seen(pairs) == [(i, i, 5) for i in range(len(keys))]
 
 
-def test_should_end_the_keys_of_kept_rows_with_the_timestamp_from_which_a_restore_finds_the_segment():
+def test_should_end_the_stored_keys_with_the_timestamp_that_gives_a_restore_the_segment():
     harness = a_harness(JoinKind.INNER, segment_ms=8)
     harness.batch([[left("a", 7, 1), left("a", 8, 2), left("b", 23, 3)], []])
     store = harness.stores["this"]
@@ -124,26 +124,26 @@ def at_once(harness: Harness, *records: dict) -> list[tuple]:
     return seen(harness.batch(inputs, -1, max(record["ts"] for record in records)))
 
 
-def test_should_emit_a_row_that_stays_alone_before_newer_pairs():
+def test_should_emit_a_row_without_partner_before_newer_pairs():
     records = [left("a", 0, 1), left("a", 200, 2), right("a", 200, 3)]
     assert one_by_one(a_harness(JoinKind.LEFT), *records) == [[], [(1, None, 0)], [(2, 3, 200)]]
     assert at_once(a_harness(JoinKind.LEFT), *records) == [(1, None, 0), (2, 3, 200)]
 
 
 @pytest.mark.parametrize(("newest", "expected"), [(18, []), (19, [(1, None, 5)])])
-def test_should_emit_a_row_that_stays_alone_when_stream_time_is_past_its_window_and_grace(newest, expected):
+def test_should_emit_a_row_without_partner_when_stream_time_is_past_its_window_and_grace(newest, expected):
     harness = a_harness(JoinKind.LEFT)
     assert one_by_one(harness, left("a", 5, 1), right("b", newest, 2)) == [[], expected]
     assert len(harness.contents("outer")) == 1 - len(expected)
 
 
-def test_should_emit_nothing_because_time_alone_has_passed():
+def test_should_emit_nothing_when_only_wall_clock_time_has_passed():
     harness = a_harness(JoinKind.LEFT)
     harness.batch([[left("a", 5, 1)], []], -1, 5)
     assert harness.batch([[], []], 5, 1000) == []
 
 
-def test_should_wait_with_a_closed_row_until_those_that_were_looked_at_with_the_last_one_are_over():
+def test_should_hold_a_closed_row_back_until_the_rows_of_the_previous_check_have_closed():
     keys = zip("abcdefg", (0, 5, 14, 18, 19, 30, 32), strict=True)
     records = [left(k, ts, x) for x, (k, ts) in enumerate(keys, start=1)]
     expected = [[], [], [(1, None, 0)], [], [(2, None, 5)], [], [(3, None, 14), (4, None, 18)]]
@@ -167,14 +167,14 @@ def test_should_emit_closed_rows_by_time_then_the_right_then_key_then_arrival():
     assert given == [(None, 8, 4), (None, 7, 5), *((x, None, 5) for x in (20, 21, 10, 11, 0, 1))]
 
 
-def test_should_give_a_right_row_that_stays_alone_its_own_value_of_a_shared_column():
+def test_should_give_a_right_row_without_partner_its_own_value_of_a_shared_column():
     harness = a_harness(JoinKind.OUTER)
     (row,) = harness.batch([[left("a", 100, 1)], [right("b", 5, 2)]], -1, 100)
     assert row == {"k": "b", "ts": 5, "seq": 1, "deleted": False, "id": "b", "x": None, "y": 2}
 
 
 @pytest.mark.parametrize("kind", [JoinKind.LEFT, JoinKind.OUTER])
-def test_should_not_emit_a_row_alone_whose_partner_came_in_the_same_batch_or_later(kind):
+def test_should_not_emit_a_row_as_unmatched_when_its_partner_arrives_in_the_same_batch_or_later(kind):
     harness = a_harness(kind)
     harness.batch([[left("a", 5, 1)], []], -1, 5)
     rows = harness.batch([[left("b", 6, 3)], [right("a", 6, 2), right("b", 6, 4), right("c", 99, 5)]], 5, 99)
@@ -182,7 +182,7 @@ def test_should_not_emit_a_row_alone_whose_partner_came_in_the_same_batch_or_lat
     assert len(harness.contents("outer")) == (kind is JoinKind.OUTER)
 
 
-def test_should_log_neither_a_row_that_is_alone_and_closed_at_once_nor_a_deletion_of_what_is_not_there():
+def test_should_log_neither_an_unmatched_row_that_is_closed_at_once_nor_a_deletion_of_an_absent_key():
     harness = a_harness(JoinKind.LEFT)
     harness.batch([[left("a", 5, 1), left("b", 5, 1)], [right("a", 5, 2), right("z", 99, 3)]], -1, 99)
     assert harness.written["outer"] == {}
@@ -191,7 +191,7 @@ def test_should_log_neither_a_row_that_is_alone_and_closed_at_once_nor_a_deletio
 
 
 @pytest.mark.parametrize(("ts", "waits"), [(89, False), (90, True)])
-def test_should_emit_a_late_row_without_partner_at_once_where_its_window_is_over(ts, waits):
+def test_should_emit_a_late_row_without_partner_at_once_when_its_window_is_over(ts, waits):
     harness = a_harness(JoinKind.LEFT)
     assert one_by_one(harness, right("z", 100, 1), left("a", ts, 2)) == [[], [] if waits else [(2, None, ts)]]
     assert len(harness.contents("outer")) == waits
@@ -204,7 +204,7 @@ def test_should_join_a_late_row_with_what_the_other_store_still_holds(ts, pairs)
     assert one_by_one(harness, right("a", ts, 1), right("z", 100, 0), left("a", 70, 2))[2] == pairs
 
 
-def test_should_let_each_sides_own_newest_row_say_what_its_store_holds():
+def test_should_expire_each_sides_store_by_the_newest_row_of_that_side():
     harness = a_harness(JoinKind.INNER)
     given = one_by_one(harness, right("a", 5, 1), left("z", 100_000, 2), left("a", 5, 3), right("a", 5, 4))
     # The left store's newest row is far ahead, so that it did not even keep the late one.
@@ -222,7 +222,7 @@ def test_should_count_a_row_as_late_that_joined_nothing_and_was_not_kept(ts, lat
 @pytest.mark.parametrize(("kind", "expected"), [
     (JoinKind.INNER, []), (JoinKind.LEFT, [(1, None, 5)]), (JoinKind.OUTER, [(1, None, 5), (None, 2, 6)]),
 ])  # fmt: skip
-def test_should_emit_a_row_without_a_key_at_once_where_its_side_is_emitted_alone(kind, expected):
+def test_should_emit_a_row_without_a_key_at_once_on_the_outer_side(kind, expected):
     harness = a_harness(kind)
     records = [left("a", 5, 1) | {"k": None}, right("a", 6, 2) | {"k": None}]
     assert at_once(harness, *records) == expected
@@ -232,7 +232,7 @@ def test_should_emit_a_row_without_a_key_at_once_where_its_side_is_emitted_alone
     ])  # fmt: skip
 
 
-def test_should_let_a_row_without_a_value_move_the_times_of_the_join_and_of_its_sides_store():
+def test_should_advance_the_times_of_the_join_and_of_the_store_with_a_row_without_a_value():
     harness = a_harness(JoinKind.LEFT)
     gone = right("a", 100, 0) | {"deleted": True, "y": None}
     given = one_by_one(harness, left("a", 5, 1), gone, left("a", 50, 2), left("a", 100, 3))
@@ -315,10 +315,10 @@ ROW = st.tuples(
     st.integers(0, 12),
     st.sampled_from([1, 8, 60]),
 )
-def test_should_join_as_record_by_record_however_the_records_fall_into_batches(
+def test_should_join_the_same_as_record_by_record_for_any_division_into_batches(
     steps, cuts, kind, before, after, segment_ms
 ):
-    """Rows around the stream time, one in ten without a value, each with a number of its own."""
+    """Uses rows around the stream time with distinct numbers, one in ten without a value."""
     model, harness = Model(kind, before, after), a_harness(kind, before, after, segment_ms)
     now, stream_time, expected, given = 0, -1, [], []
     batch: list[list[dict]] = [[], []]

@@ -1,4 +1,4 @@
-"""Suppress: finals in Kafka Streams' order, whatever the batches are; the bounds of its buffer; restarts."""
+"""Suppress: final results in Kafka Streams' order for any batches; the bounds of its buffer; restarts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_should_keep_everything_while_there_is_no_stream_time():
     assert seen(harness.batch([[]], -1, 15)) == [("a", 0, 1)]
 
 
-def test_should_emit_nothing_from_nothing():
+def test_should_emit_nothing_for_no_rows():
     assert a_harness().batch([[]], -1, 100) == []
 
 
@@ -71,7 +71,7 @@ def test_should_emit_finals_by_window_end_then_key_then_window_start():
     assert [f["seq"] for f in finals] == [0] * 5
 
 
-def test_should_put_a_final_in_the_place_of_the_record_that_closes_its_window():
+def test_should_give_a_final_result_the_place_of_the_record_that_closes_its_window():
     harness = a_harness()
     (final,) = harness.batch([[row("a", 0, 1), row("a", 20, 1) | {"seq": 41}]], -1, 15)
     assert final["seq"] == 41
@@ -90,21 +90,21 @@ def test_should_forget_a_window_that_is_deleted():
     assert seen(harness.batch([[]], 0, 15)) == [("b", 0, 2)]
 
 
-def test_should_not_log_the_deletion_of_what_is_not_there():
+def test_should_not_log_the_deletion_of_an_absent_key():
     harness = a_harness()
     harness.batch([[row("a", 0, None, deleted=True)]], -1, 0)
     assert harness.written["buffer"] == {}
 
 
-def test_should_emit_at_once_whatever_comes_for_a_window_that_has_closed():
+def test_should_emit_updates_of_a_closed_window_at_once():
     harness = a_harness()
     assert seen(harness.batch([[row("a", 0, 1, ts=15)]], -1, 15)) == [("a", 0, 1)]
     assert seen(harness.batch([[row("a", 0, 2), row("b", 0, None, deleted=True)]], 15, 15)) == [("a", 0, 2)]
     assert (harness.late_rows, harness.contents("buffer")) == (0, {})
 
 
-def test_should_emit_the_final_of_a_session_that_ends_where_the_grace_does():
-    """session(3s).grace(10s), k@140 and then k@127: the aggregation takes it, so suppress must not drop it."""
+def test_should_emit_the_final_result_of_a_session_that_ends_when_the_grace_does():
+    """session(3s).grace(10s), k@140 and then k@127: the aggregation accepts k@127, so suppress must not drop it."""
     node = SuppressOperator(dataclasses.replace(a_node(), grace_ms=13))
     harness = Harness(node, [STORE])
     session = {"id": "k", "k": "k", "deleted": False}
@@ -134,7 +134,7 @@ def test_should_emit_a_window_that_closes_and_changes_twice_only_if_one_record_d
     assert [n for _, start, n in seen(harness.batch([updates], 0, 15)) if start == 0] == finals
 
 
-def test_should_refuse_a_deletion_that_does_not_say_of_which_window():
+def test_should_refuse_a_deletion_that_does_not_name_its_window():
     with pytest.raises(ValueError, match="SUPPRESS: a row, deleted or not, must contain its window_start"):
         a_harness().batch([[row("a", 0, 1, deleted=True) | {"window_start": None}]])
 
@@ -143,7 +143,7 @@ def test_should_refuse_a_deletion_that_does_not_say_of_which_window():
     ({"max_records": 1}, "SUPPRESS: 2 open windows of .* wait in 'buffer', which may hold 1 records; raise the bound"),
     ({"max_bytes": 100}, "which may hold 100 bytes"),
 ])  # fmt: skip
-def test_should_stop_when_the_buffer_is_beyond_its_bound(bounds, message):
+def test_should_stop_when_the_buffer_exceeds_its_bound(bounds, message):
     harness = a_harness(**bounds)
     harness.batch([[row("a", 0, 1)]], -1, 0)
     with pytest.raises(BufferFull, match=message) as caught:
@@ -157,7 +157,7 @@ def test_should_not_stop_for_windows_that_close_in_time():
     assert seen(harness.batch([[row("b", 10, 1, ts=15)]], 0, 15)) == [("a", 0, 1)]
 
 
-def test_should_count_a_deletion_that_waits_as_kafka_streams_does():
+def test_should_count_a_buffered_deletion_as_kafka_streams_does():
     harness = a_harness(max_records=2)
     harness.batch([[row("a", 0, 1), row("b", 0, 1)]], -1, 0)
     harness.batch([[row("a", 0, None, deleted=True)]], 0, 0)
@@ -166,7 +166,7 @@ def test_should_count_a_deletion_that_waits_as_kafka_streams_does():
     assert seen(harness.batch([[]], 0, 15)) == [("b", 0, 1)]
 
 
-def test_should_emit_the_oldest_windows_early_behind_each_row():
+def test_should_emit_the_oldest_windows_early_after_each_row():
     harness = early(max_records=1)
     assert seen(harness.batch([[row("c", 10, 3), row("b", 0, 2), row("a", 0, 1)]], -1, 0)) == [("b", 0, 2), ("a", 0, 1)]
     assert seen(harness.batch([[row("d", 20, 4), row("e", 20, 5), row("d", 20, 6)]], 0, 0)) == [
@@ -194,7 +194,7 @@ def test_should_emit_a_window_again_at_its_close_only_if_it_changed_since_it_was
     assert harness.contents("buffer") == {}
 
 
-def test_should_emit_deletions_where_windows_may_have_been_emitted_early():
+def test_should_emit_deletions_when_windows_may_have_been_emitted_early():
     harness = early(max_records=2)
     harness.batch([[row("a", 0, 1), row("b", 0, 1), row("c", 10, 1)]], -1, 0)
     assert harness.batch([[row("b", 0, None, deleted=True)]], 0, 0) == []
@@ -202,7 +202,7 @@ def test_should_emit_deletions_where_windows_may_have_been_emitted_early():
     assert seen(harness.batch([[]], 0, 15)) == [("b", 0, "deleted")]
 
 
-def test_should_emit_no_deletion_where_nothing_is_emitted_early():
+def test_should_emit_no_deletion_when_nothing_is_emitted_early():
     harness = a_harness(max_records=5)
     harness.batch([[row("a", 0, 1)]], -1, 0)
     harness.batch([[row("a", 0, None, deleted=True)]], 0, 0)
@@ -237,7 +237,7 @@ UPDATES = st.lists(
 
 @settings(deadline=None)
 @given(UPDATES, st.none() | st.integers(0, 3), st.integers(1, 8))
-def test_should_emit_what_kafka_streams_emits_where_batches_are_the_results_of_one_record(updates, bound, size):
+def test_should_emit_the_same_as_kafka_streams_when_each_batch_has_one_record(updates, bound, size):
     harness = a_harness() if bound is None else early(max_records=bound)
     streams, before = KafkaStreams(bound), -1
     for start in range(0, len(updates), size):
@@ -258,7 +258,7 @@ def test_should_emit_what_kafka_streams_emits_where_batches_are_the_results_of_o
 
 @settings(deadline=None)
 @given(st.lists(UPDATES, max_size=5), st.data())
-def test_should_come_to_the_same_finals_however_the_records_are_split_into_batches(batches, data):
+def test_should_reach_the_same_final_results_for_any_division_into_batches(batches, data):
     whole, split, before = a_harness(), a_harness(), -1
     finals: list[dict[tuple, tuple]] = [{}, {}]
     for given_updates in batches:

@@ -1,4 +1,4 @@
-"""Tables and what is looked up in them: the row as it stood at each record's place, within and across batches."""
+"""Tables and lookups in them: each record finds the row of its own position, within and across batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_should_emit_every_update_of_a_table_in_order_and_keep_the_last_of_each_
     assert table.contents("lefts") == {b"a": b'{"id":"a","x":2,"__ts":0}', b"b": b'{"id":"b","x":3,"__ts":0}'}
 
 
-def test_should_keep_the_last_row_of_a_key_by_its_place_though_it_is_older():
+def test_should_keep_the_last_row_of_a_key_by_sequence_even_when_it_is_older():
     for cut in (False, True):
         table, rows = a_table(), [left("a", 1, ts=100), left("a", 2, ts=50)]
         given = table.batch([rows[:1]]) + table.batch([rows[1:]]) if cut else table.batch([rows])
@@ -69,7 +69,7 @@ def test_should_keep_the_last_row_of_a_key_by_its_place_though_it_is_older():
         assert table.contents("lefts") == {b"a": b'{"id":"a","x":2,"__ts":50}'}
 
 
-def test_should_emit_deletions_of_keys_that_are_not_there_too():
+def test_should_emit_deletions_of_absent_keys_too():
     table = a_table()
     table.batch([[left("a", 1)]])
     rows = table.batch([[left("b", None), left("a", None), left("a", None), left("c", 1), left("c", None)]])
@@ -79,19 +79,19 @@ def test_should_emit_deletions_of_keys_that_are_not_there_too():
     assert table.contents("lefts") == {}
 
 
-def test_should_pass_over_a_tables_row_without_a_key():
+def test_should_ignore_a_row_of_a_table_without_a_key():
     table = a_table()
     assert table.batch([[left("a", 1) | {"k": None}]]) == []
     assert table.contents("lefts") == {}
 
 
-def test_should_log_no_deletion_of_what_was_never_stored():
+def test_should_not_log_a_deletion_of_a_key_that_was_never_stored():
     table = a_table()
     table.batch([[left("b", None), left("c", 1), left("c", None)]])
     assert table.written["lefts"] == {}
 
 
-def test_should_emit_nothing_from_nothing():
+def test_should_emit_nothing_for_no_rows():
     assert a_table().batch([[]]) == []
     assert stream_table(JoinKind.LEFT).batch([[], []]) == []
     assert stream_table(JoinKind.LEFT).batch([[], [right("a", 1)]]) == []
@@ -102,7 +102,7 @@ def test_should_emit_nothing_from_nothing():
     (JoinKind.INNER, [("a", 2, 7), ("a", 3, 8)]),
     (JoinKind.LEFT, [("a", 1, None), ("a", 2, 7), ("a", 3, 8), ("a", 4, None)]),
 ])  # fmt: skip
-def test_should_join_a_record_with_the_table_as_it_stood_at_its_place_in_the_batch(kind, expected):
+def test_should_join_a_record_with_the_table_as_of_its_place_in_the_batch(kind, expected):
     stream = [left("a", 1, 0), left("a", 2, 2), left("a", 3, 4), left("a", 4, 6)]
     table = [right("a", 7, 1), right("a", 8, 3), right("a", None, 5)]
     harness = stream_table(kind)
@@ -117,7 +117,7 @@ def test_should_join_with_the_committed_row_before_the_tables_first_update_in_th
     assert seen(harness.batch([[left("a", 1, 0), left("a", 2, 9)], [right("a", 8, 5)]])) == [("a", 1, 7), ("a", 2, 8)]
 
 
-def test_should_take_a_shared_column_from_the_left_and_where_it_is_null_from_the_right():
+def test_should_take_a_shared_column_from_the_left_or_when_null_from_the_right():
     harness = stream_table(JoinKind.LEFT)
     stream = [{"k": "a", "ts": 0, "id": None, "x": 1}, {"k": "a", "ts": 0, "id": "mine", "x": 1}]
     assert [r["id"] for r in harness.batch([stream, [right("a", 7) | {"seq": -1}]])] == ["a", "mine"]
@@ -132,7 +132,7 @@ def test_should_join_a_record_without_a_key_with_nothing(kind, expected):
     assert [("null" if r["k"] is None else r["k"], r["x"], r["y"]) for r in rows] == expected
 
 
-def test_should_delete_a_result_where_the_other_side_has_a_row():
+def test_should_delete_a_result_only_when_the_other_side_has_a_row():
     harness = table_table(JoinKind.INNER)
     assert harness.batch([[left("a", 1)], []]) == []
     assert harness.batch([[left("a", None)], []]) == []
@@ -178,7 +178,7 @@ def in_order(inputs: list[list[dict]]) -> list[tuple[int, dict]]:
 
 @settings(deadline=None)
 @given(BATCHES, st.sampled_from([JoinKind.INNER, JoinKind.LEFT]))
-def test_should_join_a_stream_with_a_table_as_record_by_record(batches, kind):
+def test_should_join_a_stream_with_a_table_the_same_as_record_by_record(batches, kind):
     harness, table = stream_table(kind), {}
     for lefts, rights in batches:
         inputs = [[left(k, x, ts) for k, x, ts in lefts], [right(k, y, ts) for k, y, ts in rights]]
@@ -194,7 +194,7 @@ def test_should_join_a_stream_with_a_table_as_record_by_record(batches, kind):
 
 @settings(deadline=None)
 @given(BATCHES, st.sampled_from(JoinKind))
-def test_should_join_two_tables_as_record_by_record(batches, kind):
+def test_should_join_two_tables_the_same_as_record_by_record(batches, kind):
     harness, tables = table_table(kind), ({}, {})
     for lefts, rights in batches:
         inputs = [[left(k, x, ts) for k, x, ts in lefts], [right(k, y, ts) for k, y, ts in rights]]
@@ -215,7 +215,7 @@ def test_should_join_two_tables_as_record_by_record(batches, kind):
 
 @settings(deadline=None)
 @given(st.lists(UPDATE, max_size=12), st.integers(0, 12))
-def test_should_keep_and_emit_the_same_table_however_the_updates_are_split(updates, cut):
+def test_should_keep_and_emit_the_same_table_for_any_division_into_batches(updates, cut):
     rows = [left(k, x, ts) | {"seq": i} for i, (k, x, ts) in enumerate(updates)]
     whole, split = a_table(), a_table()
     assert split.batch([rows[:cut]]) + split.batch([rows[cut:]]) == whole.batch([rows])

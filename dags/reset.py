@@ -1,4 +1,4 @@
-"""`offsets_reset`: move an application's offsets back or forward, and empty or keep its state."""
+"""`reset`: move an application's offsets back or forward, and empty or keep its state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ docs/offsets.md explains each choice.
 """
 
 dag = change_dag(
-    "offsets_reset",
+    "reset",
     description="Moves an application's offsets together with its state and commit records, after an approval",
     runbook=RUNBOOK,
     params={

@@ -1,4 +1,4 @@
-"""`changelog_repair`: write the contents of a correct copy of a store to its changelog, or to a new changelog."""
+"""`repair`: write the contents of a correct copy of a store to its changelog, or to a new changelog."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ docs/restore.md explains how a changelog is judged.
 """
 
 dag = change_dag(
-    "changelog_repair",
+    "repair",
     description="Writes lost or damaged changelogs again from a correct copy, after an approval",
     runbook=RUNBOOK,
     params={
