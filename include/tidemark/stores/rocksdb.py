@@ -97,11 +97,11 @@ class RocksStore:
         if held is None:
             return [None] * len(keys)
         order = _key_order(keys)
+        values: Any = held[0].get(list(keys) if order is None else [keys[number] for number in order])
         if order is None:
-            values: Any = held[0].get(list(keys))
             return list(values)
         found: list[bytes | None] = [None] * len(keys)
-        for number, value in zip(order, held[0].get([keys[number] for number in order]), strict=True):
+        for number, value in zip(order, values, strict=True):
             found[number] = value
         return found
 

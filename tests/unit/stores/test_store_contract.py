@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,20 @@ def test_should_let_the_last_write_of_a_key_win_and_delete_with_none(store):
     store.put_many([Writes(0, [b"a", b"a", b"b"], [b"1", b"2", b"3"])], a_checkpoint(), None)
     store.put_many([Writes(0, [b"b"], [None])], a_checkpoint(2), None)
     assert list(store.items(0)) == [(b"a", b"2")]
+
+
+def test_should_hold_what_a_dictionary_holds_for_many_keys_in_any_order(store):
+    """Keys occur several times in one write, and the last one counts; RocksDB sorts a list as long as these."""
+    chance, expected = random.Random(3), {}
+    for batch in range(3):
+        keys = [f"k{chance.randrange(4_000)}".encode() * chance.choice((1, 40)) for _ in range(5_000)]
+        values = [None if chance.random() < 0.2 else b"%d-%d" % (batch, number) for number in range(len(keys))]
+        store.put_many([Writes(1, keys, values)], a_checkpoint(batch), None)
+        expected.update(zip(keys, values, strict=True))
+    asked = [f"k{number}".encode() for number in range(5_000)]
+    chance.shuffle(asked)
+    assert store.get_many(1, asked) == [expected.get(key) for key in asked]
+    assert dict(store.items(1)) == {key: value for key, value in expected.items() if value is not None}
 
 
 def test_should_list_items_in_the_order_of_keys(store):
