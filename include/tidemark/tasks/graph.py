@@ -77,7 +77,7 @@ class GraphResult:
 
 
 class TaskGraph:
-    """Runs one batch through the stateful nodes of a sub-topology. Holds no state of its own."""
+    """Runs one batch through the stateful nodes of a sub-topology. Holds no state that a batch could need again."""
 
     def __init__(self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int) -> None:
         """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is the memory for the SQL of each node.

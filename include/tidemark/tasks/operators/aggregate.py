@@ -40,6 +40,8 @@ class WindowedAggregateOperator:
         self.aggregation = aggregation
         self.emits = emits
         self._window = aggregation.window
+        self._newest_starts: dict[int, int] = {}
+        """For each segment, no window in the store starts later. A segment that was there before this operator is not known."""
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Merge the partials that are not late, and emit the result of each changed window."""
@@ -79,16 +81,42 @@ class WindowedAggregateOperator:
         for segment, chosen in by_segment(self.aggregation.store, starts):
             rows = partials if chosen is None else partials.take(pa.array(chosen))
             keys_column = _whole(rows.column(Partial.KEY))
-            keys = (
-                bytes_list(keys_column)
-                if starts is None
-                else window_keys(keys_column, rows.column(Partial.WINDOW).to_numpy())
-            )
-            new = fold_into(layout, layout.decode(store.get_many(segment, keys)), rows)
+            if starts is None:
+                keys = bytes_list(keys_column)
+                old = layout.decode(store.get_many(segment, keys))
+            else:
+                own_starts = rows.column(Partial.WINDOW).to_numpy()
+                keys = window_keys(keys_column, own_starts)
+                old = self._stored(layout, store, segment, keys, own_starts)
+            new = fold_into(layout, old, rows)
             store.put_many(segment, keys, layout.encode(new))
             if chosen is None:
                 return new
             records[chosen] = new
+        return records
+
+    def _stored(
+        self,
+        layout: ValueLayout,
+        store: PendingStore,
+        segment: int,
+        keys: Sequence[bytes],
+        starts: npt.NDArray[np.int64],
+    ) -> Records:
+        """Return the stored values of windows. Those that start later than all before them are not looked up.
+
+        If keys are many and windows short, nearly all windows of a batch are new.
+        """
+        newest = self._newest_starts.get(segment)
+        if newest is None:
+            newest = NO_STREAM_TIME if segment not in store.segments() else np.iinfo(np.int64).max
+        self._newest_starts[segment] = max(newest, int(starts.max()))
+        older = np.flatnonzero(starts <= newest)
+        if len(older) == len(keys):
+            return layout.decode(store.get_many(segment, keys))
+        records = layout.empty(len(keys))
+        if len(older):
+            records[older] = layout.decode(store.get_many(segment, [keys[number] for number in older.tolist()]))
         return records
 
 

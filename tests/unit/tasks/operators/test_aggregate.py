@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.batches import Batches
 
 from tidemark.stores.layout import split_window_key
+from tidemark.stores.memory import MemoryStore
 from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Aggregate, Aggregation, Fold, Number, SessionWindow, StoreKind, StoreSpec, Window
@@ -136,13 +137,48 @@ def test_should_refuse_windows_of_another_kind():
         )
 
 
-@given(st.lists(st.dictionaries(st.tuples(st.sampled_from("abé"), st.integers(0, 5)), st.integers(1, 9)), max_size=5))
+CUTS = st.dictionaries(st.tuples(st.sampled_from("abé"), st.integers(0, 5)), st.integers(1, 9), min_size=1)
+
+
+@given(st.lists(st.tuples(CUTS, st.sampled_from(["commit", "restart", "discard"])), max_size=6))
 def test_should_count_the_same_for_any_division_into_batches(cuts):
+    """Whatever the order in which windows come: some batches are thrown away, after others the task is opened again."""
     node, total = batches(), {}
-    for cut in cuts:
-        node.run(partials(*((k, w * MINUTE, n, 1) for (k, w), n in cut.items())), newest_ms=1)
-        node.restart()
+    for cut, fate in cuts:
+        rows = partials(*((k, w * MINUTE, n, 1) for (k, w), n in cut.items()))
+        if fate == "discard":
+            node.prepare(rows, newest_ms=1)
+            continue
+        node.run(rows, newest_ms=1)
         for at, n in cut.items():
             total[at] = total.get(at, 0) + n
+        if fate == "restart":
+            node.restart()
     emitted = node.run(partials(*((k, w * MINUTE, 0, 1) for k, w in total)), newest_ms=1).rows.to_pylist()
     assert {(row["id"], row["window_start"] // MINUTE): row["n"] for row in emitted} == total
+
+
+class Reading(MemoryStore):
+    """A store that notes the keys that are read."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def get_many(self, segment, keys):
+        self.read += [split_window_key(key) for key in keys]
+        return super().get_many(segment, keys)
+
+
+def test_should_read_only_windows_that_may_be_stored():
+    node = batches()
+    node.stores["counts"] = store = Reading()
+    node.run(partials(("a", 0, 1, 1), ("b", MINUTE, 1, 1)), newest_ms=1)
+    assert store.read == []
+    node.run(partials(("a", MINUTE, 1, 1), ("a", 2 * MINUTE, 1, 1), ("b", 4 * MINUTE, 1, 1)), newest_ms=1)
+    assert store.read == [(b"a", MINUTE)]
+    store.read.clear()
+    # Another operator does not know what is in the segments that it finds.
+    node.restart()
+    node.run(partials(("a", 2 * MINUTE, 1, 1), ("b", 5 * MINUTE, 1, 1), ("b", 7 * MINUTE, 1, 1)), newest_ms=1)
+    assert store.read == [(b"a", 2 * MINUTE), (b"b", 5 * MINUTE)]
