@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> ExitCode:
         level=logging.INFO,
         format=f"%(asctime)s %(levelname)s %(name)s [{options.topology}-{options.instance}] %(message)s",
     )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for chatty in ("py4j", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -48,6 +48,8 @@ def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setenv("TIDEMARK_VAR_DIR", str(empty / "var"))
         for name, value in BRIEF.items():
             patch.setenv(name, value)
+        # Tests of queries ask for their server themselves.
+        patch.setenv("TIDEMARK_QUERY_PORT", "-1")
         yield
 
 

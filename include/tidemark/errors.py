@@ -104,6 +104,12 @@ class StoreFailed(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class SnapshotReleased(TidemarkError):
+    """A store was closed while it was read, because its task moved or the process ends. Ask again: another holder answers."""
+
+    exit_code = ExitCode.RETRY
+
+
 class CopyUnusable(TidemarkError):
     """A savepoint's or standby's copy of a store does not match its description. The next source of state is used."""
 

@@ -102,6 +102,11 @@ def events_topic(application_id: str) -> Topic:
     return Topic(f"{application_id}-events")
 
 
+def endpoints_topic(application_id: str) -> Topic:
+    """Return the name of the compacted topic on which instances and standbys announce where they answer queries."""
+    return Topic(f"{application_id}-endpoints")
+
+
 def transactional_id(application_id: str, instance: int) -> str:
     """Return the transactional id. It is stable per application and instance, so a second copy fences the first."""
     return f"{application_id}-{instance}"

@@ -210,6 +210,34 @@ class Settings(BaseSettings):
     last_savepoint_timeout_ms: int = setting(
         10_000, "how long taking a last savepoint may take when Airflow stops a stream; 0: none is taken", "", least=0
     )
+    query_port: int = setting(
+        0,
+        "port on which each instance and standby answers queries over HTTP; 0: any free port, which its run file names; -1: "
+        "queries are not answered",
+        "application.server",
+        least=-1,
+    )
+    query_host: str = setting("127.0.0.1", "address on which queries are answered", "application.server")
+    query_advertised_host: str = setting(
+        "", "host name at which other instances reach this one's queries; if empty, `query_host`", "application.server"
+    )
+    query_tokens: SecretStr = setting(
+        SecretStr(""),
+        "tokens of queries and their scopes as a JSON object, by application; if empty, the file "
+        "`<var_dir>/query-tokens/<application>.json`, which is made; environment only",
+        "",
+    )
+    query_token: SecretStr = setting(
+        SecretStr(""),
+        "token with which `tidemark state` asks; if empty, the first one of the file above; environment only",
+        "",
+    )
+    query_page_records: int = setting(10_000, "maximum number of results in one page of a query", "", least=1)
+    query_requests_per_second: int = setting(
+        200, "queries that each token may send to one process per second; 0: no limit", "", least=0
+    )
+    query_timeout_ms: int = setting(5_000, "how long one query may read before it is ended", "", least=1)
+    query_threads: int = setting(4, "queries that one process answers at the same time", "", least=1)
     audit_time_share: Annotated[float, Field(gt=0, le=1)] = setting(
         0.7, "share of one core's time that an audit uses while it reads (above 0; 1: no pauses)", ""
     )

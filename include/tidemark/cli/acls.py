@@ -56,7 +56,7 @@ def acls(
     if operator:
         found = operator_acls(operator_topics(plan, description, existing, instances), Command)
     else:
-        found = least_acls(named(plan, description), instances, audits=audits)
+        found = least_acls(named(plan, description), instances, audits=audits, queries=settings.query_port >= 0)
     if as_json:
         print(json.dumps([{"principal": principal, **asdict(acl)} for acl in found], indent=1))
         return

@@ -16,7 +16,7 @@ from tidemark.commit.producer import BatchProducer, IdempotentProducer, Transact
 from tidemark.errors import TaskLocked
 from tidemark.failpoint import Probe
 from tidemark.instance.instance import Instance
-from tidemark.instance.listeners import instance_listeners
+from tidemark.instance.listeners import RestoreBoardListener, instance_listeners
 from tidemark.instance.resolve_plan import ResolvedPlan
 from tidemark.instance.source import AttachedSource
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity
@@ -33,6 +33,8 @@ from tidemark.kafka.second_copy import SecondCopyCheck
 from tidemark.kafka.topic_config import changelog_policies
 from tidemark.kafka.topics import format_partitions, task_ids
 from tidemark.names import group_instance_id, transactional_id
+from tidemark.queries.active_stores import ActiveStores
+from tidemark.queries.service import QueryService
 from tidemark.recovery.facts import Witnesses
 from tidemark.registry.topic_identities import Identities
 from tidemark.restore.restorer import Restorer
@@ -92,7 +94,8 @@ def make_instance(
             "batch_records": size.records,
         },
     )
-    listeners = instance_listeners(plan, settings, number, client, run_file, clock)
+    restores = RestoreBoardListener()
+    listeners = instance_listeners(plan, settings, number, client, run_file, clock, restores)
     states = StateMachine(app, number, listeners.on_change)
     listeners.on_change(states.state, states.state)
 
@@ -106,6 +109,8 @@ def make_instance(
     }
     lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
     member = Member(member_config, lead_topics, lock, changed.set)
+    generations = {spec.name: spec.generation for spec in plan.stores}
+    active_stores = ActiveStores(str(number), generations, member.ownership.epoch, restores)
     second_copy = SecondCopyCheck(settings, admin, app, number)
     producer = _producer(plan, settings, {**client, **limits.producer_config()}, number, member)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
@@ -177,6 +182,8 @@ def make_instance(
         savepoints=savepoints,
         last_savepoint=last_savepoint,
         purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
+        active_stores=active_stores,
+        queries=QueryService(plan, settings, task_ids(plan, partitions), active_stores, client, run_file),
     )
 
 

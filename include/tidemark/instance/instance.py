@@ -35,6 +35,8 @@ from tidemark.kafka.member import Member, heartbeat_ms
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
 from tidemark.names import TaskId, TopicPartition
+from tidemark.queries.active_stores import ActiveStores
+from tidemark.queries.service import QueryService
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.task_opener import Assignment, TaskOpener
 from tidemark.savepoints.final import LastSavepoint
@@ -107,6 +109,8 @@ class Instance:
     savepoints: SavepointTaker
     last_savepoint: LastSavepoint
     purge: RepartitionPurge
+    active_stores: ActiveStores
+    queries: QueryService
     _stop: threading.Event = field(init=False, default_factory=threading.Event)
     _seen_changes: int = field(init=False, default=-1)
     _tasks: dict[TopicPartition, Task] = field(init=False, default_factory=dict)
@@ -125,6 +129,7 @@ class Instance:
             await_session_end(self.admin, self.plan.application_id, self.number, self.settings, stop)
         self.second_copy.note_earlier()
         self.member.start()
+        self.queries.start()
         self.states.to(InstanceState.REBALANCING)
         try:
             try:
@@ -180,8 +185,10 @@ class Instance:
         self._seen_changes = changes
         self.states.to(InstanceState.REBALANCING)
         self.attached.source.stop()
-        for partition in [p for p in self._tasks if p not in kept]:
-            self._tasks.pop(partition).close()
+        gone = [self._tasks.pop(partition) for partition in list(self._tasks) if partition not in kept]
+        self.active_stores.replace(self._tasks.values(), [a.task for a in missing])
+        for task in gone:
+            task.close()
         self.probe("rebalance")
         if missing:
             self.states.to(InstanceState.RESTORING)
@@ -200,6 +207,7 @@ class Instance:
                 for task in fresh:
                     self._tasks.pop(task.lead).close()
                 return
+        self.active_stores.replace(self._tasks.values())
         if self._tasks:
             self._start_source()
         with self.lock:
@@ -393,6 +401,7 @@ class Instance:
         """Stop reading, close stores and member. Never raises, so that `failure` is not hidden."""
         for what, closing in (
             ("source", self.attached.source.stop),
+            ("queries", self.queries.close),
             ("savepoint", self.savepoints.close),
             ("tasks", self._close_tasks),
             ("member", self.member.close),
@@ -411,6 +420,7 @@ class Instance:
         self.listeners.close(_LISTENERS_CLOSE_S)
 
     def _close_tasks(self) -> None:
+        self.active_stores.replace([])
         for task in self._tasks.values():
             task.close()
         self._tasks.clear()

@@ -13,6 +13,7 @@ from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
 from tidemark.events.user_listener import load_listeners
 from tidemark.names import events_topic
+from tidemark.queries.active_stores import RestoreBoard
 from tidemark.restore.listener import RestoreProgress
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import RunFile
@@ -27,6 +28,7 @@ def instance_listeners(
     client_config: Mapping[str, Any],
     run_file: RunFile,
     clock: Callable[[], int],
+    restores: RestoreBoardListener,
 ) -> Listeners:
     """Return all listeners, to be closed with the instance. Waits for neither broker nor database.
 
@@ -37,7 +39,8 @@ def instance_listeners(
     users = load_listeners(settings.listeners, app, instance)
     sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts))
     recorder = EventRecorder(app, plan.version, instance, clock, sinks)
-    return Listeners((LoggingListener(), RunFileListener(run_file, clock), recorder, *users), (*sinks, *users))
+    own = (LoggingListener(), RunFileListener(run_file, clock), restores, recorder)
+    return Listeners((*own, *users), (*sinks, *users))
 
 
 class RunFileListener:
@@ -75,3 +78,15 @@ class RunFileListener:
 
     def on_restore_suspended(self, progress: RestoreProgress) -> None:
         self._run_file.update({"restoring": None})
+
+
+class RestoreBoardListener(RestoreBoard):
+    """Shows the running restores to queries."""
+
+    def on_change(self, new: InstanceState, old: InstanceState) -> None: ...
+
+    def on_failure(self, failure: BaseException) -> None: ...
+
+    def on_rebalance(self, rebalance: Rebalance) -> None: ...
+
+    def on_waiting(self, waiting: Waiting) -> None: ...

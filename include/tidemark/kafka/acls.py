@@ -13,7 +13,15 @@ from confluent_kafka.admin import AdminClient
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.kafka.topics import user_topics
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, topology_topic, transactional_id
+from tidemark.names import (
+    changelog_topic,
+    commits_topic,
+    dlq_topic,
+    endpoints_topic,
+    events_topic,
+    topology_topic,
+    transactional_id,
+)
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
@@ -40,9 +48,10 @@ class Acl:
         return shlex.join([*words, "--operation", self.operation, *resource])
 
 
-def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> list[Acl]:
+def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False, queries: bool = False) -> list[Acl]:
     """Return all ACLs that this number of instances needs, sorted by resource. Read and Write include Describe.
 
+    With `queries`, also those of instances and standbys that answer queries.
     With `audits`, also those that audits, drills and the checks of retention, compaction, durability and lag need.
     """
     app = plan.application_id
@@ -64,6 +73,9 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> l
         *_internal([topology_topic(app)], "the description of the state", "Read", "Write"),
         Acl("group", app, "Read", "the instances' group, which holds the committed offsets"),
     ]
+    if queries:
+        for operation in ("Create", "Read", "Write"):
+            found.append(Acl("topic", endpoints_topic(app), operation, "where queries are answered"))
     # The idempotent producer of at_least_once has no transactional id.
     for number in range(instances if plan.guarantee is Guarantee.EXACTLY_ONCE else 0):
         name = transactional_id(app, number)

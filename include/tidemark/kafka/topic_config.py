@@ -103,6 +103,11 @@ def events_config() -> dict[str, str]:
     return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
 
 
+def endpoints_config() -> dict[str, str]:
+    """Return the settings of `<app>-endpoints`, which says where queries are answered; the last record of a process counts."""
+    return {"cleanup.policy": "compact"}
+
+
 def topology_config() -> dict[str, str]:
     """Return the settings of `<app>-topology`, which describes the state; only the last record counts."""
     return {"cleanup.policy": "compact"}

@@ -15,6 +15,7 @@ from tidemark.kafka.topic_config import (
     changelog_policy,
     commits_config,
     dlq_config,
+    endpoints_config,
     events_config,
     repartition_config,
     topology_config,
@@ -25,6 +26,7 @@ from tidemark.names import (
     changelog_topic,
     commits_topic,
     dlq_topic,
+    endpoints_topic,
     events_topic,
     topology_topic,
 )
@@ -98,6 +100,13 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     specs.append(TopicSpec(events_topic(app), 1, events_config()))
     specs.append(TopicSpec(topology_topic(app), 1, topology_config()))
     return list({spec.name: spec.tolerating(plan.tolerated_broker_failures) for spec in specs}.values())
+
+
+def endpoints_spec(plan: TopologyPlan) -> TopicSpec:
+    """Return the topic of the addresses of queries. No state depends on it, so only what answers queries creates it."""
+    return TopicSpec(endpoints_topic(plan.application_id), 1, endpoints_config()).tolerating(
+        plan.tolerated_broker_failures
+    )
 
 
 def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:

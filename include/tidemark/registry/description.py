@@ -215,8 +215,8 @@ def _states(plan: TopologyPlan, subtopology: SubTopology) -> Iterable[StoreState
 
 
 def _bare(spec: StoreSpec) -> StoreSpec:
-    """Return the spec as if RocksDB held the store, because the kind of store may change at any time."""
-    return replace(spec, in_memory=False, custom=None)
+    """Return the spec without what may change at any time: the kind of store, and whether queries may read it."""
+    return replace(spec, in_memory=False, custom=None, private=False)
 
 
 def _form(spec: StoreSpec) -> StoreSpec:

@@ -56,6 +56,7 @@ class _Read:
     next_offset: int
     keys: list[bytes] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
+    records_end: int | None = None
     is_out_of_range: bool = False
     is_unknown: bool = False
 
@@ -151,7 +152,7 @@ class Follower:
         self._see()
         for partition, read in self._of_known_topics(self._read()).items():
             store = self._stores[partition]
-            if not store.write(ChangelogBatch(read.keys, read.values, read.next_offset)):
+            if not store.write(ChangelogBatch(read.keys, read.values, read.next_offset), read.records_end):
                 self._unassign([partition])
             # What is left of the changelog, or whether it was deleted, is known with the next facts.
             if read.is_out_of_range:
@@ -238,7 +239,7 @@ class Follower:
             if error is None:
                 read.keys.append(message.key())
                 read.values.append(message.value())
-                read.next_offset = message.offset() + 1
+                read.next_offset = read.records_end = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 read.next_offset = max(read.next_offset, message.offset())
             elif error.code() in _OUT_OF_RANGE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from tidemark.errors import StandbyOutdated, StartRefused
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import task_ids
+from tidemark.queries.service import QueryService
 from tidemark.recovery.facts import Witnesses
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
@@ -27,6 +30,7 @@ from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
 from tidemark.standby.plan import StandbyPlan, plan_standby
 from tidemark.standby.progress import CatchUpRate, PaceMeter, useless_because
+from tidemark.standby.queries import StandbyStores
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.supervision.run_file import RunFile, standby_file_path
 from tidemark.topology.plan import TopologyPlan
@@ -71,7 +75,9 @@ def run_standby(
         opened.push(ended)
         handovers = Handovers(directory.folder)
         opened.callback(handovers.close)
-        process = _Process(settings, admin, directory, run_file, handovers, tell, clock)
+        # Each machine numbers its standbys by itself.
+        stores = StandbyStores(f"{name}@{socket.gethostname()}", clock)
+        process = _Process(settings, admin, directory, run_file, handovers, tell, clock, stores)
         while not stop.is_set():
             run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
             process.follow(description, standby, stop)
@@ -111,6 +117,7 @@ class _Process:
     handovers: Handovers
     tell: Tell
     clock: Callable[[], int]
+    stores: StandbyStores
 
     def follow(self, description: DescriptionWatch, standby: StandbyPlan, stop: threading.Event) -> None:
         """Follow until `stop` is set or the description is outdated. Blocks."""
@@ -121,7 +128,13 @@ class _Process:
             plan, self.settings, client, ends, changelog_policies(plan), self.clock, description.identities
         )
         opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
-        with closing(Follower(witnesses, standby, self.directory, opener, description)) as follower:
+        tasks = task_ids(plan, description.partitions)
+        with (
+            closing(Follower(witnesses, standby, self.directory, opener, description)) as follower,
+            closing(QueryService(plan, self.settings, tasks, self.stores, client, self.run_file)) as queries,
+        ):
+            self.stores.replace(follower.stores)
+            queries.start()
             meter = PaceMeter()
             told_s = 0.0
             while not stop.is_set() and description.outdated is None:

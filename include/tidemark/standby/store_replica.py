@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from tidemark.recovery.candidates import gap_after
 from tidemark.recovery.evidence import Watermarks
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.restorer import RestoreJob, changelog_writes
+from tidemark.stores.protocol import StoreSnapshot
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
@@ -60,8 +62,29 @@ def rebuild_reason(
     return gap_after(checkpoint, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
 
 
+@dataclass(frozen=True)
+class ReplicaSnapshot:
+    """The contents of a copy and its checkpoint, which belong together. `end_offset` is that of the newest bounds.
+
+    `records_end` is the next offset after the last record; where that is not known, the checkpoint's.
+
+    If not `is_whole`, the copy is still being built, so its contents were never those of the store. `fault` says why it is no
+    longer followed.
+    """
+
+    snapshot: StoreSnapshot
+    checkpoint: StoreCheckpoint
+    end_offset: int
+    records_end: int
+    is_whole: bool
+    fault: str | None
+
+
 class FollowedStore:
-    """A copy of one store. Used by one thread at a time. Its checkpoint is what RocksDB holds, or newer only in its time."""
+    """A copy of one store. Its checkpoint is what RocksDB holds, or newer only in its time.
+
+    Used by one thread at a time, except `snapshot`, which any thread may call.
+    """
 
     def __init__(
         self,
@@ -87,6 +110,11 @@ class FollowedStore:
         self._bounds: ReplicaBounds | None = None
         self._aim: ReplicaBounds | None = None
         self.fault: str | None = None
+        self._records_end: int | None = None
+        self.is_whole = False
+        """Whether the copy has reached an end of the changelog since it was opened or built again."""
+        # Held while contents and checkpoint change.
+        self._changing = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -136,6 +164,10 @@ class FollowedStore:
 
         Returns True if reading must begin again or end, because the copy was emptied or is no longer followed.
         """
+        with self._changing:
+            return self._see(bounds)
+
+    def _see(self, bounds: ReplicaBounds) -> bool:
         if self._checkpoint is None and self._is_cut(bounds):
             self._stop_at_cut("has nothing yet", bounds)
             return True
@@ -167,11 +199,16 @@ class FollowedStore:
         end = max(bounds.changelog.end, self.next_offset)
         return replace(bounds, changelog=Watermarks(bounds.changelog.low, end))
 
-    def write(self, batch: ChangelogBatch) -> bool:
+    def write(self, batch: ChangelogBatch, records_end: int | None = None) -> bool:
         """Write a batch that begins at `next_offset`. Returns False if it came too late, so that the copy was emptied.
 
+        `records_end` is the next offset after the batch's last record, if it has records; its `next_offset` may be later.
         Raises `StartRefused` if the changelog holds values of another layout than the topology's.
         """
+        with self._changing:
+            return self._write(batch, records_end)
+
+    def _write(self, batch: ChangelogBatch, records_end: int | None) -> bool:
         checkpoint = self._known()
         if self._clock() - checkpoint.commit_time_ms >= self._delete_retention_ms:
             self.empty("is older than delete.retention.ms")
@@ -183,6 +220,7 @@ class FollowedStore:
             self._store.put_many(changelog_writes(self.job, batch), moved, self.job.first_live_segment)
             self._written_ms = self._clock()
             self.records += len(batch.keys)
+            self._records_end = records_end
         self._checkpoint = moved
         return True
 
@@ -193,6 +231,7 @@ class FollowedStore:
                 break
             checkpoint = replace(checkpoint, commit_time_ms=max(checkpoint.commit_time_ms, aim.asked_ms))
             self._aim = self._bounds
+            self.is_whole = True
         return checkpoint
 
     def _expire(self, bounds: ReplicaBounds) -> bool:
@@ -216,14 +255,16 @@ class FollowedStore:
             self._stop_at_cut(why, self.bounds)
             return
         log.warning("standby copy of %s %s: it is built again", self.name, why)
-        self._store.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._store = self._open(self._folder)
-        self._begin(self.bounds)
+        with self._changing:
+            self._store.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._store = self._open(self._folder)
+            self._begin(self.bounds)
 
     def _begin(self, bounds: ReplicaBounds) -> None:
         """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
+        self.is_whole, self._records_end = False, None
         self._checkpoint = replace(
             self.job.target,
             commit_time_ms=self._clock(),
@@ -242,6 +283,22 @@ class FollowedStore:
         if self.holds_something:
             self._store.put_many([], self._known(), self.job.first_live_segment)
             self._written_ms = self._clock()
+
+    def snapshot(self) -> ReplicaSnapshot:
+        """Return the present contents, to be released by the caller. Waits for a write that runs.
+
+        Raises `SnapshotReleased` if the copy is closed.
+        """
+        with self._changing:
+            checkpoint = self._known()
+            return ReplicaSnapshot(
+                snapshot=self._store.snapshot(),
+                checkpoint=checkpoint,
+                end_offset=self.bounds.end_offset,
+                records_end=checkpoint.changelog_offset if self._records_end is None else self._records_end,
+                is_whole=self.is_whole,
+                fault=self.fault,
+            )
 
     def create_checkpoint(self, folder: Path) -> None:
         """Copy the store as it is now to `folder`, which must not exist, by hard links."""

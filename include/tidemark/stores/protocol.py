@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
@@ -49,6 +49,42 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Flush and release the store. May be called twice."""
+
+
+class StoreSnapshot(Protocol):
+    """The contents of a store after one `put_many`, unchanged while the store is written. For one thread.
+
+    The store's own thread never waits for a reader longer than for one step of it. All methods raise `SnapshotReleased` once
+    the snapshot was released, by its reader or because the store was closed.
+    """
+
+    @property
+    def checkpoint(self) -> StoreCheckpoint | None:
+        """The checkpoint that was written with the contents; None in a new store."""
+
+    @property
+    def approximate_count(self) -> int:
+        """The approximate number of keys."""
+
+    def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values in the keys' order; None for a key that does not exist."""
+
+    def segments(self) -> list[int]:
+        """Return the numbers of the existing segments, ascending."""
+
+    def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys of one segment from `start` to before `end` (None: to the last), ascending, with their values."""
+
+    def release(self) -> None:
+        """Release the contents. May be called twice, and by any thread."""
+
+
+@runtime_checkable
+class SnapshotStore(Protocol):
+    """A store that other threads can read while its task writes it. A custom store without this cannot be queried."""
+
+    def snapshot(self) -> StoreSnapshot:
+        """Return the contents after the last `put_many`. Waits for a `put_many` that runs. Raises `SnapshotReleased`."""
 
 
 def in_chunks(store: Store, segment: int, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:

@@ -7,6 +7,7 @@ synced: after power loss a store is only behind its changelog, and the changelog
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +31,9 @@ from rocksdict import (
 )
 
 from tidemark.atomic_file import NO_ROOM
-from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
+from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, TaskCorrupted
 from tidemark.stores.protocol import Writes
+from tidemark.stores.rocksdb_snapshot import RocksSnapshot
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
@@ -42,10 +44,14 @@ _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
 CHECKPOINT_KEY = b"checkpoint"
 _SEGMENT_PREFIX = "segment-"
 _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
+_APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
 
 
 class RocksStore:
-    """Implements `Store`. Only one process at a time can have a folder open; RocksDB's own lock ensures that."""
+    """Implements `Store`. Only one process at a time can have a folder open; RocksDB's own lock ensures that.
+
+    Used by one thread, except `snapshot`, which any thread may call.
+    """
 
     def __init__(
         self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None, bulk: bool = False
@@ -76,6 +82,9 @@ class RocksStore:
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
         self._checkpoint = StoreCheckpoint.from_bytes(stored) if stored is not None else None
         self._closed = False
+        # Held while the contents change, so that a snapshot has all segments and the checkpoint of the same `put_many`.
+        self._changing = threading.Lock()
+        self._snapshots: set[RocksSnapshot] = set()
 
     def _family(self, name: str) -> tuple[Rdict, ColumnFamily]:
         return self._db.get_column_family(name), self._db.get_column_family_handle(name)
@@ -107,13 +116,14 @@ class RocksStore:
 
     def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
-        with self._writing():
-            self._fill(batch, writes, first_live_segment)
-            batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
-            self._db.write(batch)
-        self._checkpoint = checkpoint
-        if first_live_segment is not None:
-            self._drop_before(first_live_segment)
+        with self._changing:
+            with self._writing():
+                self._fill(batch, writes, first_live_segment)
+                batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
+                self._db.write(batch)
+            self._checkpoint = checkpoint
+            if first_live_segment is not None:
+                self._drop_before(first_live_segment)
 
     def load_many(self, writes: Sequence[Writes]) -> None:
         """Bulk load without the write-ahead log. The data is not valid before `finish_load`."""
@@ -181,6 +191,17 @@ class RocksStore:
                 return
             yield key, value
 
+    def snapshot(self) -> RocksSnapshot:
+        """Return the contents after the last `put_many`; see `SnapshotStore`."""
+        with self._changing:
+            if self._closed:
+                raise SnapshotReleased(f"the store in {self.folder} is closed: ask again")
+            families = {segment: family for segment, (family, _) in self._segments.items()}
+            keys = sum(family.property_int_value(_APPROXIMATE_KEYS) or 0 for family in families.values())
+            snapshot = RocksSnapshot(families, self._checkpoint, keys, self._snapshots.discard)
+            self._snapshots.add(snapshot)
+        return snapshot
+
     def _flush(self) -> None:
         self._db.flush(True)
         for family, _ in self._segments.values():
@@ -215,9 +236,16 @@ class RocksStore:
             raise SavepointFailed(f"the store in {self.folder} cannot be checkpointed to {folder}: {error}") from error
 
     def close(self) -> None:
-        """Write the contents of memory, and close the store. Raises `StoreFailed`; the store is closed even then."""
-        if not self._closed:
+        """Write the contents of memory, and close the store. Raises `StoreFailed`; the store is closed even then.
+
+        Snapshots are released first, which waits for a running step of their readers.
+        """
+        with self._changing:
+            if self._closed:
+                return
             self._closed = True
+            for snapshot in list(self._snapshots):
+                snapshot.release()
             # A column family keeps the database open as long as a handle to it exists.
             self._segments.clear()
             with self._writing():

@@ -13,7 +13,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tidemark.errors import InvalidTopology
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, is_legal_name, topology_topic
+from tidemark.names import (
+    changelog_topic,
+    commits_topic,
+    dlq_topic,
+    endpoints_topic,
+    events_topic,
+    is_legal_name,
+    topology_topic,
+)
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
@@ -276,6 +284,7 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
     internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "dead letters"}
     internal[events_topic(application_id)] = "its instances' events"
     internal[topology_topic(application_id)] = "the description of its state"
+    internal[endpoints_topic(application_id)] = "the addresses of its queries"
     repartitions = dict.fromkeys(plan.repartition_topics, "a repartition")
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:

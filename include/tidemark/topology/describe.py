@@ -118,6 +118,7 @@ def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation
             if store.max_entries is None
             else f"at most {store.max_entries} per task, the least recently used are deleted",
         ),
+        ("queries", "private: never answered" if store.private else ""),
     ]
     if aggregation is not None:
         facts.append(("by", aggregation.key_name))

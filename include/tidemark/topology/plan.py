@@ -170,7 +170,8 @@ class StoreSpec:
     `columns` are the columns of a store of rows, and empty for a store of aggregates. `ttl_ms` deletes a key that was not
     written for that long in stream time; `max_entries` deletes the keys that were written least recently. `source_topic` is
     the topic of a table that serves as its changelog. `custom` is the import path of a user's store. `generation` counts how
-    often an upgrade or a rescale has rewritten the contents into another changelog; topology modules do not set it.
+    often an upgrade or a rescale has rewritten the contents into another changelog; topology modules do not set it. A
+    `private` store is never read by interactive queries.
     """
 
     name: str
@@ -187,6 +188,7 @@ class StoreSpec:
     source_topic: str | None = None
     custom: str | None = None
     generation: int = 0
+    private: bool = False
 
     @property
     def is_rocksdb(self) -> bool:

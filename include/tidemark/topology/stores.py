@@ -41,7 +41,7 @@ class Materialized:
     contents are lost with the store's folder. `ttl`: a key that was not written for that long (stream time) is deleted.
     `max_entries`: beyond this number of keys, the least recently written are deleted. `profile`: a named set of topic settings,
     `default` or `aggressive_compaction`. `topic_config`: single topic settings that override the profile. `custom`: the
-    import path `package.module:Class` of your own store.
+    import path `package.module:Class` of your own store. `private`: interactive queries never return its contents.
     """
 
     name: str | None = None
@@ -52,6 +52,7 @@ class Materialized:
     profile: str = "default"
     topic_config: Mapping[str, str] = field(default_factory=dict)
     custom: str | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def with_order(spec: StoreSpec, draft: Draft, where: str) -> tuple[StoreSpec, ..
         is_logged=spec.is_logged,
         profile=spec.profile,
         columns=(),
+        private=spec.private,
     )
     return (spec, order)
 
@@ -189,6 +191,7 @@ def _spec(
         topic_config=tuple(sorted(kept.topic_config.items())),
         source_topic=source_topic,
         custom=None if kept.custom is None else import_path(kept.custom, f"{where}: custom store '{name}'"),
+        private=kept.private,
     )
 
 

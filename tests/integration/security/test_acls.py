@@ -15,13 +15,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclBindingFilter
 from tests.support.counting import NO_PROBE, CountingApp, counting, outputs
 from tests.support.secured import Secured, allow, binding, known_acls
+from tests.support.truth.topics import read_all
 
 from tidemark.errors import PreflightFailed
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka import acls, offsets
 from tidemark.kafka.acls import CLUSTER, Acl, least_acls
 from tidemark.kafka.tools import kafka_tool
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, endpoints_topic
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
@@ -35,6 +36,8 @@ class Guarded:
         self._broker, self._folder, self.name = broker, folder, name
         self.app = CountingApp(Settings.load(bootstrap_servers=broker.broker.bootstrap), broker.admin, name)
         self.acls = least_acls(self.app.plan, 1)
+        self.answers_queries = False
+        self.admin, self.bootstrap = broker.admin, broker.broker.bootstrap
 
     def allow(self, wanted: list[Acl]) -> None:
         allow(self._broker.admin, wanted)
@@ -52,6 +55,7 @@ class Guarded:
         return self._broker.settings(
             "scram", var_dir=self._folder / "var", state_dir=self._folder / "state", num_partitions=2,
             session_timeout_ms=2000, transaction_timeout_ms=6000, broker_timeout_ms=6000,
+            query_port=0 if self.answers_queries else -1,
         )  # fmt: skip
 
     def run(self) -> None:
@@ -117,6 +121,27 @@ def test_should_name_a_missing_acl_at_the_start(guarded: Guarded, place: int) ->
     else:
         assert f"this user lacks permissions: {lacking};" in said
     assert "tidemark acls" in said
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("lacking", [None, "Create", "Write"])
+def test_queries_should_be_announced_with_their_own_and_stop_no_stream_without(
+    guarded: Guarded, lacking: str | None
+) -> None:
+    guarded.answers_queries = True
+    own = [acl for acl in least_acls(guarded.app.plan, 1, queries=True) if acl not in guarded.acls]
+    assert [acl.operation for acl in own] == ["Create", "Read", "Write"]
+    guarded.allow([*guarded.acls, *(acl for acl in own if acl.operation != lacking)])
+    guarded.app.feed(100)
+    guarded.run()
+    assert max_counts(guarded.app) == guarded.app.expected
+    topic = endpoints_topic(guarded.name)
+    topics = guarded.admin.list_topics(timeout=15).topics
+    rows = read_all(guarded.bootstrap, [topic])[topic, 0] if topic in topics else []
+    # The last record withdraws the address.
+    assert {row.key for row in rows} == (set() if lacking else {b"0"})
+    assert lacking or (rows[0].value and rows[-1].value is None)
 
 
 @pytest.mark.broker

@@ -26,7 +26,7 @@ from tidemark.devstack import airflow_parts
 from tidemark.devstack.airflow import AirflowApi, AirflowRefused
 from tidemark.kafka.cluster import topic_configs
 from tidemark.kafka.topics import user_topics
-from tidemark.names import events_topic
+from tidemark.names import endpoints_topic, events_topic
 from tidemark.operations.workspace import workspaces
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -170,7 +170,10 @@ class Scene:
     def world(self) -> dict[str, Any]:
         """All of that, and what Kafka and the stores hold; to be asked for while nothing arrives."""
         app, admin = self.bench.application_id, self.bench.admin
-        own = {t for t in admin.list_topics(timeout=15).topics if t.startswith(f"{app}-")} - {events_topic(app)}
+        own = {t for t in admin.list_topics(timeout=15).topics if t.startswith(f"{app}-")} - {
+            events_topic(app),
+            endpoints_topic(app),
+        }
         topics = sorted(own | set(user_topics(self.bench.plan)))
         ends = end_offsets(self.bench.bootstrap, partitions(self.bench.bootstrap, topics), "read_uncommitted")
         configs = topic_configs(admin, topics, self.settings)

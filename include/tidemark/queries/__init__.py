@@ -1,0 +1,1 @@
+"""Interactive queries: reading the stores of running tasks and standbys over HTTP."""

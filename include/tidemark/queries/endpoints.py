@@ -1,0 +1,183 @@
+"""Where the processes of an application answer queries, announced on the compacted topic `<app>-endpoints`.
+
+Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
+process that was killed leaves its record behind; whoever asks it notices that it does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.errors import TidemarkError
+from tidemark.kafka.committed_reader import is_passing
+from tidemark.names import TaskId, endpoints_topic
+from tidemark.queries.hosts import CopyState, StoreHost, StoreRestore
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+_ANNOUNCE_EVERY_S = 1.0
+_RETRY_S = 10.0
+_FLUSH_S = 2.0
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One process of an application: its address, the tasks that it holds, and the restores that run in it."""
+
+    holder: str
+    url: str
+    copies: Mapping[TaskId, CopyState]
+    restores: tuple[StoreRestore, ...] = ()
+
+    @classmethod
+    def of(cls, host: StoreHost, url: str) -> Endpoint:
+        """Return the present endpoint of this process."""
+        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()))
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON value of the record."""
+        body = {
+            "url": self.url,
+            "copies": {str(task): state for task, state in self.copies.items()},
+            "restores": [each.to_dict() for each in self.restores],
+        }
+        return json.dumps(body, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, holder: str, data: bytes) -> Endpoint:
+        """Read what `to_bytes` wrote. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
+        body: dict[str, Any] = json.loads(data)
+        copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
+        return cls(holder, str(body["url"]), copies, tuple(StoreRestore(**each) for each in body["restores"]))
+
+
+class Endpoints:
+    """Announces this process and knows the others, in a thread of its own. A broker that is away is waited for."""
+
+    def __init__(
+        self,
+        application_id: str,
+        client_config: Mapping[str, Any],
+        own: Callable[[], Endpoint],
+        create_topic: Callable[[], None],
+    ) -> None:
+        """`own` returns this process's endpoint; `create_topic` creates the topic if it is missing, and blocks."""
+        self._own = own
+        self._create_topic = create_topic
+        self._topic = endpoints_topic(application_id)
+        self._known: Mapping[str, Endpoint] = {}
+        self._announced: Endpoint | None = None
+        self._announced_s = 0.0
+        self._retry_s = 0.0
+        self._has_topic = False
+        self._warned: set[int] = set()
+        self._stop = threading.Event()
+        self._producer = Producer({**client_config, "enable.idempotence": True, "acks": "all"})
+        self._consumer = Consumer(
+            {
+                **client_config,
+                "group.id": f"tidemark-endpoints-{application_id}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                # A client that names a topic too early would create it with other settings than the application's.
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 250,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="query-endpoints", daemon=True)
+
+    def start(self) -> None:
+        """Begin to announce and to read."""
+        self._consumer.assign([ClientPartition(self._topic, 0, OFFSET_BEGINNING)])
+        self._thread.start()
+
+    def others(self) -> list[Endpoint]:
+        """Return the endpoints of the other processes, the last announced first."""
+        own = self._own().holder
+        return [endpoint for holder, endpoint in reversed(list(self._known.items())) if holder != own]
+
+    def close(self) -> None:
+        """Withdraw the announcement and stop. Blocks, for ten seconds at most if brokers are away."""
+        self._stop.set()
+        self._thread.join(_STOP_S)
+        if self._thread.is_alive():
+            # It waits for a broker that is away, and uses the clients; it ends with the process.
+            return
+        if self._announced is not None:
+            self._send(self._announced.holder, None)
+        self._producer.flush(_FLUSH_S)
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._announce()
+                for message in self._consumer.consume(500, timeout=_POLL_S):
+                    error = message.error()
+                    if error is None:
+                        self._take(message.key(), message.value())
+                    elif not is_passing(error):
+                        self._warn(error)
+                self._producer.poll(0)
+            except KafkaException as error:
+                log.warning("endpoints of other processes are not read for now: %s", error)
+                self._stop.wait(_ANNOUNCE_EVERY_S)
+
+    def _warn(self, error: KafkaError) -> None:
+        """Log each kind of error once: the client reports it again and again."""
+        if error.code() not in self._warned:
+            self._warned.add(error.code())
+            log.warning("the addresses of other processes cannot be read, so this one passes no query on: %s", error)
+
+    def _announce(self) -> None:
+        now = time.monotonic()
+        own = self._own()
+        if own == self._announced or now < self._retry_s:
+            return
+        if not self._has_topic:
+            try:
+                self._create_topic()
+            except TidemarkError as error:
+                # Nothing is written before: a broker might create the topic by itself, and delete its records by age.
+                log.warning("other processes do not find the queries of this one for now: %s", error)
+                self._retry_s = time.monotonic() + _RETRY_S
+                return
+            self._has_topic = True
+        # A restore changes all the time; which tasks are held must be known at once.
+        is_same = self._announced is not None and own.copies == self._announced.copies
+        if is_same and now - self._announced_s < _ANNOUNCE_EVERY_S:
+            return
+        self._send(own.holder, own.to_bytes())
+        self._announced, self._announced_s = own, now
+
+    def _send(self, holder: str, value: bytes | None) -> None:
+        try:
+            self._producer.produce(self._topic, value, holder.encode(), partition=0, on_delivery=self._on_delivery)
+        except (BufferError, KafkaException) as error:
+            log.warning("failed to announce the address of queries: %s", error)
+
+    def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            log.warning("the address of queries was not announced, and is announced again later: %s", error)
+            self._announced, self._retry_s = None, time.monotonic() + _RETRY_S
+
+    def _take(self, key: bytes | None, value: bytes | None) -> None:
+        holder = (key or b"").decode(errors="replace")
+        known = {name: endpoint for name, endpoint in self._known.items() if name != holder}
+        if value is not None:
+            try:
+                known[holder] = Endpoint.from_bytes(holder, value)
+            except (ValueError, TypeError, LookupError) as error:
+                log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
+        self._known = known

@@ -1,0 +1,109 @@
+"""The position of an answer in the history of its task, and the bounds that a caller sets for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tidemark.names import TaskId
+from tidemark.queries.errors import QueryInvalid
+
+_PART = re.compile(r"(\d+_\d+)([:@])(\d+)")
+
+
+class TaskRole(StrEnum):
+    """The role of a task's copy, as in Kafka Streams."""
+
+    ACTIVE = "active"
+    STANDBY = "standby"
+
+
+@dataclass(frozen=True)
+class Position:
+    """The state that an answer shows.
+
+    Offsets are next offsets of the store's changelog. They count transaction markers, so a difference of two is at least the
+    number of records between them. `promised_offset` is what others must have reached to be as new: the end of the last
+    record, without the transaction marker after it, which an active task does not count. `batch` is the task's last committed
+    batch, None in a standby, which does not know it. `lag_ms` is the age of the newest time at which the copy is known to have
+    been complete.
+    """
+
+    task: TaskId
+    role: TaskRole
+    holder: str
+    topology_version: str
+    changelog_offset: int
+    promised_offset: int
+    end_offset: int
+    lag_records: int
+    lag_ms: int
+    stream_time_ms: int
+    batch: int | None
+    generation: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**asdict(self), "task": str(self.task)}
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Position:
+        """Read what `to_dict` returned."""
+        return cls(**{**body, "task": TaskId.parse(body["task"]), "role": TaskRole(body["role"])})
+
+
+def position_token(positions: Iterable[Position]) -> str:
+    """Return the text that `at_least` accepts: `0_1:4711` for each task, separated by commas."""
+    return ",".join(sorted(f"{each.task}:{each.promised_offset}" for each in positions))
+
+
+@dataclass(frozen=True)
+class ReadBounds:
+    """What a caller requires of an answer; None or nothing requires nothing.
+
+    `least_offsets` and `least_batches` are by task: an answer must contain at least the changelog up to that next offset, and
+    that committed batch.
+    """
+
+    max_lag_records: int | None = None
+    max_lag_ms: int | None = None
+    least_offsets: Mapping[TaskId, int] = field(default_factory=dict)
+    least_batches: Mapping[TaskId, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, max_lag_records: int | None, max_lag_ms: int | None, at_least: str) -> ReadBounds:
+        """Read `at_least`: `0_1:4711` (changelog offset) or `0_1@17` (batch of a commit record), with commas between them.
+
+        Raises `QueryInvalid`.
+        """
+        offsets: dict[TaskId, int] = {}
+        batches: dict[TaskId, int] = {}
+        for part in filter(None, at_least.split(",")):
+            found = _PART.fullmatch(part.strip())
+            if found is None:
+                raise QueryInvalid(
+                    f"at_least has the part {part!r}, which is no position",
+                    "pass the position of an earlier answer such as 0_1:4711, or task and batch of a commit record: 0_1@17",
+                )
+            task, sign, number = found.groups()
+            (offsets if sign == ":" else batches)[TaskId.parse(task)] = int(number)
+        return cls(max_lag_records, max_lag_ms, offsets, batches)
+
+    def refusal(self, position: Position) -> str | None:
+        """Return why an answer from this position is not fresh enough; None if it is."""
+        where = f"{position.role} task {position.task} of {position.holder}"
+        if self.max_lag_records is not None and position.lag_records > self.max_lag_records:
+            return f"{where} lags by {position.lag_records} records, max_lag_records is {self.max_lag_records}"
+        if self.max_lag_ms is not None and position.lag_ms > self.max_lag_ms:
+            return f"{where} lags by {position.lag_ms} ms, max_lag_ms is {self.max_lag_ms}"
+        least = self.least_offsets.get(position.task, 0)
+        if position.changelog_offset < least:
+            return f"{where} is at changelog offset {position.changelog_offset}, at_least is {least}"
+        batch = self.least_batches.get(position.task)
+        if batch is not None and (position.batch is None or position.batch < batch):
+            known = "does not know its batch" if position.batch is None else f"is at batch {position.batch}"
+            return f"{where} {known}, at_least is batch {batch}"
+        return None

@@ -1,0 +1,242 @@
+"""Any process answers any query: from its own task, else from the owner's, else from a standby's copy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pyarrow as pa
+
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.names import TaskId
+from tidemark.queries.catalog import Catalog, QueryableStore
+from tidemark.queries.cursor import Cursor
+from tidemark.queries.endpoints import Endpoint
+from tidemark.queries.errors import QueryInvalid, QueryRefused, StateUnavailable
+from tidemark.queries.hosts import CopyState, StoreHost
+from tidemark.queries.position import Position, ReadBounds
+from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
+from tidemark.queries.store_reader import Deadline
+from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_task
+
+_CONNECT_S = 1.0
+_SILENT_S = 5.0
+"""How long a process that did not answer is asked last."""
+_ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one or several tasks. `cursor` is where the next page begins; None at the end."""
+
+    table: pa.Table
+    positions: list[Position]
+    cursor: Cursor | None = None
+    count: int = 0
+
+
+class Peers:
+    """Asks other processes, with the token of whoever asked this one. Safe to use from threads."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._client = httpx.Client(follow_redirects=False, trust_env=False)
+        self._monotonic = monotonic
+        self._silent: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def is_silent(self, url: str) -> bool:
+        """Return whether the process did not answer a moment ago."""
+        with self._lock:
+            return self._monotonic() - self._silent.get(url, float("-inf")) < _SILENT_S
+
+    def post(self, url: str, path: str, body: dict[str, Any], authorization: str, deadline: Deadline) -> httpx.Response:
+        """Send a request. Raises `StateUnavailable` if there is no answer in time."""
+        timeout = httpx.Timeout(deadline.remaining_s, connect=min(_CONNECT_S, deadline.remaining_s))
+        try:
+            answer = self._client.post(
+                f"{url}{path}", json=body, headers={"Authorization": authorization}, timeout=timeout
+            )
+        except httpx.HTTPError as error:
+            with self._lock:
+                self._silent[url] = self._monotonic()
+            raise StateUnavailable(
+                f"{url} does not answer ({type(error).__name__})", "look whether that process still runs"
+            ) from error
+        with self._lock:
+            self._silent.pop(url, None)
+        return answer
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is the same in all reads of one query of a caller."""
+
+    bounds: ReadBounds
+    deadline: Deadline
+    authorization: str
+    task: TaskId | None = None
+
+
+@dataclass(frozen=True)
+class Router:
+    """`tasks` are all tasks of the application, `others` returns the announced endpoints of the other processes."""
+
+    catalog: Catalog
+    tasks: Sequence[TaskId]
+    host: StoreHost
+    others: Callable[[], list[Endpoint]]
+    peers: Peers = field(default_factory=Peers)
+
+    def keys(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> Answer:
+        """Return the values of keys, in no particular order, each from the task that owns it. Blocks."""
+        require_fitting(store, KeyQuery(()))
+        owned = self._owners(store, keys, request)
+        answers = [
+            self._ask(store, task, TaskRead(KeyQuery(tuple(mine)), request.bounds), request)
+            for task, mine in owned.items()
+        ]
+        return _joined(store, answers)
+
+    def scan(
+        self, store: QueryableStore, query: ScanQuery, cursor: Cursor | None, limit: int, request: Request
+    ) -> Answer:
+        """Return a page of results: task after task, in each by segment and stored key. Blocks."""
+        require_fitting(store, query)
+        key = getattr(query, "key", None)
+        tasks = self._tasks_of(store, request) if key is None else list(self._owners(store, [key], request))
+        at = cursor or Cursor(tasks[0], None)
+        if at.task not in tasks:
+            raise QueryInvalid(
+                f"the cursor is of task {at.task}, which this query does not read", "begin without a cursor"
+            )
+        answers: list[TaskAnswer] = []
+        left = limit
+        for place, task in list(enumerate(tasks))[tasks.index(at.task) :]:
+            after = at.after if task == at.task else None
+            answer = self._ask(store, task, TaskRead(query, request.bounds, after, left), request)
+            answers.append(answer)
+            left -= answer.table.num_rows
+            if answer.last is not None:
+                return _joined(store, answers, Cursor(task, answer.last))
+            if (left == 0 or request.deadline.has_passed()) and place + 1 < len(tasks):
+                return _joined(store, answers, Cursor(tasks[place + 1], None))
+        return _joined(store, answers)
+
+    def count(self, store: QueryableStore, is_approximate: bool, request: Request) -> Answer:
+        """Return the number of keys, windows or sessions in all tasks. Blocks."""
+        asked = TaskRead(CountQuery(is_approximate), request.bounds)
+        return _joined(store, [self._ask(store, t, asked, request) for t in self._tasks_of(store, request)])
+
+    def local(self, store: QueryableStore, task: TaskId, asked: TaskRead, deadline: Deadline) -> TaskAnswer:
+        """Answer for another process from what this one holds, and ask nobody. Blocks."""
+        self._require_task(store, task)
+        if not isinstance(asked.query, CountQuery):
+            require_fitting(store, asked.query)
+        return read_task(self.host, task, store, asked, deadline)
+
+    def metadata(self, store: QueryableStore, key: bytes | None, request: Request) -> list[dict[str, Any]]:
+        """Return which processes hold the tasks of a store, or of one key, with their positions. Blocks.
+
+        As Kafka Streams' `queryMetadataForKey` and `streamsMetadataForStore`.
+        """
+        tasks = self._tasks_of(store, request) if key is None else list(self._owners(store, [key], request))
+        asked = TaskRead(CountQuery(is_approximate=True), ReadBounds())
+        return [self._about(store, task, asked, request) for task in tasks]
+
+    def _about(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> dict[str, Any]:
+        copies = []
+        for endpoint in self._holders(task):
+            found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
+            try:
+                found["position"] = self._read(endpoint, store, task, asked, request).position.to_dict()
+            except QueryRefused as refused:
+                found["unavailable"] = refused.detail
+            copies.append(found)
+        return {"task": str(task), "copies": copies}
+
+    def _owners(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> dict[TaskId, list[bytes]]:
+        """Return the keys by the task that owns them; by every task if the store's keys do not say."""
+        if request.task is not None or not store.is_by_key:
+            return {task: list(keys) for task in self._tasks_of(store, request)}
+        of_store = self._tasks_of(store, request)
+        found: dict[TaskId, list[bytes]] = {}
+        for key, partition in zip(keys, partitions_of(keys, len(of_store)).tolist(), strict=True):
+            found.setdefault(of_store[partition], []).append(key)
+        return found
+
+    def _tasks_of(self, store: QueryableStore, request: Request) -> list[TaskId]:
+        if request.task is not None:
+            self._require_task(store, request.task)
+            return [request.task]
+        return [task for task in self.tasks if task.subtopology == store.subtopology.index]
+
+    def _require_task(self, store: QueryableStore, task: TaskId) -> None:
+        known = [each for each in self.tasks if each.subtopology == store.subtopology.index]
+        if task not in known:
+            raise QueryInvalid(
+                f"store {store.spec.name} has no task {task}", f"its tasks are {known[0]} to {known[-1]}"
+            )
+
+    def _holders(self, task: TaskId) -> list[Endpoint]:
+        """Return who holds a task: the active one first, this process before others, silent ones last."""
+        own = Endpoint(self.host.holder, "", self.host.copies())
+        found = [endpoint for endpoint in (own, *self.others()) if task in endpoint.copies]
+        return sorted(found, key=lambda e: (bool(e.url) and self.peers.is_silent(e.url), _ORDER[e.copies[task]]))
+
+    def _ask(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> TaskAnswer:
+        """Return the first answer that is fresh enough. Raises `StateUnavailable` with what each holder said."""
+        reasons: list[str] = []
+        for endpoint in self._holders(task):
+            request.deadline.require("finding the task's state", "ask again, or raise TIDEMARK_QUERY_TIMEOUT_MS")
+            if endpoint.copies[task] is CopyState.RESTORING and endpoint.url:
+                progress = [str(r) for r in endpoint.restores if r.partition == task.partition]
+                reasons.append(f"{endpoint.holder} restores it ({'; '.join(progress) or 'it opens the stores'})")
+                continue
+            try:
+                return self._read(endpoint, store, task, asked, request)
+            except StateUnavailable as unavailable:
+                reasons.append(unavailable.detail)
+        raise StateUnavailable(
+            f"nobody can answer for task {task} of store {store.spec.name}: "
+            f"{'; '.join(reasons) or 'no running process has announced it'}",
+            "ask again; or accept an older answer (max_lag_records, max_lag_ms, at_least); or start an instance or a standby",
+        )
+
+    def _read(
+        self, endpoint: Endpoint, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request
+    ) -> TaskAnswer:
+        if not endpoint.url:
+            return read_task(self.host, task, store, asked, request.deadline)
+        path = f"/v1/stores/{store.spec.name}/tasks/{task}"
+        answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, request.deadline)
+        if answer.status_code == httpx.codes.OK:
+            return TaskAnswer.from_arrow(answer.content)
+        raise _refusal(endpoint, answer)
+
+
+def _refusal(endpoint: Endpoint, answer: httpx.Response) -> QueryRefused:
+    """Return what another process said. Whatever it is, this process may still find a third that answers."""
+    try:
+        body: Mapping[str, Any] = answer.json()
+        detail = f"{endpoint.holder}: {body['detail']}"
+    except (ValueError, LookupError, TypeError):
+        detail = f"{endpoint.holder} at {endpoint.url} answered with HTTP {answer.status_code}"
+    return StateUnavailable(detail, "ask again")
+
+
+def _joined(store: QueryableStore, answers: Sequence[TaskAnswer], cursor: Cursor | None = None) -> Answer:
+    tables = [answer.table for answer in answers] or [store.table([])]
+    return Answer(
+        pa.concat_tables(tables),
+        [answer.position for answer in answers],
+        cursor,
+        sum(answer.count or 0 for answer in answers),
+    )

@@ -1,0 +1,142 @@
+"""The query service of one process: its HTTP server in a thread of its own, and its announcement to the others.
+
+Nothing here ever stops a stream: a server that cannot be started is logged and named in the run file.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.errors import InvalidSettings
+from tidemark.kafka.topics import create_topics, endpoints_spec
+from tidemark.names import TaskId
+from tidemark.queries.access import Tokens
+from tidemark.queries.catalog import Catalog
+from tidemark.queries.endpoints import Endpoint, Endpoints
+from tidemark.queries.hosts import StoreHost
+from tidemark.queries.router import Peers, Router
+from tidemark.settings import Settings
+from tidemark.supervision.run_file import RunFile
+from tidemark.topology.plan import TopologyPlan
+
+if TYPE_CHECKING:
+    import uvicorn
+
+log = logging.getLogger(__name__)
+
+QUERY_URL, QUERY_ERROR = "query_url", "query_error"
+"""Fields of a run file: where the process answers queries, or why it does not. Both are null if queries are switched off."""
+
+_STOP_S = 5.0
+_BACKLOG = 128
+
+
+@dataclass(eq=False, repr=False)
+class QueryService:
+    """Answers queries from `start` until `close`. `tasks` are all tasks of the application."""
+
+    plan: TopologyPlan
+    settings: Settings
+    tasks: Sequence[TaskId]
+    host: StoreHost
+    client_config: Mapping[str, Any]
+    run_file: RunFile
+    _running: _Running | None = field(init=False, default=None)
+
+    def start(self) -> None:
+        """Start to answer, unless `query_port` is -1. Never raises."""
+        url = error = None
+        if self.settings.query_port >= 0:
+            try:
+                self._running = _Running(self)
+                url = self._running.url
+                log.info("queries: answered at %s", url)
+            except (OSError, OverflowError, InvalidSettings) as failed:
+                where = f"{self.settings.query_host}:{self.settings.query_port}"
+                error = (
+                    f"queries are not answered at {where}: {failed}; set TIDEMARK_QUERY_PORT to a free port, or to -1"
+                )
+                log.error("%s", error)
+        self.run_file.update({QUERY_URL: url, QUERY_ERROR: error}, now=True)
+
+    def close(self) -> None:
+        """Withdraw the announcement and stop the server. Blocks for a few seconds at most; may be called twice."""
+        running, self._running = self._running, None
+        if running is not None:
+            self.run_file.update({QUERY_URL: None}, now=True)
+            running.close()
+
+
+class _Running:
+    """The parts of a service that run."""
+
+    def __init__(self, service: QueryService) -> None:
+        """Open the port and start the threads. Raises `OSError`, `InvalidSettings`."""
+        settings, plan = service.settings, service.plan
+        tokens = Tokens.load(settings, plan.application_id)
+        self._socket = _listening(settings.query_host, settings.query_port)
+        advertised = settings.query_advertised_host or settings.query_host
+        host = f"[{advertised}]" if ":" in advertised else advertised
+        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        self._endpoints = Endpoints(
+            plan.application_id,
+            service.client_config,
+            lambda: Endpoint.of(service.host, self.url),
+            lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
+        )
+        self._peers = Peers()
+        router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers)
+        self._server: uvicorn.Server | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(router, tokens, settings, plan.version), name="query-server", daemon=True
+        )
+        self._thread.start()
+        self._endpoints.start()
+
+    def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str) -> None:
+        # Importing these takes half a second, for which a stream must not wait.
+        import uvicorn
+
+        from tidemark.queries.api import make_api
+
+        config = uvicorn.Config(
+            make_api(router, tokens, settings, version),
+            log_config=None,
+            log_level=logging.WARNING,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+        if self._stopping.is_set():
+            return
+        try:
+            self._server.run(sockets=[self._socket])
+        except Exception:
+            log.exception("the server of queries has failed: queries are not answered until this process starts again")
+
+    def close(self) -> None:
+        self._endpoints.close()
+        self._stopping.set()
+        if self._server is not None:
+            self._server.should_exit = True
+        self._thread.join(_STOP_S)
+        self._peers.close()
+        self._socket.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that already listens, so that requests wait until the server has started. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -1,0 +1,103 @@
+"""A snapshot of a RocksDB store: one iterator per column family, because an iterator sees the database as it was created.
+
+`rocksdict` has a class `Snapshot`, but in version 0.3.29 its iterators see later writes; only its `[]` does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rocksdict import Rdict, RdictIter
+
+from tidemark.errors import SnapshotReleased
+from tidemark.stores.store_checkpoint import StoreCheckpoint
+
+_STEP_KEYS = 256
+"""Keys that are read in one step. `release` waits for one step."""
+
+
+class RocksSnapshot:
+    """Implements `StoreSnapshot`. Made by `RocksStore.snapshot`."""
+
+    def __init__(
+        self,
+        families: Mapping[int, Rdict],
+        checkpoint: StoreCheckpoint | None,
+        approximate_count: int,
+        on_release: Callable[[RocksSnapshot], None],
+    ) -> None:
+        """Open an iterator of each segment's family, while nothing is written. `on_release` is called once."""
+        self._iterators = {segment: family.iter() for segment, family in families.items()}
+        # An iterator of a dropped family without any handle makes the process crash.
+        self._families = dict(families)
+        self.checkpoint = checkpoint
+        self.approximate_count = approximate_count
+        self._on_release = on_release
+        self._reading = threading.Lock()
+        self._is_released = False
+
+    def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._reading:
+            iterator = self._of(segment)
+            return [None] * len(keys) if iterator is None else [_value_at(iterator, key) for key in keys]
+
+    def segments(self) -> list[int]:
+        with self._reading:
+            self._require_open()
+            return sorted(self._iterators)
+
+    def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        while True:
+            found = self._step(segment, start, end)
+            yield from found
+            if len(found) < _STEP_KEYS:
+                return
+            start = found[-1][0] + b"\0"
+
+    def _step(self, segment: int, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+        # Not part of `range`: a generator that waits for its reader would keep the iterator, and with it the database, open.
+        with self._reading:
+            iterator = self._of(segment)
+            return [] if iterator is None else _items_from(iterator, start, end)
+
+    def _of(self, segment: int) -> RdictIter | None:
+        self._require_open()
+        return self._iterators.get(segment)
+
+    def _require_open(self) -> None:
+        if self._is_released:
+            raise SnapshotReleased("the store was closed while it was read, because its task moved: ask again")
+
+    def release(self) -> None:
+        with self._reading:
+            if self._is_released:
+                return
+            self._is_released = True
+            # An iterator keeps the database open, and so its folder locked.
+            self._iterators.clear()
+            self._families.clear()
+        self._on_release(self)
+
+
+def _value_at(iterator: RdictIter, key: bytes) -> bytes | None:
+    iterator.seek(key)
+    if not iterator.valid() or iterator.key() != key:
+        return None
+    value: bytes = iterator.value()
+    return value
+
+
+def _items_from(iterator: RdictIter, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Return at most `_STEP_KEYS` items from `start` to before `end`."""
+    found: list[tuple[bytes, bytes]] = []
+    iterator.seek(start)
+    while len(found) < _STEP_KEYS and iterator.valid():
+        key: bytes = iterator.key()
+        if end is not None and key >= end:
+            break
+        found.append((key, iterator.value()))
+        iterator.next()
+    # An iterator that met an error is not valid either.
+    iterator.status()
+    return found

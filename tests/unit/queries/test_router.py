@@ -1,0 +1,156 @@
+"""Which process answers: the owner, else a standby, else nobody, and then who restores is named."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from tests.support.queries import ALL_TASKS, counts_host, queried_plan
+
+from tidemark.names import TaskId
+from tidemark.queries.catalog import Catalog
+from tidemark.queries.endpoints import Endpoint
+from tidemark.queries.errors import StateUnavailable
+from tidemark.queries.hosts import CopyState, StoreRestore
+from tidemark.queries.position import ReadBounds
+from tidemark.queries.query import RangeQuery
+from tidemark.queries.router import Request, Router
+from tidemark.queries.store_reader import Deadline
+from tidemark.queries.task_read import TaskRead
+
+CATALOG = Catalog.of(queried_plan())
+N = CATALOG.store("n")
+RANGE = RangeQuery()
+COUNTS = {b"k%d" % n: n for n in range(30)}
+
+
+class Wire:
+    """What `Peers` does, without a network: processes by address; one that is not there does not answer."""
+
+    def __init__(self, hosts) -> None:
+        self.hosts = hosts
+        self.asked: list[str] = []
+        self.silent: set[str] = set()
+
+    def is_silent(self, url: str) -> bool:
+        return url in self.silent
+
+    def post(self, url, path, body, authorization, deadline):
+        self.asked.append(url)
+        assert authorization == "Bearer t"
+        host = self.hosts.get(url)
+        if host is None:
+            self.silent.add(url)
+            raise StateUnavailable(f"{url} does not answer (ConnectError)", "look")
+        router = Router(CATALOG, ALL_TASKS, host, list)
+        try:
+            task, read = TaskId.parse(path.rpartition("/")[2]), TaskRead.from_dict(json.loads(json.dumps(body)))
+            answer = router.local(N, task, read, deadline)
+        except StateUnavailable as refused:
+            return httpx.Response(503, json=refused.to_dict())
+        return httpx.Response(200, content=answer.to_arrow())
+
+    def close(self) -> None:
+        return
+
+
+def endpoint(host, url: str) -> Endpoint:
+    return Endpoint.from_bytes(host.holder, Endpoint.of(host, url).to_bytes())
+
+
+def request(**bounds) -> Request:
+    return Request(ReadBounds(**bounds), Deadline.after(10_000), "Bearer t")
+
+
+def router(own, hosts) -> tuple[Router, Wire]:
+    wire = Wire(hosts)
+    others = [endpoint(host, url) for url, host in hosts.items() if host is not None]
+    return Router(CATALOG, ALL_TASKS, own, lambda: others, wire), wire
+
+
+def as_counts(answer) -> dict[bytes, int]:
+    return {row["key"]: row["value"]["n"] for row in answer.table.to_pylist()}
+
+
+def split(tasks, **more):
+    """A host of some of the tasks."""
+    host = counts_host(COUNTS, **more)
+    host.held = {task: stores for task, stores in host.held.items() if task in tasks}
+    return host
+
+
+def test_should_ask_the_owner_of_each_key_and_task():
+    own, other = split(ALL_TASKS[:1]), split(ALL_TASKS[1:], name="1")
+    asked, wire = router(own, {"http://b": other})
+    assert as_counts(asked.keys(N, list(COUNTS), request())) == COUNTS
+    wire.asked.clear()
+    everything = asked.scan(N, RANGE, None, 100, request())
+    assert as_counts(everything) == COUNTS
+    assert wire.asked == ["http://b"] * 2
+    assert [p.holder for p in everything.positions] == ["0", "1", "1"]
+    assert asked.count(N, False, request()).count == len(COUNTS)
+
+
+def test_should_continue_a_page_in_the_task_where_it_ended():
+    own, other = split(ALL_TASKS[:1]), split(ALL_TASKS[1:], name="1")
+    asked, _ = router(own, {"http://b": other})
+    for limit in (1, 4, 30, 31):
+        found, cursor = {}, None
+        while True:
+            page = asked.scan(N, RANGE, cursor, limit, request())
+            assert page.table.num_rows <= limit
+            found |= as_counts(page)
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == COUNTS
+
+
+def test_should_prefer_the_owner_to_its_own_standby_copy_and_use_that_without_one():
+    own = counts_host(COUNTS, name="standby-0@a", state=CopyState.STANDBY, lag=3)
+    owner = counts_host(COUNTS)
+    asked, wire = router(own, {"http://a": owner})
+    (position,) = asked.keys(N, [b"k1"], request()).positions
+    assert (position.holder, wire.asked) == ("0", ["http://a"])
+    wire.hosts["http://a"] = None
+    (position,) = asked.keys(N, [b"k1"], request()).positions
+    assert (position.holder, position.lag_records) == ("standby-0@a", 3)
+    # The owner does not answer: the next query does not wait for it.
+    wire.asked.clear()
+    assert asked.keys(N, [b"k1"], request()).positions[0].holder == "standby-0@a"
+    assert wire.asked == []
+    with pytest.raises(StateUnavailable, match=r"lags by 3 records.*http://a does not answer"):
+        asked.keys(N, [b"k1"], request(max_lag_records=2))
+
+
+def test_should_take_a_standby_that_is_fresh_enough():
+    stale = counts_host(COUNTS, name="standby-0@a", state=CopyState.STANDBY, lag=9)
+    fresh = counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY, lag=1)
+    asked, _ = router(stale, {"http://b": fresh})
+    assert asked.keys(N, [b"k1"], request()).positions[0].holder == "standby-0@a"
+    assert asked.keys(N, [b"k1"], request(max_lag_records=5)).positions[0].holder == "standby-0@b"
+
+
+def test_should_name_who_restores_and_how_far_it_is():
+    restoring = counts_host({}, name="1", state=CopyState.RESTORING)
+    restoring.restoring = [StoreRestore("n", number, 10, 90, 2.0) for number in range(3)]
+    asked, wire = router(counts_host({}, tasks=0), {"http://b": restoring})
+    with pytest.raises(
+        StateUnavailable, match=r"1 restores it \(store n of partition \d is at offset 10 of 90, 2 s left\)"
+    ):
+        asked.keys(N, [b"k1"], request())
+    assert wire.asked == []
+
+
+def test_should_show_every_copy_of_a_key():
+    own, standby = counts_host(COUNTS), counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY, lag=2)
+    asked, wire = router(own, {"http://b": standby})
+    (task,) = asked.metadata(N, b"k1", request())
+    assert [(c["holder"], c["state"], c["position"]["lag_records"]) for c in task["copies"]] == [
+        ("0", "active", 0),
+        ("standby-0@b", "standby", 2),
+    ]
+    wire.hosts["http://b"] = None
+    (task,) = asked.metadata(N, b"k1", request())
+    assert "does not answer" in task["copies"][1]["unavailable"]

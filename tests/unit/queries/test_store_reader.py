@@ -1,0 +1,192 @@
+"""Every kind of query of one store beside the same question to a plain dictionary."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.queries import fill, queried_plan, stored_key, table_plan
+from tests.support.standby import count as count_value
+
+from tidemark.queries.catalog import Catalog
+from tidemark.queries.errors import QueryInvalid, QueryTimedOut, StorePrivate, StoreUnknown
+from tidemark.queries.query import KeyQuery, RangeQuery, SessionQuery, WindowQuery, require_fitting
+from tidemark.queries.store_reader import Deadline, count, read_keys, read_page
+from tidemark.registry.description import describe_state
+from tidemark.stores.memory import MemoryStore
+from tidemark.topology.builder import Topology
+from tidemark.topology.describe import describe
+from tidemark.topology.plan import StoreKind
+from tidemark.topology.stores import Materialized
+from tidemark.topology.table import until_window_closes
+from tidemark.topology.windows import tumbling
+
+CATALOG = Catalog.of(queried_plan())
+N, W, S = (CATALOG.store(name) for name in "nws")
+PATIENT = Deadline(float("inf"), 1000)
+
+# Few bytes, so that keys are prefixes of each other; also what looks like the times that follow a key.
+KEYS = st.one_of(
+    st.binary(max_size=3),
+    st.text(max_size=4).map(str.encode),
+    st.sampled_from(
+        [b"", b"\x00" * 8, b"\x00" * 16, b"a" + b"\x00" * 8, b"k" * 5000, "käse/日本".encode(), b"\xff\xff"]
+    ),
+)
+TIMES = st.integers(0, 20).map(lambda n: n * 60_000)
+RANGES = st.tuples(st.integers(0, 1_300_000), st.integers(0, 1_300_000)).map(sorted)
+LIMITS = st.integers(1, 5)
+
+
+def all_pages(store, held, query, limit):
+    """The items of all pages, each of which is of a snapshot of its own."""
+    found, after = [], None
+    while True:
+        snapshot = held.snapshot()
+        page = read_page(store, snapshot, query, after, limit, PATIENT)
+        snapshot.release()
+        assert len(page.items) <= limit
+        found += page.items
+        if page.last is None:
+            return found
+        assert len(page.items) == limit
+        after = page.last
+
+
+def filled(kind, contents):
+    return fill(MemoryStore(), {stored_key(kind, *place): count_value(n) for place, n in contents.items()})
+
+
+@given(st.dictionaries(KEYS, st.integers(0, 9), max_size=25), st.lists(KEYS, max_size=5), st.data())
+def test_should_answer_keys_ranges_and_prefixes_as_a_dictionary_does(contents, asked, data):
+    held = filled(StoreKind.KEY_VALUE, {(key,): n for key, n in contents.items()})
+    keys = data.draw(st.lists(st.sampled_from(sorted(contents)) | KEYS, max_size=6)) if contents else asked
+    expected = [(key, count_value(contents[key])) for key in keys if key in contents]
+    assert read_keys(held.snapshot(), KeyQuery(tuple(keys))) == expected
+
+    start, end = sorted([data.draw(KEYS), data.draw(KEYS)])
+    limit = data.draw(LIMITS)
+    ordered = sorted(contents.items())
+    for query, is_in in (
+        (RangeQuery(), lambda key: True),
+        (RangeQuery(start, end), lambda key: start <= key < end),
+        (RangeQuery(start), lambda key: key >= start),
+        (RangeQuery.of_prefix(start), lambda key: key.startswith(start)),
+    ):
+        assert all_pages(N, held, query, limit) == [(key, count_value(n)) for key, n in ordered if is_in(key)]
+    assert count(held.snapshot(), PATIENT) == held.snapshot().approximate_count == len(contents)
+
+
+@given(st.dictionaries(st.tuples(KEYS, TIMES), st.integers(0, 9), max_size=25), RANGES, LIMITS, KEYS)
+def test_should_answer_windows_by_key_and_by_time_as_a_dictionary_does(contents, between, limit, other):
+    held = filled(StoreKind.WINDOW, contents)
+    first, last = between
+    for key in [None, other, *{key for key, _ in contents}]:
+        query = WindowQuery(key, first, last)
+        found = W.table(all_pages(W, held, query, limit)).to_pylist()
+        expected = {(k, at): n for (k, at), n in contents.items() if key in (None, k) and first <= at <= last}
+        assert {(row["key"], row["window_start_ms"]): row["value"]["n"] for row in found} == expected
+        assert len(found) == len(expected)
+        assert all(row["window_end_ms"] == row["window_start_ms"] + 60_000 for row in found)
+        if key is not None:
+            starts = [row["window_start_ms"] for row in found]
+            assert starts == sorted(starts)
+
+
+@given(
+    st.dictionaries(st.tuples(KEYS, TIMES, st.integers(0, 50_000)), st.integers(0, 9), max_size=25),
+    RANGES,
+    LIMITS,
+    KEYS,
+)
+def test_should_answer_sessions_by_key_and_by_time_as_a_dictionary_does(lengths, between, limit, other):
+    contents = {(key, start, start + length): n for (key, start, length), n in lengths.items()}
+    held = filled(StoreKind.SESSION, contents)
+    first, last = between
+    for key in [None, other, *{key for key, _, _ in contents}]:
+        found = S.table(all_pages(S, held, SessionQuery(key, first, last), limit)).to_pylist()
+        expected = {
+            (k, start, end): n
+            for (k, start, end), n in contents.items()
+            if key in (None, k) and start <= last and end >= first
+        }
+        assert {(r["key"], r["window_start_ms"], r["window_end_ms"]): r["value"]["n"] for r in found} == expected
+        assert len(found) == len(expected)
+
+
+def test_should_name_the_columns_of_rows_and_of_empty_answers():
+    table = Catalog.of(table_plan()).store("t")
+    rows = table.table([(b"a", b'{"city": "Bern", "age": 3.5}'), (b"b", b'{"city": null}')]).to_pylist()
+    assert rows == [
+        {"key": b"a", "value": {"city": "Bern", "age": 3.5}},
+        {"key": b"b", "value": {"city": None, "age": None}},
+    ]
+    assert table.schema == table.table([(b"a", b"{}")]).schema
+    assert W.schema.names == ["key", "window_start_ms", "window_end_ms", "value"]
+
+
+def test_should_keep_a_column_with_the_name_of_the_key():
+    topology = Topology("app")
+    topology.table("users", schema="key STRING, value BIGINT", store="t")
+    store = Catalog.of(topology.plan()).store("t")
+    (row,) = store.table([(b"a", b'{"key": "other", "value": 3}')]).to_pylist()
+    assert row == {"key": b"a", "value": {"key": "other", "value": 3}}
+
+
+@pytest.mark.parametrize(
+    ("store", "query", "use"),
+    [
+        (N, WindowQuery(b"a"), "/range"),
+        (N, SessionQuery(b"a"), "/range"),
+        (W, KeyQuery((b"a",)), "/windows"),
+        (W, SessionQuery(None), "/windows"),
+        (S, RangeQuery(), "/sessions"),
+        (W, WindowQuery(None, 2, 1), "swap"),
+        (N, RangeQuery(b"b", b"a"), "swap"),
+    ],
+)
+def test_should_name_the_query_that_fits_the_store(store, query, use):
+    with pytest.raises(QueryInvalid) as refused:
+        require_fitting(store, query)
+    assert use in refused.value.remedy
+
+
+def test_should_serve_neither_private_stores_nor_those_of_operators():
+    assert list(CATALOG.stores) == ["n", "s", "w"]
+    with pytest.raises(StorePrivate, match="private"):
+        CATALOG.store("secret")
+    with pytest.raises(StoreUnknown) as unknown:
+        CATALOG.store("nothing")
+    assert "n, s, w" in unknown.value.remedy
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at").group_by_key()
+    stream.windowed_by(tumbling("60s")).count(name="n", store="w").suppress(until_window_closes()).to("out")
+    catalog = Catalog.of(topology.plan())
+    assert catalog.internal
+    with pytest.raises(StoreUnknown, match="belongs to an operator"):
+        catalog.store(min(catalog.internal))
+
+
+def test_should_let_a_store_become_private_without_another_state():
+    def plan(**more):
+        topology = Topology("app")
+        stream = topology.stream("in", schema="id STRING", key="id").group_by_key()
+        stream.count(name="n", store=Materialized("n", **more)).to("out")
+        return topology.plan()
+
+    public, private = plan(), plan(private=True)
+    assert describe_state(public, {"in": 1}) == describe_state(private, {"in": 1})
+    assert "private" not in describe(public)
+    assert "private: never answered" in describe(private)
+    assert (list(Catalog.of(public).stores), list(Catalog.of(private).stores)) == (["n"], [])
+
+
+def test_should_end_a_page_and_a_count_when_the_time_is_over():
+    held = fill(MemoryStore(), {(0, b"%05d" % n): count_value(1) for n in range(3000)})
+    late = Deadline(0.0, 1000, lambda: 1.0)
+    page = read_page(N, held.snapshot(), RangeQuery(), None, 5000, late)
+    assert 0 < len(page.items) < 3000
+    rest = read_page(N, held.snapshot(), RangeQuery(), page.last, 5000, PATIENT)
+    assert [key for key, _ in page.items + rest.items] == [b"%05d" % n for n in range(3000)]
+    with pytest.raises(QueryTimedOut, match="longer than 1000 ms"):
+        count(held.snapshot(), late)
