@@ -14,7 +14,7 @@ from tidemark.events.progress import RichRestoreListener
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repair_plan import RepairPlan
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load

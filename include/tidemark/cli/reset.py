@@ -11,7 +11,8 @@ from rich.table import Table
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.reset import Reset
-from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
+from tidemark.operations.change.reset_plan import ResetPlan, parse_offsets
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.times import parse_time
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings

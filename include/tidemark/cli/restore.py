@@ -23,9 +23,9 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.bounds import Figures, overall, total
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import Settings

@@ -31,7 +31,7 @@ from tidemark.operations.leftovers import REMOVED_FOLDER, LeftoverKind
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Resume, plan_start
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import read_store_checkpoint

@@ -22,8 +22,8 @@ from tidemark.operations.drill_history.table import past_drills
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
 from tidemark.recovery.candidates import MEASURED
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.savepoint_ids import begun_ms
 

@@ -26,7 +26,7 @@ from tidemark.names import TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.restore.restorer import RestoreSuspended

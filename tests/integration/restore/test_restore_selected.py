@@ -17,8 +17,8 @@ from tidemark.errors import StartRefused
 from tidemark.names import TaskId
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.selection import Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened

@@ -30,7 +30,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.verification import verify
 from tidemark.supervision.final_savepoint_request import ask_for_last

@@ -26,7 +26,7 @@ from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.rescale import Rescale
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of

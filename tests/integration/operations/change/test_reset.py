@@ -25,7 +25,7 @@ from tidemark.errors import ApplicationHeld, StartRefused
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset import Reset
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 
