@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -18,25 +16,11 @@ from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
 _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
 
-@app.command()
-def run(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    batches: Annotated[
-        int | None, typer.Option(min=1, help="most batches of each task; default: audit_batches")
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="all that the commits topic holds, not only the new batches")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Compare the batches since the last audit with an independent recomputation; ends with 1 if something is wrong.
-
-    Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
-    """
+def run(topology: str, batches: int | None, *, whole: bool, as_json: bool) -> None:
+    """Run an audit, store its verdicts and show them. Blocks. Ends with 1 if something is wrong."""
     settings = Settings.load()
     application_id = load(topology).application_id
     console = Console(stderr=True)

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -25,48 +23,29 @@ from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict, worst
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Json = Annotated[bool, typer.Option("--json", help="print JSON, for a program")]
-_History = Annotated[bool, typer.Option("--history", help="past verdicts instead of a new one, the newest first")]
 _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
 
-@app.command()
-def retention(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Check whether state is kept as long as its windows need, on disk and in the changelogs, and no longer."""
+def retention(topology: str, *, history: bool, as_json: bool) -> None:
+    """Judge the retention of state, or show past verdicts."""
     _run("retention", topology, as_json, history, lambda plan, settings: check_retention(plan, settings, topology))
 
 
-@app.command()
 def compaction(
-    topology: _Topology,
-    as_json: _Json = False,
-    history: _History = False,
-    scanned_offsets: Annotated[
-        int, typer.Option("--scan", min=1, help="newest offsets of each partition to read")
-    ] = SCANNED_OFFSETS,
-    log_dir: Annotated[
-        Path | None, typer.Option("--log-dir", help="a broker's log folder here, for the cleaner's exact position")
-    ] = None,
+    topology: str, scanned_offsets: int | None, log_dir: Path | None, *, history: bool, as_json: bool
 ) -> None:
-    """Check whether changelogs are compacted, so that a restore reads little; name the setting that delays compaction."""
-    look = CompactionLook(scanned_offsets, log_dir)
+    """Judge the compaction of changelogs, or show past verdicts."""
+    look = CompactionLook(scanned_offsets or SCANNED_OFFSETS, log_dir)
     _run("compaction", topology, as_json, history, lambda plan, s: check_compaction(plan, s, topology, look))
 
 
-@app.command()
-def durability(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Show what is lost, or cannot be used, if one broker or all brokers fail."""
+def durability(topology: str, *, history: bool, as_json: bool) -> None:
+    """Judge what the loss of brokers would cost, or show past verdicts."""
     _run("durability", topology, as_json, history, check_durability)
 
 
-@app.command()
-def lag(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Check whether the application catches up with its sources, and whether an open transaction holds readers back.
-
-    Each run stores a sample; progress is judged over the samples of the last half hour.
-    """
+def lag(topology: str, *, history: bool, as_json: bool) -> None:
+    """Judge the lag by this sample and earlier ones, or show past verdicts."""
     _run("lag", topology, as_json, history, lambda plan, settings: check_lag(plan, settings, topology))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -19,23 +19,12 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Previous = Annotated[
-    bool,
-    typer.Option("--previous", help="also state that restores and rewinds have replaced: no rollback after that"),
-]
 _MB = 1_000_000
 _DAY_MS = 86_400_000
 
 
-@app.command()
-def plan(
-    topology: _Topology,
-    previous: _Previous = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
+def plan(topology: str, *, previous: bool, as_json: bool) -> None:
+    """Show all leftovers, and which of them can go."""
     evidence = _evidence(topology)
     made = _clean(evidence, previous).show()
     if as_json:
@@ -46,16 +35,8 @@ def plan(
     Console().print(f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove")
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    previous: _Previous = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show leftovers as `plan` does, ask, then remove those that can go.
-
-    Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
-    """
+def run(topology: str, *, previous: bool, yes: bool) -> None:
+    """Show all leftovers, ask, and remove those that can go. Ends with 1 if the answer is no."""
     evidence, console = _evidence(topology), Console()
 
     def approve(made: CleanPlan) -> bool:

@@ -8,8 +8,8 @@ from tidemark.devstack import stack
 from tidemark.settings import Settings
 
 
-def down() -> None:
-    """Stop everything that `tidemark up` started, and all processes that these started. Data stays in `var/`."""
+def stop_stack() -> None:
+    """Stop the stack, and print what is stopped meanwhile. Blocks."""
     console = Console()
     ended = stack.down(Settings.load(), report=console.print)
     console.print(f"stopped {ended} processes" if ended else "nothing was running")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -27,22 +26,11 @@ from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 _EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
-    follow_batches: Annotated[int, typer.Option(min=0, help="batches that the rebuilt tasks follow")] = 3,
-    follow_for: Annotated[str, typer.Option(help="longest time to wait for them, such as `2m`")] = "2m",
-) -> None:
-    """Rebuild every task elsewhere while the application runs, and compare key by key.
-
-    Ends with 1 if a key differs, with 10 if the evidence was not enough to show that none does.
-    """
+def run(topology: str, follow_batches: int, follow_for: str, *, as_json: bool) -> None:
+    """Run a drill, store its report and show it. Blocks. Ends with 1 if a key differs, with 10 if evidence is missing."""
     settings = Settings.load()
     plan = load(topology).plan()
     facts = FactsDatabase(settings)
@@ -63,11 +51,7 @@ def run(
     sys.exit(_EXIT.get(report.verdict, ExitCode.OK))
 
 
-@app.command()
-def history(
-    topology: _Topology,
-    as_json: Annotated[bool, typer.Option("--json", help="print the whole reports, for a program")] = False,
-) -> None:
+def history(topology: str, *, as_json: bool) -> None:
     """Show earlier drills, the newest first."""
     application_id = load(topology).plan().application_id
     facts = FactsDatabase(Settings.load())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,13 +23,8 @@ _POLL_S = 1.0
 _HEADINGS = ("time", "instance", "kind", "what")
 
 
-def events(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="also print new events, until stopped")] = False,
-    since: Annotated[str, typer.Option(help="how far back: 30m, 1h, 7d")] = "1h",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one event per line, for a program")] = False,
-) -> None:
-    """Show state transitions, rebalances and restores of an application's instances."""
+def show_events(topology: str, since: str, *, follow: bool, as_json: bool) -> None:
+    """Show the events since `since` ago. With `follow`, also print new ones, which never ends by itself."""
     settings = Settings.load()
     app = load(topology).plan().application_id
     facts = FactsDatabase(settings)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -34,27 +33,29 @@ Found = dict[tuple[TaskId, str], list[StoreRow]]
 """Rows by task and store."""
 
 
-def inspect(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    at: Annotated[str, typer.Option(help="2026-08-01T12:00:00Z, epoch milliseconds, -10m; default: now")] = "now",
-    out: Annotated[Path | None, typer.Option(help="keep the copy in this folder, which must not exist yet")] = None,
-    store: Annotated[str | None, typer.Option(help="only this store")] = None,
-    key: Annotated[str | None, typer.Option(help="only this key")] = None,
-    prefix: Annotated[str, typer.Option(help="only keys with this prefix")] = "",
-    limit: Annotated[int, typer.Option(help="rows of each task and store; 0: all")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
-) -> None:
-    """Show the stores as they were at a time: a read-only copy, built elsewhere and compared with the changelogs.
+@dataclass(frozen=True)
+class Selected:
+    """The rows that are shown: of one store or all, with one key or a prefix, and how many; 0 means all."""
 
-    The application may run; nothing of it is changed.
-    """
+    store: str | None
+    key: str | None
+    prefix: str
+    limit: int
+
+    def has(self, row: StoreRow) -> bool:
+        """Return whether the row has the wanted key."""
+        return self.key in (None, row.key) and row.key.startswith(self.prefix)
+
+
+def show_past(topology: str, at: str, out: Path | None, selected: Selected, *, as_json: bool) -> None:
+    """Build the stores as they were at a time in another folder, and show them. Blocks."""
     try:
         at_ms = parse_time(at, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--at") from error
     settings = Settings.load()
     plan = load(topology).plan()
-    _require_store(plan, store)
+    _require_store(plan, selected.store)
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
     messages = Console(stderr=True)
@@ -65,10 +66,10 @@ def inspect(
             built = PastBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
         found: Found = {}
         for task in built:
-            for name, rows in _rows(plan, task, folder, store, key, prefix):
-                found[task, name] = list(islice(rows, limit or None))
+            for name, rows in _rows(plan, task, folder, selected):
+                found[task, name] = list(islice(rows, selected.limit or None))
                 if next(rows, None) is not None:
-                    messages.print(f"{task}/{name}: there are more than {limit} rows, see --limit")
+                    messages.print(f"{task}/{name}: there are more than {selected.limit} rows, see --limit")
     if as_json:
         typer.echo(json.dumps(_as_json(plan, at_ms, built, found), indent=1))
     else:
@@ -90,15 +91,15 @@ def _require_store(plan: TopologyPlan, store: str | None) -> None:
 
 
 def _rows(
-    plan: TopologyPlan, task: TaskId, folder: Path, store: str | None, key: str | None, prefix: str
+    plan: TopologyPlan, task: TaskId, folder: Path, selected: Selected
 ) -> Iterator[tuple[str, Iterator[StoreRow]]]:
     subtopology = plan.subtopologies[task.subtopology]
     for spec in subtopology.stores:
         path = folder_of(folder, task, spec.name)
-        if path.exists() and store in (None, spec.name):
+        if path.exists() and selected.store in (None, spec.name):
             with opened(path) as held:
                 rows = rows_of(subtopology, spec, held)
-                yield spec.name, (r for r in rows if key in (None, r.key) and r.key.startswith(prefix))
+                yield spec.name, filter(selected.has, rows)
 
 
 def _as_json(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> dict[str, object]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
@@ -17,10 +14,8 @@ from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
 
-def lag(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-) -> None:
-    """Show the committed offset, end offset, lag and owner of each source partition."""
+def show_lag(topology: str) -> None:
+    """Show the committed offset, end offset, lag and owner of each source partition. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)

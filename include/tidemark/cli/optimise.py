@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,30 +16,18 @@ from tidemark.topology_loader import load
 if TYPE_CHECKING:
     from tidemark.devstack.measure import Measured
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def plan(topology: _Topology) -> None:
-    """Show the topics that optimised=True merges and the changelogs it saves."""
+def plan(topology: str) -> None:
+    """Print the topics that optimised=True merges and the changelogs it saves."""
     _compare(topology)
 
 
-@app.command()
-def measure(
-    topology: _Topology,
-    records: Annotated[int, typer.Option(min=10, help="records for each source")] = 200_000,
-    seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
-) -> None:
-    """Show what `plan` shows, then run both plans on generated records and compare records/s and bytes.
-
-    This starts a broker and one instance for each plan, one after the other, and takes a minute or two. It uses no
-    broker but its own.
-    """
+def measure(topology: str, records: int, seed: int) -> None:
+    """Print what `plan` prints, run both plans on generated records, and compare them. Blocks for a minute or two."""
     plain, optimised, found = _compare(topology)
     if found.is_empty:
         return
+    # `plan` needs none of this.
     from tidemark.devstack.measure import MeasuredLoad
     from tidemark.devstack.measure import measure as measured
 

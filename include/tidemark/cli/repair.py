@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -19,34 +17,16 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Stores = Annotated[
-    list[str] | None,
-    typer.Option("--store", help="only these; default: damaged ones, and those that differed in the last drill"),
-]
-_From = Annotated[
-    SourceOfState | None,
-    typer.Option("--from", help="the copy that is right; default: the best one, unless it is suspected"),
-]
 
-
-@app.command()
-def plan(topology: _Topology, store: _Stores = None, source: _From = None) -> None:
-    """Show which changelogs would be written from which copies; compares and changes nothing, the application may run."""
+def plan(topology: str, store: list[str] | None, source: SourceOfState | None) -> None:
+    """Show which changelogs would be written from which copies. Blocks."""
     with RichRestoreListener() as listener:
         _show(_repair(load(topology).plan(), store, source, listener).show())
         Console().print("nothing was compared or changed; stop the application, then use `tidemark repair run`")
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    store: _Stores = None,
-    source: _From = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Compare the copies with the changelogs, ask, then write what differs; all instances must be stopped."""
+def run(topology: str, store: list[str] | None, source: SourceOfState | None, *, yes: bool) -> None:
+    """Compare the copies with the changelogs, ask, and write what differs. Blocks. Ends with 1 if the answer is no."""
     console, application = Console(), load(topology).plan()
     with RichRestoreListener() as listener:
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -17,23 +15,15 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Tasks = Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")]
 
-
-@app.command()
-def plan(topology: _Topology, tasks: _Tasks) -> None:
-    """Show what a change of the number of tasks moves; changes nothing, the application may run."""
+def plan(topology: str, tasks: int) -> None:
+    """Show what another number of tasks moves. Blocks."""
     _show(_rescale(load(topology).plan(), tasks).show())
     Console().print("nothing was changed; stop the application, then use `tidemark rescale run`")
 
 
-@app.command()
-def run(
-    topology: _Topology, tasks: _Tasks, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False
-) -> None:
-    """Show the plan, ask, then move state, offsets and commit records in one step; all instances must be stopped."""
+def run(topology: str, tasks: int, *, yes: bool) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
     console, application = Console(), load(topology).plan()
 
     def approve(made: RescalePlan) -> bool:

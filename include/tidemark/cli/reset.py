@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -19,61 +20,51 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_To = Annotated[ResetTo, typer.Option("--to", help="new offset of every source partition")]
-_State = Annotated[StateAfter, typer.Option("--state", help="what happens to the stores")]
-_Offsets = Annotated[list[str] | None, typer.Option("--offset", help="TOPIC:PARTITION=OFFSET, for --to offsets")]
-_Time = Annotated[str | None, typer.Option("--time", help="2026-08-01T12:00:00Z, epoch ms, or -10m")]
+
+@dataclass(frozen=True)
+class Asked:
+    """The reset that was asked for. `offsets` are texts as `parse_offsets` reads them; `at_ms` is the time in epoch ms."""
+
+    to: ResetTo
+    state: StateAfter
+    offsets: list[str]
+    at_ms: int | None
+
+    @classmethod
+    def of(cls, to: ResetTo, state: StateAfter, offset: list[str] | None, time: str | None) -> Self:
+        """Check that --offset and --time are given where they are needed. Raises a usage error."""
+        for given, needed, hint in ((offset, ResetTo.OFFSETS, "--offset"), (time, ResetTo.TIME, "--time")):
+            if (given is not None) is not (to is needed):
+                raise typer.BadParameter(f"it is required with --to {needed}, and only valid with it", param_hint=hint)
+        try:
+            return cls(to, state, offset or [], None if time is None else parse_time(time, wall_clock_ms()))
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--time") from error
 
 
-@app.command()
-def plan(topology: _Topology, to: _To, state: _State, offset: _Offsets = None, time: _Time = None) -> None:
-    """Show what moving the offsets means; changes nothing, the application may run."""
-    at_ms = _time(to, offset, time)
-    _show(_reset(load(topology).plan(), to, state, offset, at_ms).show())
+def plan(topology: str, asked: Asked) -> None:
+    """Show what moving the offsets means. Blocks."""
+    _show(_reset(load(topology).plan(), asked).show())
     Console().print("nothing was changed; stop the application, then use `tidemark reset run`")
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    to: _To,
-    state: _State,
-    offset: _Offsets = None,
-    time: _Time = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show the plan, ask, then write offsets and commit records in one step; all instances must be stopped."""
-    at_ms = _time(to, offset, time)
+def run(topology: str, asked: Asked, *, yes: bool) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
     console, application = Console(), load(topology).plan()
 
     def approve(made: ResetPlan) -> bool:
         _show(made)
         return yes or typer.confirm("reset as planned?")
 
-    if not _reset(application, to, state, offset, at_ms).run(approve):
+    if not _reset(application, asked).run(approve):
         console.print("nothing was changed")
         raise typer.Exit(1)
     console.print(f"the offsets of {application.application_id} are moved; start the application")
 
 
-def _time(to: ResetTo, offset: list[str] | None, time: str | None) -> int | None:
-    """Return the time in epoch ms, after checking that --offset and --time are given where they are needed."""
-    for given, needed, hint in ((offset, ResetTo.OFFSETS, "--offset"), (time, ResetTo.TIME, "--time")):
-        if (given is not None) is not (to is needed):
-            raise typer.BadParameter(f"it is required with --to {needed}, and only valid with it", param_hint=hint)
-    try:
-        return None if time is None else parse_time(time, wall_clock_ms())
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--time") from error
-
-
-def _reset(
-    application: TopologyPlan, to: ResetTo, state: StateAfter, offset: list[str] | None, at_ms: int | None
-) -> Reset:
+def _reset(application: TopologyPlan, asked: Asked) -> Reset:
     return Reset(
-        application, Settings.load(), wall_clock_ms, to, state, parse_offsets(offset or []), at_ms,
+        application, Settings.load(), wall_clock_ms, asked.to, asked.state, parse_offsets(asked.offsets), asked.at_ms,
         LoggingRestoreListener(), probe_from_environment(), Console().print,
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -32,29 +31,17 @@ from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_From = Annotated[
-    SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest usable one")
-]
-_Tasks = Annotated[list[str] | None, typer.Option("--task", help="only this task, such as 0_1; can be repeated")]
-_Stores = Annotated[
-    list[str] | None,
-    typer.Option("--store", help="only this store, in the tasks that are restored; can be repeated"),
-]
-_Id = Annotated[str | None, typer.Argument(help="id of a restore; default: the newest")]
 
-
-@app.command()
 def plan(
-    topology: _Topology,
-    source: _From = None,
-    task: _Tasks = None,
-    store: _Stores = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
-    out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
+    topology: str,
+    source: SourceOfState | None,
+    task: list[str] | None,
+    store: list[str] | None,
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Show what would be rebuilt from where, how long it takes and what it replaces; changes nothing, the stream may run."""
+    """Show what would be rebuilt from where, and write the plan to `out` if given. Blocks."""
     made = make_plan(_context(topology).evidence, new_id(), source, Selection.of(task or (), store or ()))
     if out is not None:
         try:
@@ -64,26 +51,22 @@ def plan(
     typer.echo(made.to_json()) if as_json else _show(made)
 
 
-@app.command()
 def run(
-    topology: _Topology,
-    source: _From = None,
-    task: _Tasks = None,
-    store: _Stores = None,
-    plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
-    resume: Annotated[str | None, typer.Option(help="continue the restore with this id")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    topology: str,
+    source: SourceOfState | None,
+    task: list[str] | None,
+    store: list[str] | None,
+    plan_file: Path | None,
+    resume: str | None,
+    *,
+    yes: bool,
 ) -> None:
-    """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap.
+    """Show the plan, ask, and carry it out. Blocks.
 
-    Ends with 10 if the new state is in place but the changelog could not show for all of it that it is right.
+    Ends with 1 if the answer is no or the restore was aborted, with 10 if the changelog could not show for all of the new
+    state that it is right.
     """
     selection = Selection.of(task or (), store or ())
-    if not selection.is_all and (plan_file or resume):
-        raise typer.BadParameter(
-            "an existing plan already states what it restores: omit --task and --store, or make another plan",
-            param_hint="--resume" if resume else "--plan",
-        )
     context = _context(topology)
     settings = context.clients.settings
     if resume is not None:
@@ -116,8 +99,7 @@ def run(
         sys.exit(ExitCode.RETRY)
 
 
-@app.command()
-def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def status(topology: str, *, as_json: bool) -> None:
     """Show all restores of the application, the newest first."""
     settings = Settings.load()
     found = workspaces(settings.state_dir, load(topology).plan().application_id)
@@ -165,16 +147,14 @@ def _verdict(progress: WorkspaceProgress) -> str:
     return str(overall(_figures(progress))) if progress.verdicts else ""
 
 
-@app.command()
-def abort(topology: _Topology, restore_id: _Id = None) -> None:
-    """End a restore that runs or was interrupted; what it built is deleted, the old state stays in place."""
+def abort(topology: str, restore_id: str | None) -> None:
+    """End a restore that runs or was interrupted. Blocks until what it built is deleted."""
     workspace = _workspace(topology, restore_id)
     typer.echo(workspace.abort())
 
 
-@app.command()
-def rollback(topology: _Topology, restore_id: _Id = None) -> None:
-    """Bring back the state folders that a restore has replaced."""
+def rollback(topology: str, restore_id: str | None) -> None:
+    """Bring back the state folders that a restore has replaced. Blocks."""
     workspace = _workspace(topology, restore_id)
     with RichRestoreListener() as listener:
         RestoreRun(_context(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,23 +23,17 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_To = Annotated[str, typer.Option("--to", help="2026-08-01T12:00:00Z, epoch milliseconds, or -10m")]
 
-
-@app.command()
-def plan(topology: _Topology, to: _To) -> None:
-    """Show what a return to a time would change; changes nothing, the application may run."""
+def plan(topology: str, to: str) -> None:
+    """Show what a return to a time would change. Blocks."""
     at_ms, context = _time(to), _context(topology)
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
         _show(_rewind(context, Path(temporary)).plan(at_ms))
         Console().print("nothing was changed; stop the application, then use `tidemark rewind run`")
 
 
-@app.command()
-def run(topology: _Topology, to: _To, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False) -> None:
-    """Show the plan, ask, then write state, offsets and commit records in one step; all instances must be stopped."""
+def run(topology: str, to: str, *, yes: bool) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
     at_ms, context, console = _time(to), _context(topology), Console()
 
     def approve(made: RewindPlan) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.filesize import decimal
@@ -27,13 +25,9 @@ from tidemark.supervision.savepoint_ids import begun_ms
 from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def take(topology: _Topology) -> None:
-    """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
+def take(topology: str) -> None:
+    """Take a savepoint of all tasks. Blocks until it is copied."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)
@@ -52,10 +46,7 @@ def take(topology: _Topology) -> None:
     )
 
 
-@app.command("list")
-def list_savepoints(
-    topology: _Topology, as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False
-) -> None:
+def list_savepoints(topology: str, *, as_json: bool) -> None:
     """List all savepoints, the newest first."""
     repository = _repository(topology)
     found = repository.savepoints()
@@ -82,11 +73,8 @@ def list_savepoints(
     Console(highlight=False).print(table)
 
 
-@app.command()
-def verify(
-    topology: _Topology, savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = ""
-) -> None:
-    """Read every file of a savepoint and compare it with its checksum; ends with 1 if one is wrong."""
+def verify(topology: str, savepoint_id: str) -> None:
+    """Compare every file of a savepoint, or of the newest complete one, with its checksum. Ends with 1 if one is wrong."""
     repository = _repository(topology)
     chosen = savepoint_id or _newest(repository)
     manifest = repository.manifest(chosen)
@@ -102,14 +90,7 @@ def verify(
     )
 
 
-@app.command()
-def expire(
-    topology: _Topology,
-    keep: Annotated[
-        int | None, typer.Option(min=0, help="complete savepoints to keep; default: the setting savepoints_kept")
-    ] = None,
-    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: also remove older ones")] = None,
-) -> None:
+def expire(topology: str, keep: int | None, max_age: str | None) -> None:
     """Remove savepoints by count and age, then the files that no other savepoint uses."""
     settings = Settings.load()
     repository = _repository(topology)

@@ -7,9 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.logging import RichHandler
@@ -22,19 +20,11 @@ from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark.standby")
 
-app = typer.Typer(no_args_is_help=True)
 _LOG_EVERY_S = 5.0
 
 
-@app.command()
-def run(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    number: Annotated[int, typer.Option(min=0, help="number of this standby, if a machine has several")] = 0,
-) -> None:
-    """Keep copies of an application's stores by following its changelogs, until it is interrupted.
-
-    An instance that starts on this machine takes over a copy and reads only the tail of the changelog.
-    """
+def run(topology: str, number: int) -> None:
+    """Follow the changelogs of an application, and show how far, until the process is asked to end."""
     logging.getLogger("tidemark").setLevel(logging.INFO)
     plan = load(topology).plan()
     stop = threading.Event()

@@ -6,9 +6,8 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -21,11 +20,8 @@ from tidemark.supervision.outage_file import recorded_outages
 from tidemark.supervision.run_file import RunView
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False) -> None:
-    """Show the stack, the stream instances, outages, holds, and leftovers of killed commands and of other instances.
-
-    Ends with 1 if a part is dead or no stack is recorded.
-    """
+def show_status(*, as_json: bool) -> None:
+    """Show what runs, and what was left. Ends with 1 if a part is dead or no stack is recorded."""
     settings = Settings.load()
     services = service_rows(settings)
     instances = instance_rows(settings, time.time())

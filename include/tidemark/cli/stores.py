@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -23,24 +21,20 @@ _HEADINGS = {
 }
 
 
-def stores(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    history: Annotated[bool, typer.Option("--history", help="growth per hour since the first sample")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Show keys and bytes of each task's stores, on disk and in the changelog topic; each run is stored as a sample.
+def show_history(topology: str, *, as_json: bool) -> None:
+    """Show the growth per hour between the stored samples."""
+    application_id = load(topology).plan().application_id
+    grown = growth(read(history_path(Settings.load().var_dir, application_id)))
+    if as_json:
+        print(json.dumps([asdict(row) for row in grown], indent=2))
+    else:
+        show_growth(grown, application_id)
 
-    Instances may run. Only the state_dir of this machine is read.
-    """
+
+def show_stores(topology: str, *, as_json: bool) -> None:
+    """Show the sizes of all stores, and store them as a sample. Blocks."""
     settings = Settings.load()
     plan = load(topology).plan()
-    if history:
-        grown = growth(read(history_path(settings.var_dir, plan.application_id)))
-        if as_json:
-            print(json.dumps([asdict(row) for row in grown], indent=2))
-        else:
-            show_growth(grown, plan.application_id)
-        return
     sizes, samples = sample_stores(plan, settings)
     if as_json:
         rows = [asdict(sample) | {"why": whys(size)} for sample, size in zip(samples, sizes, strict=True)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
@@ -17,29 +15,23 @@ from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def create(topology: _Topology) -> None:
-    """Create missing source and sink topics with `num_partitions`; an instance creates internal topics when it starts."""
+def create(topology: str) -> None:
+    """Create missing source and sink topics. Blocks."""
     settings = Settings.load()
     created = ensure_user_topics(load(topology).plan(), settings, AdminClient(librdkafka_config(settings)))
     typer.echo(f"created {', '.join(created)}" if created else "all topics exist")
 
 
-@app.command()
-def plan(topology: _Topology) -> None:
-    """Print which settings of internal topics differ from those that the topology asks for; changes nothing."""
+def plan(topology: str) -> None:
+    """Print which settings of internal topics differ from those that the topology asks for. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     _show(plan_changes(load(topology).plan(), settings, admin))
 
 
-@app.command()
-def run(topology: _Topology) -> None:
-    """Print the differences, then change the settings of the existing topics."""
+def run(topology: str) -> None:
+    """Print the differences, then change the settings of the existing topics. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     changes = plan_changes(load(topology).plan(), settings, admin, Command.APPLY_SETTINGS)
@@ -59,9 +51,8 @@ def _show(changes: list[TopicChange]) -> None:
     Console().print(table)
 
 
-@app.command("list")
-def list_topics(topology: _Topology) -> None:
-    """List every topic of the application, whether it exists, and the settings that internal topics need."""
+def list_topics(topology: str) -> None:
+    """List the topics of the application, whether they exist, and the settings that internal topics need. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -21,19 +20,9 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies, in the new version")]
-_Rename = Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")]
-_Drop = Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version to drop")]
-_Add = Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")]
 
-
-@app.command()
-def plan(topology: _Topology, rename: _Rename = None, drop: _Drop = None, add: _Add = None) -> None:
-    """Show what happens to each store; changes nothing, the application may run.
-
-    Ends with 30 if the upgrade is refused.
-    """
+def plan(topology: str, rename: list[str] | None, drop: list[str] | None, add: list[str] | None) -> None:
+    """Show what happens to each store. Blocks. Ends with 30 if the upgrade is refused."""
     console = Console()
     with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
         made = _upgrade(load(topology).plan(), rename, drop, add).show(Path(temporary))
@@ -44,18 +33,8 @@ def plan(topology: _Topology, rename: _Rename = None, drop: _Drop = None, add: _
     console.print("nothing was changed; stop the application, then use `tidemark upgrade run`")
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    rename: _Rename = None,
-    drop: _Drop = None,
-    add: _Add = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show the plan, ask, then change state, offsets and commit records in one step; all instances must be stopped.
-
-    Ends with 30 if the upgrade is refused.
-    """
+def run(topology: str, rename: list[str] | None, drop: list[str] | None, add: list[str] | None, *, yes: bool) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no, with 30 if it is refused."""
     console, version = Console(), load(topology).plan()
 
     def approve(made: UpgradePlan) -> bool:

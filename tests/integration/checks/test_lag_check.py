@@ -196,7 +196,7 @@ def test_the_command_should_end_with_1_when_something_failed_and_keep_its_histor
     group.commit(9)
 
     def run(*arguments):
-        return CliRunner().invoke(main.build(["check"]), ["check", "lag", module, *arguments])
+        return CliRunner().invoke(main.build(), ["check", "lag", module, *arguments])
 
     failed = run("--json")
     assert failed.exit_code == 1, failed.output

@@ -39,7 +39,7 @@ def application(settings, admin, unique, monkeypatch):
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(main.build(["stores"]), ["stores", "app", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(main.build(), ["stores", "app", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -338,7 +338,7 @@ def test_should_go_on_where_it_was_killed(app, point):
 
 def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
-    runner, command = CliRunner(), build(["clean", "status"])
+    runner, command = CliRunner(), build()
 
     def tidemark(*arguments: str, **given):
         return runner.invoke(command, list(arguments), env={"COLUMNS": "300"}, **given)

@@ -258,7 +258,7 @@ def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_pa
     app.for_commands(tmp_path, monkeypatch)
 
     def tidemark(*options, code=0):
-        done = CliRunner().invoke(build(["restore"]), ["restore", *options])
+        done = CliRunner().invoke(build(), ["restore", *options])
         assert done.exit_code == code, done.output
         return done
 
@@ -282,7 +282,7 @@ def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_pa
     tidemark("run", "made_counting", "--task", "0_1", "--from", "changelog", "--yes")
     assert [witness.exists() for witness in left] == [False, True]
     assert app.store_folder(0).stat().st_ino == inode
-    refused = CliRunner().invoke(build(["restore"]), ["restore", "plan", "made_counting", "--task", "0_7"])
+    refused = CliRunner().invoke(build(), ["restore", "plan", "made_counting", "--task", "0_7"])
     assert "its tasks are 0_0, 0_1" in str(refused.exception)
 
 

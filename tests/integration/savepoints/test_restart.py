@@ -274,7 +274,7 @@ def test_should_take_one_on_the_command_line_while_the_stream_runs(plan, setting
     monkeypatch.setattr(cli, "load", lambda name: SimpleNamespace(plan=lambda: plan))
     with running(plan, settings, 1000) as run:
         run.counts()
-        said = CliRunner().invoke(main.build(["savepoint"]), ["savepoint", "take", "made"])
+        said = CliRunner().invoke(main.build(), ["savepoint", "take", "made"])
         run.source.limit = 1200
         assert run.counts() == truth(1200)
     assert said.exit_code == 0, said.output

@@ -126,7 +126,7 @@ class OperatedApp(HeldApp):
             for name, value in self.settings.as_environment().items():
                 patch.setenv(name, value)
             group, sub = str(command).split()
-            said = CliRunner().invoke(build([group]), [group, sub, "operated_app", *extra], catch_exceptions=True)
+            said = CliRunner().invoke(build(), [group, sub, "operated_app", *extra], catch_exceptions=True)
         if said.exception is not None and not isinstance(said.exception, SystemExit):
             raise said.exception
         assert said.exit_code == 0, said.output

@@ -33,7 +33,7 @@ def at(minutes_ago, new="RUNNING", old="RESTORING", app=APP):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main.build(["events"]), ["events", "patient_monitoring", *arguments])
+    return CliRunner().invoke(main.build(), ["events", "patient_monitoring", *arguments])
 
 
 def test_should_show_time_instance_kind_and_what(facts):

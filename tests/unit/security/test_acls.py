@@ -31,7 +31,7 @@ def test_each_instance_should_have_its_own_transactional_id() -> None:
 
 
 def test_the_command_should_print_calls_or_json() -> None:
-    cli, name = build(["acls"]), "patient_monitoring"
+    cli, name = build(), "patient_monitoring"
     said = CliRunner().invoke(cli, ["acls", name, "--principal", "User:ward 7", "--instances", "2"])
     assert said.exit_code == 0
     assert "--allow-principal 'User:ward 7' --operation Read --group patient-monitoring  # the" in said.output
@@ -43,5 +43,5 @@ def test_the_command_should_print_calls_or_json() -> None:
 
 
 def test_the_command_should_refuse_what_is_no_principal() -> None:
-    said = CliRunner().invoke(build(["acls"]), ["acls", "patient_monitoring", "--principal", "streams"])
+    said = CliRunner().invoke(build(), ["acls", "patient_monitoring", "--principal", "streams"])
     assert "write it as User:streams" in str(said.exception)

@@ -65,8 +65,8 @@ def test_an_upgrade_should_read_what_the_old_version_kept_and_make_what_the_new_
 
 def test_the_command_should_print_the_operators_rights_and_not_mix_them_with_others() -> None:
     ask = ["acls", "patient_monitoring", "--principal", "User:oncall", "--operator"]
-    said = CliRunner().invoke(build(["acls"]), ask)
+    said = CliRunner().invoke(build(), ask)
     assert said.exit_code == 0
     assert "--operation AlterConfigs --topic patient-monitoring-commits  # `topics run` sets" in said.output
     assert "--transactional-id patient-monitoring-dlq-replay" in said.output
-    assert CliRunner().invoke(build(["acls"]), [*ask, "--audits"]).exit_code == 2
+    assert CliRunner().invoke(build(), [*ask, "--audits"]).exit_code == 2

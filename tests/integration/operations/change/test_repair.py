@@ -370,7 +370,7 @@ def test_the_command_should_show_then_do_it(app, tmp_path, monkeypatch):
     )
 
     def command(verb, *options):
-        return CliRunner().invoke(build(["repair"]), ["repair", verb, name, *options])
+        return CliRunner().invoke(build(), ["repair", verb, name, *options])
 
     delete(app, changelog_of(app))
     before = description(app)

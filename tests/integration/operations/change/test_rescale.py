@@ -210,7 +210,7 @@ def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_pat
     )
 
     def command(*options):
-        return CliRunner().invoke(build(["rescale", "lag"]), [*options])
+        return CliRunner().invoke(build(), [*options])
 
     shown = command("rescale", "plan", name, "--tasks", "3")
     assert shown.exit_code == 0, shown.output

@@ -137,7 +137,7 @@ def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
     )
 
     def command(verb, *options):
-        return CliRunner().invoke(build(["reset"]), ["reset", verb, name, *options])
+        return CliRunner().invoke(build(), ["reset", verb, name, *options])
 
     wanted = [f"--offset={app.name}-in:{number}=3" for number in range(PARTITIONS)]
     ends = committed(app)

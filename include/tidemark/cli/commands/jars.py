@@ -1,0 +1,20 @@
+"""Fetch and verify the jars that are not part of pyspark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def jars(
+    sets: Annotated[list[str] | None, typer.Argument(help="spark, kafka or bench; default: all")] = None,
+    paths: Annotated[bool, typer.Option(help="print the paths, for a class path")] = False,
+) -> None:
+    """Fetch missing jars into the cache folder, and verify all of them.
+
+    If spark and kafka are both among the sets, also archive their classes once, so that both start in half the time.
+    """
+    from tidemark.cli.jars import fetch_jars
+
+    fetch_jars(sets, paths=paths)

@@ -1,0 +1,28 @@
+"""Change the number of tasks, and move the state of each key to the task of its records."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.arguments import TopologyName, Yes
+
+app = typer.Typer(no_args_is_help=True)
+_Tasks = Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")]
+
+
+@app.command()
+def plan(topology: TopologyName, tasks: _Tasks) -> None:
+    """Show what a change of the number of tasks moves; changes nothing, the application may run."""
+    from tidemark.cli import rescale
+
+    rescale.plan(topology, tasks)
+
+
+@app.command()
+def run(topology: TopologyName, tasks: _Tasks, yes: Yes = False) -> None:
+    """Show the plan, ask, then move state, offsets and commit records in one step; all instances must be stopped."""
+    from tidemark.cli import rescale
+
+    rescale.run(topology, tasks, yes=yes)

@@ -1,0 +1,39 @@
+"""Move the offsets from which an application continues to read, and empty or keep its state."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.arguments import TopologyName, Yes
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
+
+app = typer.Typer(no_args_is_help=True)
+_To = Annotated[ResetTo, typer.Option("--to", help="new offset of every source partition")]
+_State = Annotated[StateAfter, typer.Option("--state", help="what happens to the stores")]
+_Offsets = Annotated[list[str] | None, typer.Option("--offset", help="TOPIC:PARTITION=OFFSET, for --to offsets")]
+_Time = Annotated[str | None, typer.Option("--time", help="2026-08-01T12:00:00Z, epoch ms, or -10m")]
+
+
+@app.command()
+def plan(topology: TopologyName, to: _To, state: _State, offset: _Offsets = None, time: _Time = None) -> None:
+    """Show what moving the offsets means; changes nothing, the application may run."""
+    from tidemark.cli import reset
+
+    reset.plan(topology, reset.Asked.of(to, state, offset, time))
+
+
+@app.command()
+def run(
+    topology: TopologyName,
+    to: _To,
+    state: _State,
+    offset: _Offsets = None,
+    time: _Time = None,
+    yes: Yes = False,
+) -> None:
+    """Show the plan, ask, then write offsets and commit records in one step; all instances must be stopped."""
+    from tidemark.cli import reset
+
+    reset.run(topology, reset.Asked.of(to, state, offset, time), yes=yes)

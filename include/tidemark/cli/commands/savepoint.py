@@ -1,0 +1,51 @@
+"""Savepoints of an application: take, list, verify, expire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.cli.arguments import AsJson, TopologyName
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def take(topology: TopologyName) -> None:
+    """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
+    from tidemark.cli import savepoint
+
+    savepoint.take(topology)
+
+
+@app.command("list")
+def list_(topology: TopologyName, as_json: AsJson = False) -> None:
+    """List all savepoints, the newest first."""
+    from tidemark.cli import savepoint
+
+    savepoint.list_savepoints(topology, as_json=as_json)
+
+
+@app.command()
+def verify(
+    topology: TopologyName, savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = ""
+) -> None:
+    """Read every file of a savepoint and compare it with its checksum; ends with 1 if one is wrong."""
+    from tidemark.cli import savepoint
+
+    savepoint.verify(topology, savepoint_id)
+
+
+@app.command()
+def expire(
+    topology: TopologyName,
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="complete savepoints to keep; default: the setting savepoints_kept")
+    ] = None,
+    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: also remove older ones")] = None,
+) -> None:
+    """Remove savepoints by count and age, then the files that no other savepoint uses."""
+    from tidemark.cli import savepoint
+
+    savepoint.expire(topology, keep, max_age)

@@ -1,0 +1,16 @@
+"""Start the stack."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def up(
+    airflow: Annotated[bool, typer.Option(help="start Airflow too, not only the broker")] = True,
+) -> None:
+    """Start a broker and Airflow on this machine, or start again those of their parts that died; running parts are kept."""
+    from tidemark.cli.up import start_stack
+
+    start_stack(with_airflow=airflow)
