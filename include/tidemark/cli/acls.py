@@ -1,12 +1,10 @@
-"""`tidemark acls`: the ACLs that the user who runs an application needs on secured brokers."""
+"""The ACLs that the user who runs an application, or its operator, needs on secured brokers."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 from confluent_kafka.admin import AdminClient
 
+from tidemark.cli.output import Output, Verbatim, as_json
 from tidemark.errors import InvalidSettings
 from tidemark.kafka.acls import least_acls
 from tidemark.kafka.clients import librdkafka_config
@@ -18,10 +16,10 @@ from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
 
-def print_acls(
-    topology: str, principal: str, instances: int, *, audits: bool, running: bool, operator: bool, as_json: bool
+def show_acls(
+    topology: str, principal: str, instances: int, output: Output, *, audits: bool, running: bool, operator: bool
 ) -> None:
-    """Print the ACLs of the instances, or of the `operator`. Asks the brokers only if `running` is set."""
+    """Show the ACLs of the instances, or of the `operator`. Asks the brokers only if `running` is set."""
     kind, _, name = principal.partition(":")
     if not kind or not name:
         raise InvalidSettings(f"--principal {principal} is not a principal of Kafka; write it as User:streams")
@@ -35,8 +33,7 @@ def print_acls(
         found = operator_acls(operator_topics(plan, description, existing, instances), Command)
     else:
         found = least_acls(named(plan, description), instances, audits=audits)
-    if as_json:
-        print(json.dumps([{"principal": principal, **asdict(acl)} for acl in found], indent=1))
-        return
-    for acl in found:
-        print(f"{acl.command(principal, settings.bootstrap_servers)}  # {acl.why}")
+    output.show(
+        [{"principal": principal, **as_json(acl)} for acl in found],
+        *(Verbatim(f"{acl.command(principal, settings.bootstrap_servers)}  # {acl.why}") for acl in found),
+    )

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-
 import typer
 from confluent_kafka.admin import AdminClient
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
-from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters import replay as replaying
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader, StoredDeadLetter
 from tidemark.operations.times import format_time, parse_time
@@ -25,16 +20,12 @@ from tidemark.topology_loader import load
 _SHOWN_BYTES = 4096
 
 
-def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, *, as_json: bool) -> None:
+def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, output: Output) -> None:
     """List dead letters, oldest first in each partition."""
     found = list(_letters(topology, Command.LIST_LETTERS).read(wanted, limit))
-    if as_json:
-        for letter in found:
-            print(json.dumps(_format(letter)), flush=True)
-        return
-    table = Table("letter", "written", "reason", "record", "key", "bytes", "what")
+    listing = Listing("letter", "written", "reason", "record", "key", "bytes", "what", right=("bytes",))
     for letter in found:
-        table.add_row(
+        listing.add(
             f"{letter.place.partition}:{letter.offset}",
             format_time(letter.written_ms),
             letter.reason + (" (replayed)" if letter.is_replayed else ""),
@@ -43,54 +34,54 @@ def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, *, as_json
             str(len(letter.value or b"")),
             letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", ""))[:80],
         )
-    Console(highlight=False, markup=False).print(table)
+    output.show([_form(letter) for letter in found], listing)
     if len(found) == limit:
-        typer.echo(f"only the first {limit} are shown; raise --limit for more", err=True)
+        output.note(f"only the first {limit} are shown; raise --limit for more")
 
 
-def show(topology: str, letter: str) -> None:
-    """Show one dead letter, given as `PARTITION:OFFSET`, with all its headers and contents."""
+def show(topology: str, letter: str, output: Output) -> None:
+    """Show one dead letter, given as `PARTITION:OFFSET`, with all its headers and contents. Ends with 1 if there is none."""
     partition, _, offset = letter.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter("write PARTITION:OFFSET, such as 0:17")
     found = _letters(topology, Command.LIST_LETTERS).one(int(partition), int(offset))
     if found is None:
-        typer.echo(
-            f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones", err=True
-        )
+        output.note(f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones")
         raise typer.Exit(1)
-    for name, text in found.summary.items():
-        print(f"{name}: {text}")
-    for header, content in found.headers:
-        print(f"header {header}: {_text(content)}")
-    print(f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}")
-    print(f"key: {_text(found.key)}")
-    print(f"value: {_text(found.value)}")
+    headers = [[name, _text(content)] for name, content in found.headers]
+    output.show(
+        {**_form(found), "headers": headers, "value": _text(found.value)},
+        *(f"{name}: {text}" for name, text in found.summary.items()),
+        *(f"header {name}: {content}" for name, content in headers),
+        f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}",
+        f"key: {_text(found.key)}",
+        f"value: {_text(found.value)}",
+    )
 
 
-def replay(topology: str, wanted: DeadLetterFilter, limit: int | None) -> None:
+def replay(topology: str, wanted: DeadLetterFilter, limit: int | None, output: Output) -> None:
     """Send dead letters back to where they came from, each once."""
     settings = Settings.load()
     work = replaying.DeadLetterReplay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
-    done = work.run(wanted, limit, lambda so_far: typer.echo(f"{so_far.sent} replayed", err=True))
-    print(f"{done.sent} dead letters replayed")
-    for why, count in sorted(done.left.items()):
-        print(f"{count} not replayed: {why}")
+    done = work.run(wanted, limit, lambda so_far: output.note(f"{so_far.sent} replayed"))
+    output.show(
+        {"replayed": done.sent, "not_replayed": done.left},
+        f"{done.sent} dead letters replayed",
+        *(f"{count} not replayed: {why}" for why, count in sorted(done.left.items())),
+    )
 
 
-def purge(topology: str, until: str, partition: int | None, *, yes: bool) -> None:
+def purge(topology: str, until: str, partition: int | None, output: Output) -> None:
     """Ask, then delete all dead letters that were written before a time. Ends with 1 if the answer is no."""
     letters, until_ms = _letters(topology, Command.PURGE_LETTERS), _time(until, "--until")
-    if not (
-        yes
-        or typer.confirm(f"delete all dead letters of {letters.application_id} before {format_time(until_ms or 0)}?")
-    ):
+    if not output.confirm(f"delete all dead letters of {letters.application_id} before {format_time(until_ms or 0)}?"):
         raise typer.Exit(1)
     done = replaying.purge(letters, until_ms or 0, partition)
-    for place, offsets in done.items():
-        print(f"{place}: {offsets} offsets deleted")
-    if not done:
-        print("there was nothing to delete")
+    output.show(
+        {"deleted_offsets": done},
+        *(f"{place}: {offsets} offsets deleted" for place, offsets in done.items()),
+        *([] if done else ["there was nothing to delete"]),
+    )
 
 
 def _letters(topology: str, command: Command) -> DeadLetterReader:
@@ -114,18 +105,21 @@ def _time(text: str | None, option: str) -> int | None:
 
 
 def _coordinates(letter: StoredDeadLetter) -> str:
-    source: TopicPartition | None = letter.source
+    source = letter.source
     return "" if source is None else f"{source} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
 
 
-def _format(letter: StoredDeadLetter) -> dict[str, object]:
+def _form(letter: StoredDeadLetter) -> dict[str, object]:
     return {
         "letter": f"{letter.place.partition}:{letter.offset}",
-        "written": datetime.fromtimestamp(letter.written_ms / 1000, UTC).isoformat(),
-        "replayed": letter.is_replayed,
+        "written_ms": letter.written_ms,
+        "reason": letter.reason,
+        "is_replayed": letter.is_replayed,
+        "source": letter.source,
+        "source_offset": letter.source_offset,
         "key": _text(letter.key),
         "value_bytes": len(letter.value or b""),
-        **{name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
+        "details": {name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
     }
 
 

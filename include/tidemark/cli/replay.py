@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from demo.heartbeats.producer import ReplayProducer
 from demo.heartbeats.replay import Replay, ReplayOptions
+from tidemark.cli.output import Output
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _LOG_EVERY = 10_000
 
 
-def write_heartbeats(options: ReplayOptions) -> None:
+def write_heartbeats(options: ReplayOptions, output: Output) -> None:
     """Replay until all events are written or the process is asked to end. A terminal shows a bar, a log has lines."""
     settings = Settings.load()
     producer = ReplayProducer(options.topic, librdkafka_config(settings), settings.broker_timeout_ms / 1000)
@@ -35,7 +35,8 @@ def write_heartbeats(options: ReplayOptions) -> None:
     else:
         logging.getLogger("tidemark").setLevel(logging.INFO)
         sent = running.run(_Lines())
-    print(f"{sent} events sent to {options.topic}", file=sys.stderr)
+    output.note(f"{sent} events sent to {options.topic}")
+    output.show({"topic": options.topic, "events": sent})
 
 
 class _Lines:

@@ -1,14 +1,15 @@
-"""Move the offsets from which an application continues to read, and empty or keep its state."""
+"""Plan and carry out a reset of offsets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.approval import Approval
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.reset import Reset
@@ -42,44 +43,43 @@ class Asked:
             raise typer.BadParameter(str(error), param_hint="--time") from error
 
 
-def plan(topology: str, asked: Asked) -> None:
+def plan(topology: str, asked: Asked, output: Output) -> None:
     """Show what moving the offsets means. Blocks."""
-    _show(_reset(load(topology).plan(), asked).show())
-    Console().print("nothing was changed; stop the application, then use `tidemark reset run`")
+    made = _reset(load(topology).plan(), asked, output).show()
+    _approval(output).show_plan(made, "nothing was changed; stop the application, then use `tidemark reset run`")
 
 
-def run(topology: str, asked: Asked, *, yes: bool) -> None:
+def run(topology: str, asked: Asked, output: Output) -> None:
     """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
-    console, application = Console(), load(topology).plan()
-
-    def approve(made: ResetPlan) -> bool:
-        _show(made)
-        return yes or typer.confirm("reset as planned?")
-
-    if not _reset(application, asked).run(approve):
-        console.print("nothing was changed")
-        raise typer.Exit(1)
-    console.print(f"the offsets of {application.application_id} are moved; start the application")
+    application, approval = load(topology).plan(), _approval(output)
+    is_done = _reset(application, asked, output).run(approval)
+    message = f"the offsets of {application.application_id} are moved; start the application"
+    approval.show_end(is_done=is_done, message=message)
 
 
-def _reset(application: TopologyPlan, asked: Asked) -> Reset:
+def _reset(application: TopologyPlan, asked: Asked, output: Output) -> Reset:
     return Reset(
         application, Settings.load(), wall_clock_ms, asked.to, asked.state, parse_offsets(asked.offsets), asked.at_ms,
-        LoggingRestoreListener(), probe_from_environment(), Console().print,
+        LoggingRestoreListener(), probe_from_environment(), output.message,
     )  # fmt: skip
 
 
-def _show(made: ResetPlan) -> None:
-    """Print the plan and what it means."""
-    console = Console()
-    table = Table(title=f"offsets of {made.application_id} to {made.to}, state: {made.state}")
-    for heading in ("partition", "from", "to", "read again", "never read"):
-        table.add_column(heading, justify="left" if heading == "partition" else "right")
+def _approval(output: Output) -> Approval[ResetPlan]:
+    return Approval(output, "reset as planned?", _form, _views)
+
+
+def _form(made: ResetPlan) -> dict[str, Any]:
+    return {**as_json(made), "warnings": made.warnings}
+
+
+def _views(made: ResetPlan) -> Iterator[View]:
+    numbers = ("from", "to", "read again", "never read")
+    title = f"offsets of {made.application_id} to {made.to}, state: {made.state}"
+    listing = Listing("partition", *numbers, right=numbers, title=title)
     for source in made.sources:
         name = f"{source.partition} (repartition)" if source.is_internal else str(source.partition)
-        table.add_row(name, str(source.from_offset), str(source.to_offset), str(source.again), str(source.skipped))
-    console.print(table)
-    for warning in made.warnings:
-        console.print(warning, highlight=False)
+        listing.add(name, *map(str, (source.from_offset, source.to_offset, source.again, source.skipped)))
+    yield listing
+    yield from made.warnings
     if made.rewritten:
-        console.print(f"{', '.join(made.rewritten)}: written to new changelogs, which the next start reads")
+        yield f"{', '.join(made.rewritten)}: written to new changelogs, which the next start reads"

@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.live import Live
 from rich.logging import RichHandler
-from rich.table import Table
 
+from tidemark.cli.output import Listing, console
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import CatchUpRate
@@ -30,14 +29,14 @@ def run(topology: str, number: int) -> None:
     stop = threading.Event()
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: stop.set())
-    console = Console(stderr=True)
+    terminal = console(stderr=True)
     settings = Settings.load()
-    if not console.is_terminal:
+    if not terminal.is_terminal:
         run_standby(plan, settings, number, topology, stop, LogLines())
         return
     # Log lines are printed above the table instead of through it.
-    logging.getLogger().handlers = [RichHandler(console=console, show_path=False)]
-    with Live(console=console, refresh_per_second=2) as live:
+    logging.getLogger().handlers = [RichHandler(console=terminal, show_path=False)]
+    with Live(console=terminal, refresh_per_second=2) as live:
         run_standby(plan, settings, number, topology, stop, lambda paces: live.update(table_of(paces)))
 
 
@@ -59,13 +58,12 @@ class LogLines:
             )  # fmt: skip
 
 
-def table_of(paces: Sequence[CatchUpRate]) -> Table:
+def table_of(paces: Sequence[CatchUpRate]) -> Listing:
     """Return a table with one row per copy."""
-    table = Table("task", "store")
-    for heading in ("offset", "end", "lag", "records/s", "time left"):
-        table.add_column(heading, justify="right")
+    numbers = ("offset", "end", "lag", "records/s", "time left")
+    listing = Listing("task", "store", *numbers, right=numbers)
     for pace in paces:
-        table.add_row(
+        listing.add(
             pace.task,
             pace.store,
             f"{pace.next_offset:,}",
@@ -74,7 +72,7 @@ def table_of(paces: Sequence[CatchUpRate]) -> Table:
             f"{pace.records_per_second:,.0f}",
             _left(pace),
         )
-    return table
+    return listing
 
 
 def _left(pace: CatchUpRate) -> str:

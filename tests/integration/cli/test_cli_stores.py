@@ -90,7 +90,6 @@ def test_should_measure_an_open_store_and_its_changelog_and_how_they_grow(applic
 def test_should_print_both_tables_and_say_what_it_could_not_ask_for_without_java(
     application, settings, monkeypatch, tmp_path
 ):
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert "no samples" in run("--history")
     summary = run()

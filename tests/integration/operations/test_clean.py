@@ -341,7 +341,7 @@ def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypa
     runner, command = CliRunner(), build()
 
     def tidemark(*arguments: str, **given):
-        return runner.invoke(command, list(arguments), env={"COLUMNS": "300"}, **given)
+        return runner.invoke(command, list(arguments), **given)
 
     shown = tidemark("clean", "plan", name)
     assert shown.exit_code == 0, shown.output

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from rich.console import Console
 from tests.support.standby import Application, contents, count
 
-from tidemark.cli.status import instance_rows, show
+from tidemark.cli.output import Output
+from tidemark.cli.status import instance_listing, instance_rows
 from tidemark.errors import ExitCode, StandbyOutdated
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
@@ -167,8 +167,7 @@ def test_should_say_of_what_use_its_copies_are(copies, outdated, asked_ms, why):
     assert found is None if why is None else why in found
 
 
-def test_should_show_the_generation_and_the_use_of_a_standbys_copies(settings, monkeypatch, capsys):
-    monkeypatch.setattr("tidemark.cli.status.Console", lambda: Console(width=250))
+def test_should_show_the_generation_and_the_use_of_a_standbys_copies(capsys):
     row = {
         "application": "a", "instance": "standby-0", "pid": 7, "state": "RUNNING", "generation": None, "partitions": ["0_0"],
         "batch": None, "seconds_since_commit": None, "records_per_second": 0.0, "changelog_generation": 2,
@@ -178,7 +177,7 @@ def test_should_show_the_generation_and_the_use_of_a_standbys_copies(settings, m
         {**row, "useful": False, "useless_because": "nothing has been read yet of 0_2/n"},
         {**row, "useful": None, "useless_because": None},
     ]
-    show([], rows, settings)
+    Output().show(None, instance_listing(rows))
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
     assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed

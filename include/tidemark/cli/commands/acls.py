@@ -29,10 +29,12 @@ def acls(
     With --operator, print those for a person who uses `restore`, `rewind`, `reset`, `rescale`, `upgrade`, `repair`,
     `topics` and `dlq`.
     """
-    from tidemark.cli.acls import print_acls
+    from tidemark.cli.acls import show_acls
+    from tidemark.cli.output import Output
 
     if operator and audits:
         raise typer.BadParameter(
             "these are the rights of different users; print them one by one", param_hint="--operator"
         )
-    print_acls(topology, principal, instances, audits=audits, running=running, operator=operator, as_json=as_json)
+    output = Output(as_json=as_json)
+    show_acls(topology, principal, instances, output, audits=audits, running=running, operator=operator)

@@ -27,5 +27,6 @@ def run(
     Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
     """
     from tidemark.cli import audit
+    from tidemark.cli.output import Output
 
-    audit.run(topology, batches, whole=whole, as_json=as_json)
+    audit.run(topology, batches, Output(as_json=as_json), whole=whole)

@@ -17,8 +17,9 @@ _History = Annotated[bool, typer.Option("--history", help="past verdicts instead
 def retention(topology: TopologyName, as_json: AsJson = False, history: _History = False) -> None:
     """Check whether state is kept as long as its windows need, on disk and in the changelogs, and no longer."""
     from tidemark.cli import check
+    from tidemark.cli.output import Output
 
-    check.retention(topology, history=history, as_json=as_json)
+    check.retention(topology, Output(as_json=as_json), history=history)
 
 
 @app.command()
@@ -36,16 +37,18 @@ def compaction(
 ) -> None:
     """Check whether changelogs are compacted, so that a restore reads little; name the setting that delays compaction."""
     from tidemark.cli import check
+    from tidemark.cli.output import Output
 
-    check.compaction(topology, scanned_offsets, log_dir, history=history, as_json=as_json)
+    check.compaction(topology, scanned_offsets, log_dir, Output(as_json=as_json), history=history)
 
 
 @app.command()
 def durability(topology: TopologyName, as_json: AsJson = False, history: _History = False) -> None:
     """Show what is lost, or cannot be used, if one broker or all brokers fail."""
     from tidemark.cli import check
+    from tidemark.cli.output import Output
 
-    check.durability(topology, history=history, as_json=as_json)
+    check.durability(topology, Output(as_json=as_json), history=history)
 
 
 @app.command()
@@ -55,5 +58,6 @@ def lag(topology: TopologyName, as_json: AsJson = False, history: _History = Fal
     Each run stores a sample; progress is judged over the samples of the last half hour.
     """
     from tidemark.cli import check
+    from tidemark.cli.output import Output
 
-    check.lag(topology, history=history, as_json=as_json)
+    check.lag(topology, Output(as_json=as_json), history=history)

@@ -19,16 +19,18 @@ _Previous = Annotated[
 def plan(topology: TopologyName, previous: _Previous = False, as_json: AsJson = False) -> None:
     """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
     from tidemark.cli import clean
+    from tidemark.cli.output import Output
 
-    clean.plan(topology, previous=previous, as_json=as_json)
+    clean.plan(topology, Output(as_json=as_json), previous=previous)
 
 
 @app.command()
-def run(topology: TopologyName, previous: _Previous = False, yes: Yes = False) -> None:
+def run(topology: TopologyName, previous: _Previous = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Show leftovers as `plan` does, ask, then remove those that can go.
 
     Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
     """
     from tidemark.cli import clean
+    from tidemark.cli.output import Output
 
-    clean.run(topology, previous=previous, yes=yes)
+    clean.run(topology, Output(as_json=as_json, yes=yes), previous=previous)

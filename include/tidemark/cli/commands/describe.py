@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName
 
 
 def describe(
     topology: TopologyName,
     svg: Annotated[Path | None, typer.Option(help="write a picture to this file instead")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print sub-topologies, nodes, stores and topics, and where each node runs."""
-    from tidemark.cli.describe import print_topology, write_picture
+    from tidemark.cli.describe import show_topology, write_picture
+    from tidemark.cli.output import Output
 
     if svg is None:
-        print_topology(topology)
+        show_topology(topology, Output(as_json=as_json))
     else:
-        write_picture(topology, svg)
+        write_picture(topology, svg, Output(as_json=as_json))

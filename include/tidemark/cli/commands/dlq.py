@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -28,24 +28,28 @@ def list_(
     since: _Since = None,
     until: _Until = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="at most this many")] = 100,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON, one dead letter per line, for a program")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List dead letters, oldest first in each partition."""
     from tidemark.cli import dlq
+    from tidemark.cli.output import Output
 
-    dlq.list_letters(topology, dlq.letter_filter(reason, topic, partition, since, until), limit, as_json=as_json)
+    dlq.list_letters(
+        topology, dlq.letter_filter(reason, topic, partition, since, until), limit, Output(as_json=as_json)
+    )
 
 
 @app.command()
 def show(
-    topology: TopologyName, letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")]
+    topology: TopologyName,
+    letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")],
+    as_json: AsJson = False,
 ) -> None:
     """Show one dead letter with all its headers and contents."""
     from tidemark.cli import dlq
+    from tidemark.cli.output import Output
 
-    dlq.show(topology, letter)
+    dlq.show(topology, letter, Output(as_json=as_json))
 
 
 @app.command()
@@ -57,11 +61,13 @@ def replay(
     since: _Since = None,
     until: _Until = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most this many")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to where they came from, each once, except those replayed before. The application may run."""
     from tidemark.cli import dlq
+    from tidemark.cli.output import Output
 
-    dlq.replay(topology, dlq.letter_filter(reason, topic, partition, since, until), limit)
+    dlq.replay(topology, dlq.letter_filter(reason, topic, partition, since, until), limit, Output(as_json=as_json))
 
 
 @app.command()
@@ -74,8 +80,10 @@ def purge(
         int | None, typer.Option("--partition", help="only of this partition of the dead letters' topic")
     ] = None,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete all dead letters that were written before a time, whatever their reason: Kafka deletes only from the beginning."""
     from tidemark.cli import dlq
+    from tidemark.cli.output import Output
 
-    dlq.purge(topology, until, partition, yes=yes)
+    dlq.purge(topology, until, partition, Output(as_json=as_json, yes=yes))

@@ -23,13 +23,15 @@ def run(
     Ends with 1 if a key differs, with 10 if the evidence was not enough to show that none does.
     """
     from tidemark.cli import drill
+    from tidemark.cli.output import Output
 
-    drill.run(topology, follow_batches, follow_for, as_json=as_json)
+    drill.run(topology, follow_batches, follow_for, Output(as_json=as_json))
 
 
 @app.command()
 def history(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show earlier drills, the newest first."""
     from tidemark.cli import drill
+    from tidemark.cli.output import Output
 
-    drill.history(topology, as_json=as_json)
+    drill.history(topology, Output(as_json=as_json))

@@ -13,9 +13,12 @@ def events(
     topology: TopologyName = DEMO,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="also print new events, until stopped")] = False,
     since: Annotated[str, typer.Option(help="how far back: 30m, 1h, 7d")] = "1h",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one event per line, for a program")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON, for a program; with --follow, one event per line")
+    ] = False,
 ) -> None:
     """Show state transitions, rebalances and restores of an application's instances."""
     from tidemark.cli.events import show_events
+    from tidemark.cli.output import Output
 
-    show_events(topology, since, follow=follow, as_json=as_json)
+    show_events(topology, since, Output(as_json=as_json), follow=follow)

@@ -25,5 +25,6 @@ def inspect(
     The application may run; nothing of it is changed.
     """
     from tidemark.cli.inspect import Selected, show_past
+    from tidemark.cli.output import Output
 
-    show_past(topology, at, out, Selected(store, key, prefix, limit), as_json=as_json)
+    show_past(topology, at, out, Selected(store, key, prefix, limit), Output(as_json=as_json))

@@ -6,17 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def plan(topology: TopologyName) -> None:
+def plan(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show the topics that optimised=True merges and the changelogs it saves."""
     from tidemark.cli import optimise
+    from tidemark.cli.output import Output
 
-    optimise.plan(topology)
+    optimise.plan(topology, Output(as_json=as_json))
 
 
 @app.command()
@@ -24,6 +25,7 @@ def measure(
     topology: TopologyName,
     records: Annotated[int, typer.Option(min=10, help="records for each source")] = 200_000,
     seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Show what `plan` shows, then run both plans on generated records and compare records/s and bytes.
 
@@ -31,5 +33,6 @@ def measure(
     broker but its own.
     """
     from tidemark.cli import optimise
+    from tidemark.cli.output import Output
 
-    optimise.measure(topology, records, seed)
+    optimise.measure(topology, records, seed, Output(as_json=as_json))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes
 from tidemark.recovery.source_of_state import SourceOfState
 
 app = typer.Typer(no_args_is_help=True)
@@ -21,16 +21,24 @@ _From = Annotated[
 
 
 @app.command()
-def plan(topology: TopologyName, store: _Stores = None, source: _From = None) -> None:
+def plan(topology: TopologyName, store: _Stores = None, source: _From = None, as_json: AsJson = False) -> None:
     """Show which changelogs would be written from which copies; compares and changes nothing, the application may run."""
     from tidemark.cli import repair
+    from tidemark.cli.output import Output
 
-    repair.plan(topology, store, source)
+    repair.plan(topology, store, source, Output(as_json=as_json))
 
 
 @app.command()
-def run(topology: TopologyName, store: _Stores = None, source: _From = None, yes: Yes = False) -> None:
+def run(
+    topology: TopologyName,
+    store: _Stores = None,
+    source: _From = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
     """Compare the copies with the changelogs, ask, then write what differs; all instances must be stopped."""
     from tidemark.cli import repair
+    from tidemark.cli.output import Output
 
-    repair.run(topology, store, source, yes=yes)
+    repair.run(topology, store, source, Output(as_json=as_json, yes=yes))

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.arguments import AsJson
+
 
 def replay(
     patients: Annotated[int | None, typer.Option(help="number of patients; default: 500, or what --rate needs")] = None,
@@ -19,6 +21,7 @@ def replay(
     bad: Annotated[float, typer.Option(help="share of records that cannot be processed")] = 0.0,
     seed: Annotated[int, typer.Option(help="the same seed makes the same patients and the same disorder")] = 0,
     topic: Annotated[str, typer.Option(help="topic to write to")] = "pulse-events",
+    as_json: AsJson = False,
 ) -> None:
     """Replay recorded heartbeats: each patient is a recording, looped and shifted; see `docs/heartbeats.md`.
 
@@ -27,7 +30,8 @@ def replay(
     """
     from demo.heartbeats.disorder import Disorder
     from demo.heartbeats.replay import ReplayOptions
+    from tidemark.cli.output import Output
     from tidemark.cli.replay import write_heartbeats
 
     disorder = Disorder(seed, late, out_of_order, bad)
-    write_heartbeats(ReplayOptions(topic, patients, rate, events, start_ms, disorder))
+    write_heartbeats(ReplayOptions(topic, patients, rate, events, start_ms, disorder), Output(as_json=as_json))

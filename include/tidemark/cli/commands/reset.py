@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 
 app = typer.Typer(no_args_is_help=True)
@@ -17,11 +17,19 @@ _Time = Annotated[str | None, typer.Option("--time", help="2026-08-01T12:00:00Z,
 
 
 @app.command()
-def plan(topology: TopologyName, to: _To, state: _State, offset: _Offsets = None, time: _Time = None) -> None:
+def plan(
+    topology: TopologyName,
+    to: _To,
+    state: _State,
+    offset: _Offsets = None,
+    time: _Time = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what moving the offsets means; changes nothing, the application may run."""
     from tidemark.cli import reset
+    from tidemark.cli.output import Output
 
-    reset.plan(topology, reset.Asked.of(to, state, offset, time))
+    reset.plan(topology, reset.Asked.of(to, state, offset, time), Output(as_json=as_json))
 
 
 @app.command()
@@ -32,8 +40,10 @@ def run(
     offset: _Offsets = None,
     time: _Time = None,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the plan, ask, then write offsets and commit records in one step; all instances must be stopped."""
     from tidemark.cli import reset
+    from tidemark.cli.output import Output
 
-    reset.run(topology, reset.Asked.of(to, state, offset, time), yes=yes)
+    reset.run(topology, reset.Asked.of(to, state, offset, time), Output(as_json=as_json, yes=yes))

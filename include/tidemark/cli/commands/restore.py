@@ -33,8 +33,9 @@ def plan(
 ) -> None:
     """Show what would be rebuilt from where, how long it takes and what it replaces; changes nothing, the stream may run."""
     from tidemark.cli import restore
+    from tidemark.cli.output import Output
 
-    restore.plan(topology, source, task, store, out, as_json=as_json)
+    restore.plan(topology, restore.Asked(source, task or [], store or []), out, Output(as_json=as_json))
 
 
 @app.command()
@@ -46,40 +47,46 @@ def run(
     plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
     resume: Annotated[str | None, typer.Option(help="continue the restore with this id")] = None,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap.
 
     Ends with 10 if the new state is in place but the changelog could not show for all of it that it is right.
     """
     from tidemark.cli import restore
+    from tidemark.cli.output import Output
 
     if (task or store) and (plan_file or resume):
         raise typer.BadParameter(
             "an existing plan already states what it restores: omit --task and --store, or make another plan",
             param_hint="--resume" if resume else "--plan",
         )
-    restore.run(topology, source, task, store, plan_file, resume, yes=yes)
+    asked = restore.Asked(source, task or [], store or [])
+    restore.run(topology, asked, plan_file, resume, Output(as_json=as_json, yes=yes))
 
 
 @app.command()
 def status(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show all restores of the application, the newest first."""
     from tidemark.cli import restore
+    from tidemark.cli.output import Output
 
-    restore.status(topology, as_json=as_json)
+    restore.status(topology, Output(as_json=as_json))
 
 
 @app.command()
-def abort(topology: TopologyName, restore_id: _Id = None) -> None:
+def abort(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = False) -> None:
     """End a restore that runs or was interrupted; what it built is deleted, the old state stays in place."""
     from tidemark.cli import restore
+    from tidemark.cli.output import Output
 
-    restore.abort(topology, restore_id)
+    restore.abort(topology, restore_id, Output(as_json=as_json))
 
 
 @app.command()
-def rollback(topology: TopologyName, restore_id: _Id = None) -> None:
+def rollback(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = False) -> None:
     """Bring back the state folders that a restore has replaced."""
     from tidemark.cli import restore
+    from tidemark.cli.output import Output
 
-    restore.rollback(topology, restore_id)
+    restore.rollback(topology, restore_id, Output(as_json=as_json))

@@ -12,29 +12,34 @@ app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
-def take(topology: TopologyName) -> None:
+def take(topology: TopologyName, as_json: AsJson = False) -> None:
     """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
     from tidemark.cli import savepoint
+    from tidemark.cli.output import Output
 
-    savepoint.take(topology)
+    savepoint.take(topology, Output(as_json=as_json))
 
 
 @app.command("list")
 def list_(topology: TopologyName, as_json: AsJson = False) -> None:
     """List all savepoints, the newest first."""
     from tidemark.cli import savepoint
+    from tidemark.cli.output import Output
 
-    savepoint.list_savepoints(topology, as_json=as_json)
+    savepoint.list_savepoints(topology, Output(as_json=as_json))
 
 
 @app.command()
 def verify(
-    topology: TopologyName, savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = ""
+    topology: TopologyName,
+    savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Read every file of a savepoint and compare it with its checksum; ends with 1 if one is wrong."""
     from tidemark.cli import savepoint
+    from tidemark.cli.output import Output
 
-    savepoint.verify(topology, savepoint_id)
+    savepoint.verify(topology, savepoint_id, Output(as_json=as_json))
 
 
 @app.command()
@@ -44,8 +49,10 @@ def expire(
         int | None, typer.Option(min=0, help="complete savepoints to keep; default: the setting savepoints_kept")
     ] = None,
     max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: also remove older ones")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove savepoints by count and age, then the files that no other savepoint uses."""
     from tidemark.cli import savepoint
+    from tidemark.cli.output import Output
 
-    savepoint.expire(topology, keep, max_age)
+    savepoint.expire(topology, keep, max_age, Output(as_json=as_json))

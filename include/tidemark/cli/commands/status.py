@@ -10,6 +10,7 @@ def status(as_json: AsJson = False) -> None:
 
     Ends with 1 if a part is dead or no stack is recorded.
     """
+    from tidemark.cli.output import Output
     from tidemark.cli.status import show_status
 
-    show_status(as_json=as_json)
+    show_status(Output(as_json=as_json))

@@ -18,9 +18,8 @@ def stores(
 
     Instances may run. Only the state_dir of this machine is read.
     """
-    from tidemark.cli import stores
+    from tidemark.cli.output import Output
+    from tidemark.cli.stores import show_history, show_stores
 
-    if history:
-        stores.show_history(topology, as_json=as_json)
-    else:
-        stores.show_stores(topology, as_json=as_json)
+    show = show_history if history else show_stores
+    show(topology, Output(as_json=as_json))

@@ -6,11 +6,15 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.arguments import AsJson
+
 
 def up(
     airflow: Annotated[bool, typer.Option(help="start Airflow too, not only the broker")] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Start a broker and Airflow on this machine, or start again those of their parts that died; running parts are kept."""
+    from tidemark.cli.output import Output
     from tidemark.cli.up import start_stack
 
-    start_stack(with_airflow=airflow)
+    start_stack(Output(as_json=as_json), with_airflow=airflow)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes
 
 app = typer.Typer(no_args_is_help=True)
 _Rename = Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")]
@@ -15,22 +15,37 @@ _Add = Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or ST
 
 
 @app.command()
-def plan(topology: TopologyName, rename: _Rename = None, drop: _Drop = None, add: _Add = None) -> None:
+def plan(
+    topology: TopologyName,
+    rename: _Rename = None,
+    drop: _Drop = None,
+    add: _Add = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what happens to each store; changes nothing, the application may run.
 
     Ends with 30 if the upgrade is refused.
     """
     from tidemark.cli import upgrade
+    from tidemark.cli.output import Output
 
-    upgrade.plan(topology, rename, drop, add)
+    upgrade.plan(topology, upgrade.Declared(rename or [], drop or [], add or []), Output(as_json=as_json))
 
 
 @app.command()
-def run(topology: TopologyName, rename: _Rename = None, drop: _Drop = None, add: _Add = None, yes: Yes = False) -> None:
+def run(
+    topology: TopologyName,
+    rename: _Rename = None,
+    drop: _Drop = None,
+    add: _Add = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
     """Show the plan, ask, then change state, offsets and commit records in one step; all instances must be stopped.
 
     Ends with 30 if the upgrade is refused.
     """
     from tidemark.cli import upgrade
+    from tidemark.cli.output import Output
 
-    upgrade.run(topology, rename, drop, add, yes=yes)
+    upgrade.run(topology, upgrade.Declared(rename or [], drop or [], add or []), Output(as_json=as_json, yes=yes))

@@ -204,7 +204,6 @@ def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_pat
         rescale_of(app, 4).run(YES)
     assert not rescale_of(app, 3).run(lambda _plan: False)
     name = app.for_commands(tmp_path, monkeypatch)
-    monkeypatch.setenv("COLUMNS", "250")
     (tmp_path / f"{name}.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
