@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands have, and the examples at the end of their help."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for a program"
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 DEMO = "patient_monitoring"
 """The topology of a command that is called without a name."""
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: lines that can be typed as they are."""
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)])

@@ -94,7 +94,8 @@ def load(name: str) -> Any:
     if isinstance(group, typer.Typer):
         app.add_typer(group, name=name, help=module.__doc__, cls=NounGroup)
     else:
-        app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", {}))(getattr(module, name))
+        context = getattr(module, "CONTEXT_SETTINGS", {})
+        app.command(name, context_settings=context, epilog=module.EPILOG)(getattr(module, name))
     return typer.main.get_group(app).commands[name]
 
 
@@ -104,8 +105,8 @@ def build() -> typer.Typer:
         name="tidemark",
         cls=AllCommands,
         help="Stateful streams the way Kafka Streams runs them, on Spark, operated from Airflow.",
+        epilog="`tidemark COMMAND --help` has examples; docs/commands.md has the exit codes and the forms of --json.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(lambda: None)

@@ -93,6 +93,14 @@ def test_the_list_of_commands_should_import_none_of_them() -> None:
     assert not found.intersection(CLIENTS)
 
 
+@pytest.mark.parametrize("line", ["tidemark ", "tidemark restore plan --from ", "tidemark lag sho"])
+def test_completion_should_import_no_client(line: str) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    found = imported(called(), _TIDEMARK_COMPLETE="complete_bash", **words)
+    assert "typer" in found
+    assert not found.intersection(CLIENTS)
+
+
 def test_declarations_should_import_no_client() -> None:
     code = f"from tidemark.cli import main\nfor name in {NAMES}: main.load(name)"
     found = imported(code)

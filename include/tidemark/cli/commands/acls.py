@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
+
+EPILOG = examples(
+    "tidemark acls clicks --principal User:streams", "tidemark acls clicks --principal User:ana --operator --running"
+)
 
 
 def acls(

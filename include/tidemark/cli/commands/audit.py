@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark audit run clicks", "tidemark audit run clicks --whole --json"))
 def run(
     topology: TopologyName,
     batches: Annotated[

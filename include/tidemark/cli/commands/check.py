@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 _History = Annotated[bool, typer.Option("--history", help="past verdicts instead of a new one, the newest first")]
 
 
-@app.command()
+@app.command(epilog=examples("tidemark check retention clicks", "tidemark check retention clicks --history"))
 def retention(topology: TopologyName, as_json: AsJson = False, history: _History = False) -> None:
     """Check whether state is kept as long as its windows need, on disk and in the changelogs, and no longer."""
     from tidemark.cli import check
@@ -22,7 +22,7 @@ def retention(topology: TopologyName, as_json: AsJson = False, history: _History
     check.retention(topology, Output(as_json=as_json), history=history)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark check compaction clicks --scan 50000"))
 def compaction(
     topology: TopologyName,
     as_json: AsJson = False,
@@ -42,7 +42,7 @@ def compaction(
     check.compaction(topology, scanned_offsets, log_dir, Output(as_json=as_json), history=history)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark check durability clicks"))
 def durability(topology: TopologyName, as_json: AsJson = False, history: _History = False) -> None:
     """Show what is lost, or cannot be used, if one broker or all brokers fail."""
     from tidemark.cli import check
@@ -51,7 +51,7 @@ def durability(topology: TopologyName, as_json: AsJson = False, history: _Histor
     check.durability(topology, Output(as_json=as_json), history=history)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark check lag clicks", "tidemark check lag clicks --json | jq .verdict"))
 def lag(topology: TopologyName, as_json: AsJson = False, history: _History = False) -> None:
     """Check whether the application catches up with its sources, and whether an open transaction holds readers back.
 

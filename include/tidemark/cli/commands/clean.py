@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 
 app = typer.Typer(no_args_is_help=True)
 _Previous = Annotated[
@@ -15,7 +15,7 @@ _Previous = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=examples("tidemark clean plan clicks"))
 def plan(topology: TopologyName, previous: _Previous = False, as_json: AsJson = False) -> None:
     """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
     from tidemark.cli import clean
@@ -24,7 +24,7 @@ def plan(topology: TopologyName, previous: _Previous = False, as_json: AsJson = 
     clean.plan(topology, Output(as_json=as_json), previous=previous)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark clean run clicks", "tidemark clean run clicks --previous --yes"))
 def run(topology: TopologyName, previous: _Previous = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Show leftovers as `plan` does, ask, then remove those that can go.
 

@@ -6,6 +6,10 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.arguments import examples
+
+EPILOG = examples("tidemark demo", "tidemark demo --patients 100 --seconds 60")
+
 
 def demo(
     seconds: Annotated[

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
+
+EPILOG = examples(
+    "tidemark describe shopping",
+    "tidemark describe shopping --svg shopping.svg",
+    "tidemark describe shopping --json | jq '.subtopologies[].stores[].name'",
+)
 
 
 def describe(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -19,7 +19,13 @@ _Since = Annotated[
 _Until = Annotated[str | None, typer.Option("--until", help="written before this time")]
 
 
-@app.command("list")
+@app.command(
+    "list",
+    epilog=examples(
+        "tidemark dlq list patient_monitoring --since -1h",
+        "tidemark dlq list patient_monitoring --reason unparsable --json",
+    ),
+)
 def list_(
     topology: TopologyName,
     reason: _Reason = None,
@@ -39,7 +45,7 @@ def list_(
     )
 
 
-@app.command()
+@app.command(epilog=examples("tidemark dlq show patient_monitoring 0:17"))
 def show(
     topology: TopologyName,
     letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")],
@@ -52,7 +58,7 @@ def show(
     dlq.show(topology, letter, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark dlq replay patient_monitoring --reason unparsable --limit 100"))
 def replay(
     topology: TopologyName,
     reason: _Reason = None,
@@ -70,7 +76,7 @@ def replay(
     dlq.replay(topology, dlq.letter_filter(reason, topic, partition, since, until), limit, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark dlq purge patient_monitoring --until -7d"))
 def purge(
     topology: TopologyName,
     until: Annotated[

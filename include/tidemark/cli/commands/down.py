@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, examples
+
+EPILOG = examples("tidemark down")
 
 
 def down(as_json: AsJson = False) -> None:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples("tidemark drill run clicks", "tidemark drill run clicks --follow-batches 10 --follow-for 5m")
+)
 def run(
     topology: TopologyName,
     as_json: AsJson = False,
@@ -28,7 +30,7 @@ def run(
     drill.run(topology, follow_batches, follow_for, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark drill history clicks"))
 def history(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show earlier drills, the newest first."""
     from tidemark.cli import drill

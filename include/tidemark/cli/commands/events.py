@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import DEMO, TopologyName
+from tidemark.cli.arguments import DEMO, TopologyName, examples
+
+EPILOG = examples("tidemark events clicks --since 1d", "tidemark events clicks --follow")
 
 
 def events(

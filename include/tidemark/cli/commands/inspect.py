@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
+
+EPILOG = examples(
+    "tidemark inspect shopping --at -10m --store purchase-totals --key ana",
+    "tidemark inspect shopping --at 2026-08-01T12:00:00Z --out /tmp/noon",
+)
 
 
 def inspect(

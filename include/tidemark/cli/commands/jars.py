@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, examples
+
+EPILOG = examples("tidemark jars kafka spark", "tidemark jars kafka --paths")
 
 
 def jars(

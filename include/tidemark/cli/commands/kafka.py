@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
+from tidemark.cli.arguments import examples
+
 # Everything after the tool's name belongs to the tool, `--help` included.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+EPILOG = examples("tidemark kafka consumer-groups --list", "tidemark kafka topics --describe --topic clicks")
 
 
 def kafka(

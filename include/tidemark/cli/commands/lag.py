@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.cli.arguments import DEMO, AsJson, TopologyName
+from tidemark.cli.arguments import DEMO, AsJson, TopologyName, examples
+
+EPILOG = examples("tidemark lag clicks", "tidemark lag clicks --json | jq .lag_offsets")
 
 
 def lag(topology: TopologyName = DEMO, as_json: AsJson = False) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark optimise plan clicks"))
 def plan(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show the topics that optimised=True merges and the changelogs it saves."""
     from tidemark.cli import optimise
@@ -20,7 +20,7 @@ def plan(topology: TopologyName, as_json: AsJson = False) -> None:
     optimise.plan(topology, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark optimise measure clicks --records 50000"))
 def measure(
     topology: TopologyName,
     records: Annotated[int, typer.Option(min=10, help="records for each source")] = 200_000,

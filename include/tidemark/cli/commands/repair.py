@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 from tidemark.recovery.source_of_state import SourceOfState
 
 app = typer.Typer(no_args_is_help=True)
@@ -20,7 +20,7 @@ _From = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=examples("tidemark repair plan clicks"))
 def plan(topology: TopologyName, store: _Stores = None, source: _From = None, as_json: AsJson = False) -> None:
     """Show which changelogs would be written from which copies; compares and changes nothing, the application may run."""
     from tidemark.cli import repair
@@ -29,7 +29,7 @@ def plan(topology: TopologyName, store: _Stores = None, source: _From = None, as
     repair.plan(topology, store, source, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark repair run clicks --store page-clicks --from savepoint"))
 def run(
     topology: TopologyName,
     store: _Stores = None,

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson
+from tidemark.cli.arguments import AsJson, examples
+
+EPILOG = examples("tidemark replay --patients 100", "tidemark replay --events 1000000 --rate 20000")
 
 
 def replay(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 
 app = typer.Typer(no_args_is_help=True)
@@ -16,7 +16,12 @@ _Offsets = Annotated[list[str] | None, typer.Option("--offset", help="TOPIC:PART
 _Time = Annotated[str | None, typer.Option("--time", help="2026-08-01T12:00:00Z, epoch ms, or -10m")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tidemark reset plan clicks --to earliest --state empty",
+        "tidemark reset plan clicks --to time --time -1h --state keep",
+    )
+)
 def plan(
     topology: TopologyName,
     to: _To,
@@ -32,7 +37,12 @@ def plan(
     reset.plan(topology, reset.Asked.of(to, state, offset, time), Output(as_json=as_json))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tidemark reset run clicks --to latest --state keep",
+        "tidemark reset run shopping --to offsets --offset purchases:0=1200 --state empty",
+    )
+)
 def run(
     topology: TopologyName,
     to: _To,

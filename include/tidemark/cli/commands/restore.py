@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 from tidemark.recovery.source_of_state import SourceOfState
 
 app = typer.Typer(no_args_is_help=True)
@@ -22,7 +22,7 @@ _Stores = Annotated[
 _Id = Annotated[str | None, typer.Argument(help="id of a restore; default: the newest")]
 
 
-@app.command()
+@app.command(epilog=examples("tidemark restore plan clicks", "tidemark restore plan clicks --task 0_1 --out plan.json"))
 def plan(
     topology: TopologyName,
     source: _From = None,
@@ -38,7 +38,13 @@ def plan(
     restore.plan(topology, restore.Asked(source, task or [], store or []), out, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tidemark restore run clicks",
+        "tidemark restore run clicks --plan plan.json --yes",
+        "tidemark restore run clicks --from savepoint --store page-clicks",
+    )
+)
 def run(
     topology: TopologyName,
     source: _From = None,
@@ -65,7 +71,7 @@ def run(
     restore.run(topology, asked, plan_file, resume, Output(as_json=as_json, yes=yes))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark restore status clicks"))
 def status(topology: TopologyName, as_json: AsJson = False) -> None:
     """Show all restores of the application, the newest first."""
     from tidemark.cli import restore
@@ -74,7 +80,7 @@ def status(topology: TopologyName, as_json: AsJson = False) -> None:
     restore.status(topology, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark restore abort clicks"))
 def abort(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = False) -> None:
     """End a restore that runs or was interrupted; what it built is deleted, the old state stays in place."""
     from tidemark.cli import restore
@@ -83,7 +89,7 @@ def abort(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = Fals
     restore.abort(topology, restore_id, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark restore rollback clicks"))
 def rollback(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = False) -> None:
     """Bring back the state folders that a restore has replaced."""
     from tidemark.cli import restore

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName
+from tidemark.cli.arguments import AsJson, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark savepoint take clicks"))
 def take(topology: TopologyName, as_json: AsJson = False) -> None:
     """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
     from tidemark.cli import savepoint
@@ -20,7 +20,9 @@ def take(topology: TopologyName, as_json: AsJson = False) -> None:
     savepoint.take(topology, Output(as_json=as_json))
 
 
-@app.command("list")
+@app.command(
+    "list", epilog=examples("tidemark savepoint list clicks", "tidemark savepoint list clicks --json | jq -r '.[0].id'")
+)
 def list_(topology: TopologyName, as_json: AsJson = False) -> None:
     """List all savepoints, the newest first."""
     from tidemark.cli import savepoint
@@ -29,7 +31,7 @@ def list_(topology: TopologyName, as_json: AsJson = False) -> None:
     savepoint.list_savepoints(topology, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark savepoint verify clicks"))
 def verify(
     topology: TopologyName,
     savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = "",
@@ -42,7 +44,7 @@ def verify(
     savepoint.verify(topology, savepoint_id, Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark savepoint expire clicks --keep 3 --max-age 7d"))
 def expire(
     topology: TopologyName,
     keep: Annotated[

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import DEMO, TopologyName
+from tidemark.cli.arguments import DEMO, TopologyName, examples
 
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=examples("tidemark standby run clicks", "tidemark standby run clicks --number 1"))
 def run(
     topology: TopologyName = DEMO,
     number: Annotated[int, typer.Option(min=0, help="number of this standby, if a machine has several")] = 0,

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import DEMO, AsJson, TopologyName
+from tidemark.cli.arguments import DEMO, AsJson, TopologyName, examples
+
+EPILOG = examples("tidemark stores clicks", "tidemark stores clicks --history")
 
 
 def stores(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.arguments import AsJson, TopologyName, Yes
+from tidemark.cli.arguments import AsJson, TopologyName, Yes, examples
 
 app = typer.Typer(no_args_is_help=True)
 _Rename = Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")]
@@ -14,7 +14,7 @@ _Drop = Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.
 _Add = Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")]
 
 
-@app.command()
+@app.command(epilog=examples("tidemark upgrade plan clicks --rename page-clicks=clicks-per-page"))
 def plan(
     topology: TopologyName,
     rename: _Rename = None,
@@ -32,7 +32,7 @@ def plan(
     upgrade.plan(topology, upgrade.Declared(rename or [], drop or [], add or []), Output(as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=examples("tidemark upgrade run clicks --drop user-sessions --yes"))
 def run(
     topology: TopologyName,
     rename: _Rename = None,
