@@ -21,6 +21,7 @@ COMMANDS = {
         "up": "start a broker and Airflow",
         "down": "stop them",
         "status": "show what runs, waits, is held, and was left over",
+        "doctor": "what this machine lacks, and what to do about it",
         "demo": "the patient monitoring example, live",
         "replay": "write recorded heartbeats to a topic",
         "jars": "fetch and verify the jars of Kafka and Spark",
