@@ -21,6 +21,7 @@ COMMANDS = {
         "up": "start a broker and Airflow",
         "down": "stop them",
         "status": "show what runs, waits, is held, and was left over",
+        "top": "all applications here, on one screen that updates itself",
         "doctor": "what this machine lacks, and what to do about it",
         "demo": "the patient monitoring example, live",
         "replay": "write recorded heartbeats to a topic",

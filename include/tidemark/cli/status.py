@@ -12,18 +12,18 @@ from rich.text import Text
 
 from tidemark.cli.output import Listing, Output, View
 from tidemark.devstack import record
-from tidemark.devstack.stack import instance_files
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
+from tidemark.supervision.local_instances import LOST, LocalInstance, local_instances
 from tidemark.supervision.outage_file import recorded_outages
-from tidemark.supervision.run_file import RunView
 
 
 def show_status(output: Output) -> None:
     """Show what runs, and what was left. Ends with 1 if a part is dead or no stack is recorded."""
     settings, now = Settings.load(), time.time()
-    services, instances = service_rows(settings), instance_rows(settings, now)
+    services = service_rows(settings)
+    instances = [found.facts for found in local_instances(settings.var_dir, now)]
     holds, leftovers, outages = hold_rows(settings), leftover_rows(settings), outage_rows(settings)
     output.show(
         {
@@ -56,39 +56,6 @@ def service_rows(settings: Settings) -> list[dict[str, Any]]:
         }
         for name, service in (known.services if known else {}).items()
     ]
-
-
-def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
-    """Return one row per instance with a run file; `state` is LOST if its process is gone."""
-    rows = []
-    for file in instance_files(settings):
-        try:
-            run = RunView.read(file)
-            if run is None:
-                continue
-            said, alive = run.values, run.process.is_alive()
-            commit_ms = said.get("last_commit_ms")
-            rows.append(
-                {
-                    "application": said["application_id"],
-                    "instance": said["instance"],
-                    "pid": said["pid"],
-                    "alive": alive,
-                    "state": run.state if alive or run.has_ended() else "LOST",
-                    "batch": said.get("batch"),
-                    "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
-                    "records_per_second": said.get("records_per_second"),
-                    "partitions": said.get("partitions"),
-                    "generation": said.get("generation"),
-                    "changelog_generation": said.get("changelog_generation"),
-                    "useful": said.get("useful") if alive else None,
-                    "useless_because": said.get("useless_because"),
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            # The file was just removed, or is of another version: it says nothing about a stream.
-            continue
-    return rows
 
 
 def outage_rows(settings: Settings) -> list[dict[str, Any]]:
@@ -189,7 +156,11 @@ def _service_views(services: list[dict[str, Any]], settings: Settings) -> Iterat
     yield listing
 
 
-def instance_listing(instances: list[dict[str, Any]]) -> Listing:
+STATE_COLOURS = {"RUNNING": "green", LOST: "red", "ERROR": "red"}
+"""Colours of the states of an instance; all others are yellow."""
+
+
+def instance_listing(instances: list[LocalInstance]) -> Listing:
     """Return a table with one row per instance or standby."""
     listing = Listing(
         "application",
@@ -204,28 +175,27 @@ def instance_listing(instances: list[dict[str, Any]]) -> Listing:
         "copies",
     )
     for row in instances:
-        since = row["seconds_since_commit"]
-        colour = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}.get(row["state"], "yellow")
+        since, rate = row.seconds_since_commit, row.records_per_second
         listing.add(
-            row["application"],
-            str(row["instance"]),
-            str(row["pid"]),
-            Text(row["state"], style=colour),
-            "" if row["generation"] is None else str(row["generation"]),
-            "" if row["partitions"] is None else str(len(row["partitions"])),
-            "" if row["batch"] is None else str(row["batch"]),
+            row.application,
+            str(row.instance),
+            str(row.pid),
+            Text(row.state, style=STATE_COLOURS.get(row.state, "yellow")),
+            "" if row.generation is None else str(row.generation),
+            "" if row.partitions is None else str(len(row.partitions)),
+            "" if row.batch is None else str(row.batch),
             "" if since is None else f"{since:.1f} s ago",
-            "" if row["records_per_second"] is None else f"{row['records_per_second']:.0f}",
+            "" if rate is None else f"{rate:.0f}",
             _copies(row),
         )
     return listing
 
 
-def _copies(row: dict[str, Any]) -> Text:
+def _copies(row: LocalInstance) -> Text:
     """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies."""
-    if row["useful"] is None:
+    if row.useful is None:
         return Text()
-    generation = f"generation {row['changelog_generation']}, "
-    if row["useful"]:
+    generation = f"generation {row.changelog_generation}, "
+    if row.useful:
         return Text.assemble(generation, ("useful", "green"))
-    return Text.assemble(generation, ("not useful", "red"), f": {row['useless_because']}")
+    return Text.assemble(generation, ("not useful", "red"), f": {row.useless_because}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.support.standby import Application, contents, count
 
 from tidemark.cli.output import Output
-from tidemark.cli.status import instance_listing, instance_rows
+from tidemark.cli.status import instance_listing
 from tidemark.errors import ExitCode, StandbyOutdated
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
@@ -21,6 +21,7 @@ from tidemark.standby.copies import StandbyCopies
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import UNHEARD_MS, useless_because
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.local_instances import LocalInstance, local_instances
 from tidemark.supervision.run_file import read_run_file, standby_file_path
 from tidemark.topology.builder import Topology
 
@@ -88,8 +89,8 @@ def test_should_follow_the_new_changelog_of_a_store_that_was_written_anew(counti
         describe(after, moved)
         assert wait_until(lambda: ended or is_level(counting, 1), 60), said(counting)
         assert ended == []
-        (row,) = instance_rows(counting.settings, time.time())
-        assert (row["changelog_generation"], row["useful"], row["useless_because"]) == (1, True, None)
+        (row,) = local_instances(counting.settings.var_dir, time.time())
+        assert (row.facts.changelog_generation, row.facts.useful, row.facts.useless_because) == (1, True, None)
         ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
         assert copy[0].checkpoint.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
     assert ended == []
@@ -168,14 +169,14 @@ def test_should_say_of_what_use_its_copies_are(copies, outdated, asked_ms, why):
 
 
 def test_should_show_the_generation_and_the_use_of_a_standbys_copies(capsys):
-    row = {
-        "application": "a", "instance": "standby-0", "pid": 7, "state": "RUNNING", "generation": None, "partitions": ["0_0"],
-        "batch": None, "seconds_since_commit": None, "records_per_second": 0.0, "changelog_generation": 2,
-    }  # fmt: skip
+    row = LocalInstance(
+        "a", "standby-0", pid=7, alive=True, state="RUNNING", batch=None, seconds_since_commit=None,
+        records_per_second=0.0, partitions=("0_0",), generation=None, changelog_generation=2, useful=True, useless_because=None,
+    )  # fmt: skip
     rows = [
-        {**row, "useful": True, "useless_because": None},
-        {**row, "useful": False, "useless_because": "nothing has been read yet of 0_2/n"},
-        {**row, "useful": None, "useless_because": None},
+        row,
+        replace(row, useful=False, useless_because="nothing has been read yet of 0_2/n"),
+        replace(row, useful=None),
     ]
     Output().show(None, instance_listing(rows))
     printed = capsys.readouterr().out
