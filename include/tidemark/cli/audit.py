@@ -1,42 +1,24 @@
-"""Check that every record was processed exactly once and that the results are right."""
+"""Audit an application, and show what the audit found."""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from typing import Annotated
+from collections.abc import Iterator
 
-import typer
 from rich.console import Console
-from rich.table import Table
 
 from tidemark.audit.job import AuditResult, log_progress, run_audit
 from tidemark.audit.suites import overall
 from tidemark.checks.verdict_table import keep_verdicts
+from tidemark.cli.output import Listing, Output, View, coloured
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
-_COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
-
-@app.command()
-def run(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    batches: Annotated[
-        int | None, typer.Option(min=1, help="most batches of each task; default: audit_batches")
-    ] = None,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="all that the commits topic holds, not only the new batches")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Compare the batches since the last audit with an independent recomputation; ends with 1 if something is wrong.
-
-    Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
-    """
+def run(topology: str, batches: int | None, output: Output, *, whole: bool) -> None:
+    """Run an audit, store its verdicts and show them. Blocks. Ends with 1 if something is wrong."""
     settings = Settings.load()
     application_id = load(topology).application_id
     console = Console(stderr=True)
@@ -46,29 +28,24 @@ def run(
         tell = (lambda progress: shown.update(str(progress))) if console.is_terminal else log_progress
         result = run_audit(topology, settings, batches=batches, whole=whole, tell=tell)
     if away := keep_verdicts(settings, application_id, "audit", result.findings):
-        print(f"{away}; this verdict is not stored", file=sys.stderr)
-    if as_json:
-        print(json.dumps(result.body, indent=2))
-    else:
-        show(application_id, result)
+        output.note(f"{away}; this verdict is not stored")
+    output.show(result.body, *_views(application_id, result))
     if overall(result.findings) is Verdict.FAILED:
         sys.exit(1)
 
 
-def show(application_id: str, result: AuditResult) -> None:
-    """Print the verdicts, the ranges and the paths of the pages."""
-    console = Console(highlight=False)
+def _views(application_id: str, result: AuditResult) -> Iterator[View]:
+    """Yield the verdicts, the ranges and the paths of the pages."""
     if not result.body["ranges"]:
-        console.print(f"no new batch of {application_id} since the last audit")
-    table = Table("verdict", "expectation", "result", title=f"audit of {application_id}")
+        yield f"no new batch of {application_id} since the last audit"
+    listing = Listing("verdict", "expectation", "result", title=f"audit of {application_id}")
     for finding in result.findings:
-        colour = _COLOURS.get(finding.verdict, "yellow")
-        table.add_row(f"[{colour}]{finding.verdict}[/{colour}]", finding.subject, finding.message)
-    console.print(table)
+        listing.add(coloured(finding.verdict), finding.subject, finding.message)
+    yield listing
     ranges = ", ".join(f"{task}: {first} to {last}" for task, (first, last) in result.body["ranges"].items())
-    console.print(f"batches {ranges or 'none'}; {result.body['records']} records in {result.body['seconds']} s")
+    yield f"batches {ranges or 'none'}; {result.body['records']} records in {result.body['seconds']} s"
     if result.body["page"]:
-        console.print(f"page {result.body['page']}")
+        yield f"page {result.body['page']}"
     if result.body["quarantine"]:
-        console.print(f"unexpected rows, with their coordinates: {result.body['quarantine']}")
-    console.print(f"verdict: {overall(result.findings)}")
+        yield f"unexpected rows, with their coordinates: {result.body['quarantine']}"
+    yield f"verdict: {overall(result.findings)}"

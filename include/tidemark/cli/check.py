@@ -1,126 +1,82 @@
-"""Checks of an application: retention, compaction, durability, lag. Each ends with 1 if something failed."""
+"""Check an application, store the verdicts, and show them or earlier ones. Each check ends with 1 if something failed."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.table import Table
 
 from tidemark.checks.compaction_sampling import SCANNED_OFFSETS, CompactionLook, check_compaction
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.checks.retention_sampling import check_retention
 from tidemark.checks.verdict_table import keep_verdicts, past_verdicts
+from tidemark.cli.output import Listing, Output, as_json, coloured
 from tidemark.database import FactsDatabase
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict, worst
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Json = Annotated[bool, typer.Option("--json", help="print JSON, for a program")]
-_History = Annotated[bool, typer.Option("--history", help="past verdicts instead of a new one, the newest first")]
-_COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
+
+def retention(topology: str, output: Output, *, history: bool) -> None:
+    """Judge the retention of state, or show past verdicts."""
+    _run("retention", topology, output, history, lambda plan, settings: check_retention(plan, settings, topology))
 
 
-@app.command()
-def retention(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Check whether state is kept as long as its windows need, on disk and in the changelogs, and no longer."""
-    _run("retention", topology, as_json, history, lambda plan, settings: check_retention(plan, settings, topology))
-
-
-@app.command()
 def compaction(
-    topology: _Topology,
-    as_json: _Json = False,
-    history: _History = False,
-    scanned_offsets: Annotated[
-        int, typer.Option("--scan", min=1, help="newest offsets of each partition to read")
-    ] = SCANNED_OFFSETS,
-    log_dir: Annotated[
-        Path | None, typer.Option("--log-dir", help="a broker's log folder here, for the cleaner's exact position")
-    ] = None,
+    topology: str, scanned_offsets: int | None, log_dir: Path | None, output: Output, *, history: bool
 ) -> None:
-    """Check whether changelogs are compacted, so that a restore reads little; name the setting that delays compaction."""
-    look = CompactionLook(scanned_offsets, log_dir)
-    _run("compaction", topology, as_json, history, lambda plan, s: check_compaction(plan, s, topology, look))
+    """Judge the compaction of changelogs, or show past verdicts."""
+    look = CompactionLook(scanned_offsets or SCANNED_OFFSETS, log_dir)
+    _run("compaction", topology, output, history, lambda plan, s: check_compaction(plan, s, topology, look))
 
 
-@app.command()
-def durability(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Show what is lost, or cannot be used, if one broker or all brokers fail."""
-    _run("durability", topology, as_json, history, check_durability)
+def durability(topology: str, output: Output, *, history: bool) -> None:
+    """Judge what the loss of brokers would cost, or show past verdicts."""
+    _run("durability", topology, output, history, check_durability)
 
 
-@app.command()
-def lag(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Check whether the application catches up with its sources, and whether an open transaction holds readers back.
-
-    Each run stores a sample; progress is judged over the samples of the last half hour.
-    """
-    _run("lag", topology, as_json, history, lambda plan, settings: check_lag(plan, settings, topology))
+def lag(topology: str, output: Output, *, history: bool) -> None:
+    """Judge the lag by this sample and earlier ones, or show past verdicts."""
+    _run("lag", topology, output, history, lambda plan, settings: check_lag(plan, settings, topology))
 
 
 def _run(
     check: str,
     topology: str,
-    as_json: bool,
+    output: Output,
     history: bool,
     judge: Callable[[TopologyPlan, Settings], Sequence[Finding]],
 ) -> None:
     settings = Settings.load()
     plan = load(topology).plan()
     if history:
-        _show_history(settings, plan.application_id, check, as_json)
+        _show_history(settings, plan.application_id, check, output)
         return
     findings = judge(plan, settings)
     if away := keep_verdicts(settings, plan.application_id, check, findings):
-        print(f"{away}; this verdict is not stored", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"verdict": worst(findings), "findings": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        _show(f"{check} of {plan.application_id}", findings)
-    if worst(findings) is Verdict.FAILED:
+        output.note(f"{away}; this verdict is not stored")
+    listing = Listing("verdict", "of", "why", title=f"{check} of {plan.application_id}")
+    for finding in findings:
+        listing.add(coloured(finding.verdict), finding.subject, finding.message)
+    verdict = worst(findings)
+    output.show({"verdict": verdict, "findings": findings}, listing, f"verdict: {verdict}")
+    if verdict is Verdict.FAILED:
         sys.exit(1)
 
 
-def _show(title: str, findings: Sequence[Finding]) -> None:
-    table = Table("verdict", "of", "why", title=title)
-    for finding in findings:
-        table.add_row(_coloured(finding.verdict), finding.subject, finding.message)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"verdict: {worst(findings)}")
-
-
-def _show_history(settings: Settings, application_id: str, check: str, as_json: bool) -> None:
+def _show_history(settings: Settings, application_id: str, check: str, output: Output) -> None:
     facts = FactsDatabase(settings)
     try:
         past = list(past_verdicts(facts, application_id, check))
     finally:
         facts.close()
-    if as_json:
-        print(json.dumps([{"time_ms": row.time_ms, **asdict(row.finding)} for row in past], indent=2))
-        return
-    if not past:
-        print(f"no verdict of {check} of {application_id} yet: `tidemark check {check}` runs the check")
-        return
-    table = Table("at", "verdict", "of", "why", title=f"{check} of {application_id}")
+    listing = Listing("at", "verdict", "of", "why", title=f"{check} of {application_id}")
     for row in past:
         at = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="seconds")
-        table.add_row(at, _coloured(row.finding.verdict), row.finding.subject, row.finding.message)
-    Console(highlight=False).print(table)
-
-
-def _coloured(verdict: Verdict) -> str:
-    colour = _COLOURS.get(verdict, "yellow")
-    return f"[{colour}]{verdict}[/{colour}]"
+        listing.add(at, coloured(row.finding.verdict), row.finding.subject, row.finding.message)
+    nothing = f"no verdict of {check} of {application_id} yet: `tidemark check {check}` runs the check"
+    rows = [{"time_ms": row.time_ms, **as_json(row.finding)} for row in past]
+    output.show(rows, listing if past else nothing)

@@ -1,15 +1,14 @@
-"""Remove leftovers of commands and instances from this disk, after showing them and asking."""
+"""Show leftovers of commands and instances on this disk, and remove those that can go."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output, Verbatim, View
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.clean import Clean, CleanPlan, Judged
@@ -19,57 +18,33 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Previous = Annotated[
-    bool,
-    typer.Option("--previous", help="also state that restores and rewinds have replaced: no rollback after that"),
-]
 _MB = 1_000_000
 _DAY_MS = 86_400_000
 
 
-@app.command()
-def plan(
-    topology: _Topology,
-    previous: _Previous = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Show leftovers of killed commands and of other instances, and which of them can go; changes nothing."""
+def plan(topology: str, output: Output, *, previous: bool) -> None:
+    """Show all leftovers, and which of them can go."""
     evidence = _evidence(topology)
-    made = _clean(evidence, previous).show()
-    if as_json:
-        typer.echo(json.dumps([_listed(each) for each in made.judged], indent=2))
-        return
-    _show(made, evidence.clients.settings.state_dir)
+    made = _clean(evidence, previous, output).show()
     command = f"tidemark clean run{' --previous' if previous else ''}"
-    Console().print(f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove")
+    hint = f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove"
+    output.show(_form(made), *_views(made, evidence.clients.settings.state_dir), hint)
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    previous: _Previous = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show leftovers as `plan` does, ask, then remove those that can go.
-
-    Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
-    """
-    evidence, console = _evidence(topology), Console()
+def run(topology: str, output: Output, *, previous: bool) -> None:
+    """Show all leftovers, ask, and remove those that can go. Ends with 1 if the answer is no."""
+    evidence = _evidence(topology)
 
     def approve(made: CleanPlan) -> bool:
-        _show(made, evidence.clients.settings.state_dir)
-        return not made.removed or yes or typer.confirm("remove it?")
+        output.people(*_views(made, evidence.clients.settings.state_dir))
+        return not made.removed or output.confirm("remove it?")
 
-    done = _clean(evidence, previous).run(approve)
+    done = _clean(evidence, previous, output).run(approve)
     if done is None:
-        console.print("nothing was changed")
+        output.people("nothing was changed")
         raise typer.Exit(1)
-    if not done.judged:
-        console.print("there is nothing to remove")
-        return
-    console.print(f"removed {len(done.removed)} leftovers, {done.bytes / _MB:.1f} MB")
+    removed = f"removed {len(done.removed)} leftovers, {done.bytes / _MB:.1f} MB"
+    output.show(_form(done), removed if done.judged else "there is nothing to remove")
 
 
 def _evidence(topology: str) -> EvidenceReader:
@@ -77,40 +52,38 @@ def _evidence(topology: str) -> EvidenceReader:
     return OperationContext.of(application, settings, copy_sources(application, settings), wall_clock_ms).evidence
 
 
-def _clean(evidence: EvidenceReader, previous: bool) -> Clean:
-    console = Console()
-    return Clean(evidence, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
+def _clean(evidence: EvidenceReader, previous: bool, output: Output) -> Clean:
+    return Clean(evidence, previous, probe_from_environment(), lambda line: output.message(Verbatim(line)))
 
 
-def _show(made: CleanPlan, state_dir: Path) -> None:
-    """Print two tables: what is removed and what stays, each with the reason."""
-    console, now_ms = Console(), wall_clock_ms()
+def _views(made: CleanPlan, state_dir: Path) -> Iterator[View]:
+    """Yield two tables: what is removed and what stays, each with the reason."""
+    now_ms = wall_clock_ms()
     for is_removed, title in ((True, "to be removed"), (False, "kept")):
-        judged = [each for each in made.judged if each.is_removed is is_removed]
-        table = Table(title=f"{made.application_id}: {title}", title_justify="left")
-        for heading in (
-            "what",
-            "where",
-            "MB",
-            "days",
-            "why it was left",
-            "why it may go" if is_removed else "why it stays",
-        ):
-            table.add_column(heading, justify="right" if heading in ("MB", "days") else "left", overflow="fold")
-        for each in judged:
-            left = each.leftover
-            place = left.path.relative_to(state_dir) if left.path.is_relative_to(state_dir) else left.path
-            size, age = f"{left.bytes / _MB:.1f}", f"{(now_ms - left.since_ms) / _DAY_MS:.1f}"
-            table.add_row(left.kind, str(place), size, age, left.why, each.why)
-        if judged:
-            console.print(table)
+        why = "why it may go" if is_removed else "why it stays"
+        listing = Listing(
+            "what", "where", "MB", "days", "why it was left", why,
+            right=("MB", "days"), title=f"{made.application_id}: {title}", centred=False,
+        )  # fmt: skip
+        for each in made.judged:
+            if each.is_removed is is_removed:
+                left = each.leftover
+                place = left.path.relative_to(state_dir) if left.path.is_relative_to(state_dir) else left.path
+                size, age = f"{left.bytes / _MB:.1f}", f"{(now_ms - left.since_ms) / _DAY_MS:.1f}"
+                listing.add(left.kind, str(place), size, age, left.why, each.why)
+        if listing.rows:
+            yield listing
+
+
+def _form(made: CleanPlan) -> list[dict[str, Any]]:
+    return [_listed(each) for each in made.judged]
 
 
 def _listed(each: Judged) -> dict[str, Any]:
     left = each.leftover
     return {
         "kind": left.kind,
-        "path": str(left.path),
+        "path": left.path,
         "bytes": left.bytes,
         "since_ms": left.since_ms,
         "why_left": left.why,

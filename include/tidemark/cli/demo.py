@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.live import Live
@@ -36,16 +35,8 @@ T = TypeVar("T")
 _DISORDER = ("--late", "0.002", "--out-of-order", "0.02", "--bad", "0.0005")
 
 
-def demo(
-    seconds: Annotated[
-        float | None, typer.Option(help="end after this time; a terminal's default: until Ctrl-C")
-    ] = None,
-    patients: Annotated[int, typer.Option(help="number of patients; a running replay is not changed")] = 500,
-) -> None:
-    """Replay real heartbeats and count them per patient and minute, exactly once, launched and watched by Airflow.
-
-    Starts what does not run yet and keeps what runs. Without a terminal, ends with 0 when counts were written.
-    """
+def show_demo(seconds: float | None, patients: int) -> None:
+    """Start what does not run yet, and show the counts until they are interrupted or `seconds` have passed."""
     console = Console()
     began_ms = wall_clock_ms()
     access = stack.up(Settings.load()).record.airflow

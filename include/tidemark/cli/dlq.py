@@ -2,62 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from typing import Annotated
-
 import typer
 from confluent_kafka.admin import AdminClient
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
-from tidemark.names import TopicPartition
+from tidemark.operations.dead_letters import replay as replaying
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader, StoredDeadLetter
-from tidemark.operations.dead_letters.replay import DeadLetterReplay, purge
 from tidemark.operations.times import format_time, parse_time
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-
-Name = Annotated[str, typer.Argument(help="module in include/topologies")]
-Reason = Annotated[str | None, typer.Option("--reason", help="only with this reason, as `list` shows it")]
-Topic = Annotated[str | None, typer.Option("--topic", help="only of records of this source topic")]
-Partition = Annotated[int | None, typer.Option("--partition", help="only of records of this partition of the source")]
-Since = Annotated[
-    str | None, typer.Option("--since", help="written at or after this time: 2026-08-01T12:00:00Z, epoch ms, -10m")
-]
-Until = Annotated[str | None, typer.Option("--until", help="written before this time")]
 _SHOWN_BYTES = 4096
 
 
-@app.command("list")
-def list_(
-    topology: Name,
-    reason: Reason = None,
-    topic: Topic = None,
-    partition: Partition = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="at most this many")] = 100,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON, one dead letter per line, for a program")
-    ] = False,
-) -> None:
+def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, output: Output) -> None:
     """List dead letters, oldest first in each partition."""
-    found = list(_letters(topology, Command.LIST_LETTERS).read(_filter(reason, topic, partition, since, until), limit))
-    if as_json:
-        for letter in found:
-            print(json.dumps(_format(letter)), flush=True)
-        return
-    table = Table("letter", "written", "reason", "record", "key", "bytes", "what")
+    found = list(_letters(topology, Command.LIST_LETTERS).read(wanted, limit))
+    listing = Listing("letter", "written", "reason", "record", "key", "bytes", "what", right=("bytes",))
     for letter in found:
-        table.add_row(
+        listing.add(
             f"{letter.place.partition}:{letter.offset}",
             format_time(letter.written_ms),
             letter.reason + (" (replayed)" if letter.is_replayed else ""),
@@ -66,78 +34,54 @@ def list_(
             str(len(letter.value or b"")),
             letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", ""))[:80],
         )
-    Console(highlight=False, markup=False).print(table)
+    output.show([_form(letter) for letter in found], listing)
     if len(found) == limit:
-        typer.echo(f"only the first {limit} are shown; raise --limit for more", err=True)
+        output.note(f"only the first {limit} are shown; raise --limit for more")
 
 
-@app.command()
-def show(topology: Name, letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")]) -> None:
-    """Show one dead letter with all its headers and contents."""
+def show(topology: str, letter: str, output: Output) -> None:
+    """Show one dead letter, given as `PARTITION:OFFSET`, with all its headers and contents. Ends with 1 if there is none."""
     partition, _, offset = letter.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter("write PARTITION:OFFSET, such as 0:17")
     found = _letters(topology, Command.LIST_LETTERS).one(int(partition), int(offset))
     if found is None:
-        typer.echo(
-            f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones", err=True
-        )
+        output.note(f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones")
         raise typer.Exit(1)
-    for name, text in found.summary.items():
-        print(f"{name}: {text}")
-    for header, content in found.headers:
-        print(f"header {header}: {_text(content)}")
-    print(f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}")
-    print(f"key: {_text(found.key)}")
-    print(f"value: {_text(found.value)}")
-
-
-@app.command()
-def replay(
-    topology: Name,
-    reason: Reason = None,
-    topic: Topic = None,
-    partition: Partition = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most this many")] = None,
-) -> None:
-    """Send dead letters back to where they came from, each once, except those replayed before. The application may run."""
-    settings = Settings.load()
-    work = DeadLetterReplay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
-    done = work.run(
-        _filter(reason, topic, partition, since, until),
-        limit,
-        lambda so_far: typer.echo(f"{so_far.sent} replayed", err=True),
+    headers = [[name, _text(content)] for name, content in found.headers]
+    output.show(
+        {**_form(found), "headers": headers, "value": _text(found.value)},
+        *(f"{name}: {text}" for name, text in found.summary.items()),
+        *(f"header {name}: {content}" for name, content in headers),
+        f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}",
+        f"key: {_text(found.key)}",
+        f"value: {_text(found.value)}",
     )
-    print(f"{done.sent} dead letters replayed")
-    for why, count in sorted(done.left.items()):
-        print(f"{count} not replayed: {why}")
 
 
-@app.command("purge")
-def purge_(
-    topology: Name,
-    until: Annotated[
-        str, typer.Option("--until", help="written before this time: 2026-08-01T12:00:00Z, epoch ms, -1d")
-    ],
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="only of this partition of the dead letters' topic")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Delete all dead letters that were written before a time, whatever their reason: Kafka deletes only from the beginning."""
+def replay(topology: str, wanted: DeadLetterFilter, limit: int | None, output: Output) -> None:
+    """Send dead letters back to where they came from, each once."""
+    settings = Settings.load()
+    work = replaying.DeadLetterReplay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
+    done = work.run(wanted, limit, lambda so_far: output.note(f"{so_far.sent} replayed"))
+    output.show(
+        {"replayed": done.sent, "not_replayed": done.left},
+        f"{done.sent} dead letters replayed",
+        *(f"{count} not replayed: {why}" for why, count in sorted(done.left.items())),
+    )
+
+
+def purge(topology: str, until: str, partition: int | None, output: Output) -> None:
+    """Ask, then delete all dead letters that were written before a time. Ends with 1 if the answer is no."""
     letters, until_ms = _letters(topology, Command.PURGE_LETTERS), _time(until, "--until")
-    if not (
-        yes
-        or typer.confirm(f"delete all dead letters of {letters.application_id} before {format_time(until_ms or 0)}?")
-    ):
+    if not output.confirm(f"delete all dead letters of {letters.application_id} before {format_time(until_ms or 0)}?"):
         raise typer.Exit(1)
-    done = purge(letters, until_ms or 0, partition)
-    for place, offsets in done.items():
-        print(f"{place}: {offsets} offsets deleted")
-    if not done:
-        print("there was nothing to delete")
+    done = replaying.purge(letters, until_ms or 0, partition)
+    output.show(
+        {"deleted_offsets": done},
+        *(f"{place}: {offsets} offsets deleted" for place, offsets in done.items()),
+        *([] if done else ["there was nothing to delete"]),
+    )
 
 
 def _letters(topology: str, command: Command) -> DeadLetterReader:
@@ -146,9 +90,10 @@ def _letters(topology: str, command: Command) -> DeadLetterReader:
     return DeadLetterReader(plan.application_id, settings)
 
 
-def _filter(
+def letter_filter(
     reason: str | None, topic: str | None, partition: int | None, since: str | None, until: str | None
 ) -> DeadLetterFilter:
+    """Return the filter of these options. Raises a usage error for a time that cannot be read."""
     return DeadLetterFilter(reason, topic, partition, _time(since, "--since"), _time(until, "--until"))
 
 
@@ -160,18 +105,21 @@ def _time(text: str | None, option: str) -> int | None:
 
 
 def _coordinates(letter: StoredDeadLetter) -> str:
-    source: TopicPartition | None = letter.source
+    source = letter.source
     return "" if source is None else f"{source} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
 
 
-def _format(letter: StoredDeadLetter) -> dict[str, object]:
+def _form(letter: StoredDeadLetter) -> dict[str, object]:
     return {
         "letter": f"{letter.place.partition}:{letter.offset}",
-        "written": datetime.fromtimestamp(letter.written_ms / 1000, UTC).isoformat(),
-        "replayed": letter.is_replayed,
+        "written_ms": letter.written_ms,
+        "reason": letter.reason,
+        "is_replayed": letter.is_replayed,
+        "source": letter.source,
+        "source_offset": letter.source_offset,
         "key": _text(letter.key),
         "value_bytes": len(letter.value or b""),
-        **{name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
+        "details": {name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
     }
 
 

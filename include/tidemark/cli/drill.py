@@ -1,17 +1,14 @@
-"""Test whether the state can be rebuilt, how long that takes, and whether it is the same."""
+"""Run restore drills, and show their reports."""
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Annotated
+from collections.abc import Iterator
 
-import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from tidemark.checks.verdict_table import write_verdicts
+from tidemark.cli.output import Listing, Output, View, console
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
@@ -27,27 +24,16 @@ from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 _EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
-    follow_batches: Annotated[int, typer.Option(min=0, help="batches that the rebuilt tasks follow")] = 3,
-    follow_for: Annotated[str, typer.Option(help="longest time to wait for them, such as `2m`")] = "2m",
-) -> None:
-    """Rebuild every task elsewhere while the application runs, and compare key by key.
-
-    Ends with 1 if a key differs, with 10 if the evidence was not enough to show that none does.
-    """
+def run(topology: str, follow_batches: int, follow_for: str, output: Output) -> None:
+    """Run a drill, store its report and show it. Blocks. Ends with 1 if a key differs, with 10 if evidence is missing."""
     settings = Settings.load()
     plan = load(topology).plan()
     facts = FactsDatabase(settings)
     try:
-        messages = Console(stderr=True, highlight=False, markup=False)
+        messages = console(stderr=True)
         options = DrillOptions(follow_batches, duration_ms(follow_for, "--follow-for") / 1000)
         context = OperationContext.of(plan, settings, [], wall_clock_ms)
         with RichRestoreListener(messages) as listener:
@@ -59,15 +45,11 @@ def run(
             messages.print(f"{error}; this drill is not in the history")
     finally:
         facts.close()
-    typer.echo(json.dumps(report.to_dict(), indent=1)) if as_json else _show(report)
+    output.show(report.to_dict(), *_views(report))
     sys.exit(_EXIT.get(report.verdict, ExitCode.OK))
 
 
-@app.command()
-def history(
-    topology: _Topology,
-    as_json: Annotated[bool, typer.Option("--json", help="print the whole reports, for a program")] = False,
-) -> None:
+def history(topology: str, output: Output) -> None:
     """Show earlier drills, the newest first."""
     application_id = load(topology).plan().application_id
     facts = FactsDatabase(Settings.load())
@@ -75,50 +57,54 @@ def history(
         found = list(past_drills(facts, application_id))
     finally:
         facts.close()
-    if as_json:
-        typer.echo(json.dumps([dict(past.report) for past in found], indent=1))
-        return
-    table = Table()
-    table.add_column("drill", overflow="fold")
-    for heading in ("ended", "verdict", "RTO, s", "RPO", "keys", "bytes"):
-        table.add_column(heading)
-    table.add_column("compared\nleft out\ndiffering", justify="right")
+    numbers = ("RTO, s", "keys", "bytes", "compared", "left out", "differing")
+    listing = Listing(
+        "drill",
+        "ended",
+        "verdict",
+        "RTO, s",
+        "RPO",
+        "keys",
+        "bytes",
+        "compared",
+        "left out",
+        "differing",
+        right=numbers,
+    )
     for past in found:
         rto = "" if past.rto_s is None else f"{past.rto_s:,.1f}"
         rpo = "" if past.rpo_offsets is None else f"{past.rpo_offsets:,} offsets, {past.rpo_s:,.1f} s"
-        ended = format_time(past.ended_ms)
         whole = past.report["figures"][RebuildMethod.CHANGELOG]
-        compared = "\n".join(f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
-        table.add_row(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), compared)
-    Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill run` runs one")
+        compared = (f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
+        ended = format_time(past.ended_ms)
+        listing.add(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), *compared)
+    nothing = f"no drill of {application_id} has been run; `tidemark drill run` runs one"
+    output.show([past.report for past in found], listing if found else nothing)
 
 
-def _show(report: DrillReport) -> None:
-    console = Console(highlight=False, markup=False)
-    table = Table(title=f"drill {report.drill_id} of {report.application_id}")
-    for heading in ("task", "store", "by", "verdict"):
-        table.add_column(heading)
-    for heading in ("keys", "compared", "left out", "differing", "bytes", "records", "seconds", "keys/s"):
-        table.add_column(heading, justify="right")
+def _views(report: DrillReport) -> Iterator[View]:
+    numbers = ("keys", "compared", "left out", "differing", "bytes", "records", "seconds", "keys/s")
+    title = f"drill {report.drill_id} of {report.application_id}"
+    listing = Listing("task", "store", "by", "verdict", *numbers, right=numbers, title=title)
     for store in report.stores:
         rate = store.rates.get("keys_per_s")
-        table.add_row(
+        listing.add(
             store.task, store.store, store.way, store.verdict, f"{store.keys:,}", f"{store.compared:,}",
             f"{store.left_out:,}", f"{store.differing:,}", decimal(store.bytes), f"{store.records:,}",
             f"{store.seconds:.2f}", "" if rate is None else f"{rate:,.0f}",
         )  # fmt: skip
-    console.print(table)
+    yield listing
     for way in report.ways:
-        console.print(
+        yield (
             f"{way.way}: {report.figures(way.way).summary}, RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, "
             f"{way.rpo_s:.1f} s of commits (all of it in Kafka)"
         )
     if report.rates:
-        console.print(f"rates for restore plans: {newest_rates([report.to_dict()]).summary}")
+        yield f"rates for restore plans: {newest_rates([report.to_dict()]).summary}"
     for summary in report.not_compared:
-        console.print(f"not compared: {summary}")
+        yield f"not compared: {summary}"
     for finding in report.findings:
         if finding.verdict is not Verdict.OK:
-            console.print(f"{finding.verdict}: {finding.subject}: {finding.message}")
+            yield f"{finding.verdict}: {finding.subject}: {finding.message}"
     claim = f"; {report.claim}" if report.verdict is Verdict.OK else ""
-    console.print(f"drill {report.drill_id}: {report.verdict}{claim}")
+    yield f"drill {report.drill_id}: {report.verdict}{claim}"

@@ -1,16 +1,12 @@
-"""`tidemark events`: the events of an application's instances, from the database of facts."""
+"""Show the events of an application's instances, from the database of facts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
+from tidemark.cli.output import Listing, Output
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event
@@ -21,16 +17,10 @@ from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 
 _POLL_S = 1.0
-_HEADINGS = ("time", "instance", "kind", "what")
 
 
-def events(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="also print new events, until stopped")] = False,
-    since: Annotated[str, typer.Option(help="how far back: 30m, 1h, 7d")] = "1h",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one event per line, for a program")] = False,
-) -> None:
-    """Show state transitions, rebalances and restores of an application's instances."""
+def show_events(topology: str, since: str, output: Output, *, follow: bool) -> None:
+    """Show the events since `since` ago. With `follow`, also print new ones, which never ends by itself."""
     settings = Settings.load()
     app = load(topology).plan().application_id
     facts = FactsDatabase(settings)
@@ -38,38 +28,35 @@ def events(
     found = list(reader.new())
     if not found:
         topic = events_topic(app)
-        typer.echo(
+        output.note(
             f"no events of {app} in the last {since} in {facts.name}; the topic {topic} keeps 7 days: `tidemark kafka "
-            f"console-consumer --topic {topic} --from-beginning`",
-            err=True,
+            f"console-consumer --topic {topic} --from-beginning`"
         )
-    show: Callable[[Iterable[Event]], None] = print_json if as_json else print_lines if follow else print_table
-    if found:
-        show(found)
-    while follow:
+    if follow:
+        _follow(found, reader, _print_json if output.is_json else _print_lines)
+    listing = Listing("time", "instance", "kind", "what")
+    for event in found:
+        listing.add(*_cells(event))
+    output.show(found, *([listing] if found else []))
+
+
+def _follow(found: Iterable[Event], reader: EventReader, show: Callable[[Iterable[Event]], None]) -> None:
+    """Print each event at once, as the last may come long after the first. Does not return."""
+    show(found)
+    while True:
         time.sleep(_POLL_S)
         show(reader.new())
 
 
-def print_json(found: Iterable[Event]) -> None:
-    """Print each event as a line of JSON."""
+def _print_json(found: Iterable[Event]) -> None:
     for event in found:
         print(event.to_json(), flush=True)
 
 
-def print_lines(found: Iterable[Event]) -> None:
-    """Print each event on a line at once, as the last may come long after the first."""
+def _print_lines(found: Iterable[Event]) -> None:
     for event in found:
         when, instance, kind, what = _cells(event)
         print(f"{when}  {instance:>3}  {kind:<17}  {what}", flush=True)
-
-
-def print_table(found: Iterable[Event]) -> None:
-    """Print all events in one table."""
-    table = Table(*_HEADINGS)
-    for event in found:
-        table.add_row(*_cells(event))
-    Console(highlight=False, markup=False).print(table)
 
 
 def _cells(event: Event) -> tuple[str, str, str, str]:

@@ -1,19 +1,16 @@
-"""`tidemark inspect`: the contents of an application's stores at a time."""
+"""Show the contents of an application's stores at a time."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output, View, as_json, console
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
@@ -34,30 +31,32 @@ Found = dict[tuple[TaskId, str], list[StoreRow]]
 """Rows by task and store."""
 
 
-def inspect(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    at: Annotated[str, typer.Option(help="2026-08-01T12:00:00Z, epoch milliseconds, -10m; default: now")] = "now",
-    out: Annotated[Path | None, typer.Option(help="keep the copy in this folder, which must not exist yet")] = None,
-    store: Annotated[str | None, typer.Option(help="only this store")] = None,
-    key: Annotated[str | None, typer.Option(help="only this key")] = None,
-    prefix: Annotated[str, typer.Option(help="only keys with this prefix")] = "",
-    limit: Annotated[int, typer.Option(help="rows of each task and store; 0: all")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
-) -> None:
-    """Show the stores as they were at a time: a read-only copy, built elsewhere and compared with the changelogs.
+@dataclass(frozen=True)
+class Selected:
+    """The rows that are shown: of one store or all, with one key or a prefix, and how many; 0 means all."""
 
-    The application may run; nothing of it is changed.
-    """
+    store: str | None
+    key: str | None
+    prefix: str
+    limit: int
+
+    def has(self, row: StoreRow) -> bool:
+        """Return whether the row has the wanted key."""
+        return self.key in (None, row.key) and row.key.startswith(self.prefix)
+
+
+def show_past(topology: str, at: str, out: Path | None, selected: Selected, output: Output) -> None:
+    """Build the stores as they were at a time in another folder, and show them. Blocks."""
     try:
         at_ms = parse_time(at, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--at") from error
     settings = Settings.load()
     plan = load(topology).plan()
-    _require_store(plan, store)
+    _require_store(plan, selected.store)
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
-    messages = Console(stderr=True)
+    messages = console(stderr=True)
     context = OperationContext.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
         folder = out or Path(temporary)
@@ -65,16 +64,13 @@ def inspect(
             built = PastBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
         found: Found = {}
         for task in built:
-            for name, rows in _rows(plan, task, folder, store, key, prefix):
-                found[task, name] = list(islice(rows, limit or None))
+            for name, rows in _rows(plan, task, folder, selected):
+                found[task, name] = list(islice(rows, selected.limit or None))
                 if next(rows, None) is not None:
-                    messages.print(f"{task}/{name}: there are more than {limit} rows, see --limit")
-    if as_json:
-        typer.echo(json.dumps(_as_json(plan, at_ms, built, found), indent=1))
-    else:
-        _show(plan, at_ms, built, found)
+                    messages.print(f"{task}/{name}: there are more than {selected.limit} rows, see --limit")
+    output.show(_form(plan, at_ms, built, found), *_views(plan, at_ms, built, found))
     if out is not None:
-        messages.print(f"the copy is kept in {out}")
+        messages.print(f"the copy is kept in {out}", soft_wrap=True)
 
 
 def _require_store(plan: TopologyPlan, store: str | None) -> None:
@@ -90,21 +86,20 @@ def _require_store(plan: TopologyPlan, store: str | None) -> None:
 
 
 def _rows(
-    plan: TopologyPlan, task: TaskId, folder: Path, store: str | None, key: str | None, prefix: str
+    plan: TopologyPlan, task: TaskId, folder: Path, selected: Selected
 ) -> Iterator[tuple[str, Iterator[StoreRow]]]:
     subtopology = plan.subtopologies[task.subtopology]
     for spec in subtopology.stores:
         path = folder_of(folder, task, spec.name)
-        if path.exists() and store in (None, spec.name):
+        if path.exists() and selected.store in (None, spec.name):
             with opened(path) as held:
-                rows = rows_of(subtopology, spec, held)
-                yield spec.name, (r for r in rows if key in (None, r.key) and r.key.startswith(prefix))
+                yield spec.name, filter(selected.has, rows_of(subtopology, spec, held))
 
 
-def _as_json(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> dict[str, object]:
+def _form(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> dict[str, object]:
     tasks = [
         {
-            "task": str(task),
+            "task": task,
             "batch": past.moment.record.batch,
             "commit_time_ms": past.moment.record.commit_time_ms,
             "source_offsets": past.moment.record.end_offsets,
@@ -112,44 +107,32 @@ def _as_json(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found
         }
         for task, past in built.items()
     ]
-    rows = [{"task": str(task), "store": name, **asdict(row)} for (task, name), held in found.items() for row in held]
+    rows = [{"task": task, "store": name, **as_json(row)} for (task, name), held in found.items() for row in held]
     return {"application_id": plan.application_id, "at_ms": at_ms, "tasks": tasks, "rows": rows}
 
 
-def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> None:
-    console = Console()
-    stood = Table(
-        "task",
-        "batch",
-        "committed",
-        "source offsets",
-        "stream time",
-        title=f"{plan.application_id} at {format_time(at_ms)}",
-    )
+def _views(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> Iterator[View]:
+    title = f"{plan.application_id} at {format_time(at_ms)}"
+    tasks = Listing("task", "batch", "committed", "source offsets", "stream time", title=title)
     for task, past in built.items():
         record = past.moment.record
         offsets = ", ".join(f"{topic} {offset}" for topic, offset in record.end_offsets.items())
-        stood.add_row(
-            str(task),
-            str(record.batch),
-            format_time(record.commit_time_ms),
-            offsets,
-            _told_stream_time(record.stream_times.task_ms),
-        )
-    console.print(stood)
+        stream_time = _format_stream_time(record.stream_times.task_ms)
+        tasks.add(str(task), str(record.batch), format_time(record.commit_time_ms), offsets, stream_time)
+    yield tasks
     for (task, name), rows in found.items():
         if not rows:
-            console.print(f"{task}/{name}: no rows")
+            yield f"{task}/{name}: no rows"
             continue
         fields = list(dict.fromkeys(field for row in rows for field in row.value))
         has_start, has_end = rows[0].window_start is not None, rows[0].window_end is not None
         headings = ["key", *["window start"] * has_start, *["window end"] * has_end, *fields]
-        table = Table(*headings, title=f"{task}/{name}")
+        listing = Listing(*headings, title=f"{task}/{name}")
         for row in rows:
             times = [format_time(ms) for ms in (row.window_start, row.window_end) if ms is not None]
-            table.add_row(row.key, *times, *("" if v is None else str(v) for v in map(row.value.get, fields)))
-        console.print(table)
+            listing.add(row.key, *times, *("" if v is None else str(v) for v in map(row.value.get, fields)))
+        yield listing
 
 
-def _told_stream_time(stream_time_ms: int) -> str:
+def _format_stream_time(stream_time_ms: int) -> str:
     return "—" if stream_time_ms == NO_STREAM_TIME else format_time(stream_time_ms)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tidemark.cli.output import Output, Verbatim
 from tidemark.clock import wall_clock_ms
 from tidemark.topology.optimisation import PlanDifference, difference
 from tidemark.topology.plan import TopologyPlan
@@ -16,30 +15,21 @@ from tidemark.topology_loader import load
 if TYPE_CHECKING:
     from tidemark.devstack.measure import Measured
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def plan(topology: _Topology) -> None:
+def plan(topology: str, output: Output) -> None:
     """Show the topics that optimised=True merges and the changelogs it saves."""
-    _compare(topology)
+    _, _, found = _compared(topology)
+    output.show(_form(topology, found), *_lines(topology, found))
 
 
-@app.command()
-def measure(
-    topology: _Topology,
-    records: Annotated[int, typer.Option(min=10, help="records for each source")] = 200_000,
-    seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
-) -> None:
-    """Show what `plan` shows, then run both plans on generated records and compare records/s and bytes.
-
-    This starts a broker and one instance for each plan, one after the other, and takes a minute or two. It uses no
-    broker but its own.
-    """
-    plain, optimised, found = _compare(topology)
+def measure(topology: str, records: int, seed: int, output: Output) -> None:
+    """Show what `plan` shows, run both plans on generated records, and compare them. Blocks for a minute or two."""
+    plain, optimised, found = _compared(topology)
+    output.people(*_lines(topology, found))
     if found.is_empty:
+        output.show({**_form(topology, found), "measured": None})
         return
+    # `plan` needs none of this.
     from tidemark.devstack.measure import MeasuredLoad
     from tidemark.devstack.measure import measure as measured
 
@@ -47,27 +37,38 @@ def measure(
     made = MeasuredLoad(records, seed, wall_clock_ms())
     results = []
     for version, wanted in ((plain, False), (optimised, True)):
-        typer.echo(f"measuring {'with' if wanted else 'without'} optimised=True …")
+        output.message(f"measuring {'with' if wanted else 'without'} optimised=True …")
         with tempfile.TemporaryDirectory(prefix="tidemark-measure-") as folder:
             results.append(measured(topology, version, optimised=wanted, load=made, folder=Path(folder)))
-    typer.echo("\n".join(report(*results)))
+    before, after = ({name: getattr(each, name) for _, name in _FIGURES} for each in results)
+    output.show(
+        {**_form(topology, found), "measured": {"before": before, "after": after}}, *map(Verbatim, report(*results))
+    )
 
 
-def _compare(topology: str) -> tuple[TopologyPlan, TopologyPlan, PlanDifference]:
-    """Print what optimised=True changes. Returns the plan without it, the plan with it, and their difference."""
+def _compared(topology: str) -> tuple[TopologyPlan, TopologyPlan, PlanDifference]:
+    """Return the plan without optimised=True, the plan with it, and their difference."""
     plain, optimised = (load(topology, optimised=wanted).plan() for wanted in (False, True))
-    found = difference(plain, optimised)
-    typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
-    return plain, optimised, found
+    return plain, optimised, difference(plain, optimised)
 
 
-def lines(name: str, found: PlanDifference, *, already: bool) -> list[str]:
+def _form(topology: str, found: PlanDifference) -> dict[str, Any]:
+    return {
+        "topology": topology,
+        "is_optimised": load(topology).is_optimised,
+        "merged": [{"topic": topic, "into": into} for topic, into in found.merged],
+        "saved": [{"changelog": changelog, "topic": topic} for changelog, topic in found.saved],
+        "renamed": [{"from": old, "to": new} for old, new in found.renamed],
+    }
+
+
+def _lines(name: str, found: PlanDifference) -> list[str]:
     """Return the difference as lines of text."""
     if found.is_empty:
         return [
             f"{name}: optimised=True changes nothing: no repartition exists twice, and no table's topic can be its changelog"
         ]
-    summary = [f"{name}: optimised=True{', which it has,' if already else ''}"]
+    summary = [f"{name}: optimised=True{', which it has,' if load(name).is_optimised else ''}"]
     summary += [f"  merges   {topic} into {into}" for topic, into in found.merged]
     summary += [
         f"  saves    {changelog}: {topic} itself is the changelog, and must be compacted"
@@ -80,15 +81,19 @@ def lines(name: str, found: PlanDifference, *, already: bool) -> list[str]:
     return summary
 
 
+_FIGURES = (
+    ("records/s", "records_per_second"),
+    ("bytes to repartition topics", "repartition_bytes"),
+    ("bytes to changelog topics", "changelog_bytes"),
+)
+"""What is compared: the heading, and the name in `Measured` and in JSON."""
+
+
 def report(before: Measured, after: Measured) -> list[str]:
     """Return a table that compares both runs."""
-    rows = [
-        ("records/s", before.records_per_second, after.records_per_second),
-        ("bytes to repartition topics", before.repartition_bytes, after.repartition_bytes),
-        ("bytes to changelog topics", before.changelog_bytes, after.changelog_bytes),
-    ]
     summary = [f"{'':<28}{'before':>14}{'after':>14}{'change':>9}"]
-    for label, was, now in rows:
+    for heading, name in _FIGURES:
+        was, now = getattr(before, name), getattr(after, name)
         change = f"{(now - was) / was:+.0%}" if was else ""
-        summary.append(f"{label:<28}{was:>14,.0f}{now:>14,.0f}{change:>9}")
+        summary.append(f"{heading:<28}{was:>14,.0f}{now:>14,.0f}{change:>9}")
     return summary

@@ -1,68 +1,52 @@
-"""Repair a changelog that was lost or written to by another program, from a correct copy of its store."""
+"""Plan and carry out the repair of changelogs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
+from tidemark.cli.approval import Approval
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repair_plan import RepairPlan
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Stores = Annotated[
-    list[str] | None,
-    typer.Option("--store", help="only these; default: damaged ones, and those that differed in the last drill"),
-]
-_From = Annotated[
-    SourceOfState | None,
-    typer.Option("--from", help="the copy that is right; default: the best one, unless it is suspected"),
-]
+
+def plan(topology: str, store: list[str] | None, source: SourceOfState | None, output: Output) -> None:
+    """Show which changelogs would be written from which copies. Blocks."""
+    with RichRestoreListener(output.progress_console()) as listener:
+        made = _repair(load(topology).plan(), store, source, listener, output).show()
+        hint = "nothing was compared or changed; stop the application, then use `tidemark repair run`"
+        _approval(output).show_plan(made, hint)
 
 
-@app.command()
-def plan(topology: _Topology, store: _Stores = None, source: _From = None) -> None:
-    """Show which changelogs would be written from which copies; compares and changes nothing, the application may run."""
-    with RichRestoreListener() as listener:
-        _show(_repair(load(topology).plan(), store, source, listener).show())
-        Console().print("nothing was compared or changed; stop the application, then use `tidemark repair run`")
-
-
-@app.command()
-def run(
-    topology: _Topology,
-    store: _Stores = None,
-    source: _From = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Compare the copies with the changelogs, ask, then write what differs; all instances must be stopped."""
-    console, application = Console(), load(topology).plan()
-    with RichRestoreListener() as listener:
+def run(topology: str, store: list[str] | None, source: SourceOfState | None, output: Output) -> None:
+    """Compare the copies with the changelogs, ask, and write what differs. Blocks. Ends with 1 if the answer is no."""
+    application, approval = load(topology).plan(), _approval(output)
+    with RichRestoreListener(output.progress_console()) as listener:
 
         def approve(made: RepairPlan) -> bool:
             with listener.paused():
-                _show(made)
-                return yes or typer.confirm("repair as planned?")
+                return approval(made)
 
-        if not _repair(application, store, source, listener).run(approve):
-            console.print("nothing was changed")
-            raise typer.Exit(1)
-    console.print(f"the changelogs of {application.application_id} are repaired; start the application")
+        is_done = _repair(application, store, source, listener, output).run(approve)
+    message = f"the changelogs of {application.application_id} are repaired; start the application"
+    approval.show_end(is_done=is_done, message=message)
 
 
 def _repair(
-    application: TopologyPlan, store: list[str] | None, source: SourceOfState | None, listener: RichRestoreListener
+    application: TopologyPlan,
+    store: list[str] | None,
+    source: SourceOfState | None,
+    listener: RichRestoreListener,
+    output: Output,
 ) -> Repair:
     if source is SourceOfState.CHANGELOG:
         raise StartRefused(
@@ -70,22 +54,27 @@ def _repair(
         )
     return Repair(
         application, Settings.load(), wall_clock_ms, store or [], source, listener, probe_from_environment(),
-        Console().print,
+        output.message,
     )  # fmt: skip
 
 
-def _show(made: RepairPlan) -> None:
-    """Print the plan and what it means."""
-    console = Console()
-    table = Table(title=f"changelogs of {made.application_id}")
-    for heading in ("task", "store", "compared with", "keys that differ", "changelog"):
-        table.add_column(heading, justify="right" if heading == "keys that differ" else "left")
+def _approval(output: Output) -> Approval[RepairPlan]:
+    return Approval(output, "repair as planned?", _form, _views)
+
+
+def _form(made: RepairPlan) -> dict[str, Any]:
+    return {**as_json(made), "warnings": made.warnings}
+
+
+def _views(made: RepairPlan) -> Iterator[View]:
+    listing = Listing(
+        "task", "store", "compared with", "keys that differ", "changelog",
+        right=("keys that differ",), title=f"changelogs of {made.application_id}",
+    )  # fmt: skip
     for store in made.stores:
         for task in store.tasks:
             differing = "" if task.differing is None else str(task.differing)
-            table.add_row(
-                task.task, store.store, task.location if task.is_judge else "nothing", differing, store.summary
-            )
-    console.print(table)
-    for warning in made.warnings:
-        console.print(warning, highlight=False)
+            judge = task.location if task.is_judge else "nothing"
+            listing.add(task.task, store.store, judge, differing, store.summary)
+    yield listing
+    yield from made.warnings

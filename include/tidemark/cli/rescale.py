@@ -1,13 +1,12 @@
-"""Change the number of tasks, and move the state of each key to the task of its records."""
+"""Plan and carry out a change of the number of tasks."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
+from tidemark.cli.approval import Approval
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.rescale import Rescale
@@ -17,57 +16,51 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Tasks = Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")]
+
+def plan(topology: str, tasks: int, output: Output) -> None:
+    """Show what another number of tasks moves. Blocks."""
+    made = _rescale(load(topology).plan(), tasks, output).show()
+    hint = "nothing was changed; stop the application, then use `tidemark rescale run`"
+    _approval(output).show_plan(made, hint)
 
 
-@app.command()
-def plan(topology: _Topology, tasks: _Tasks) -> None:
-    """Show what a change of the number of tasks moves; changes nothing, the application may run."""
-    _show(_rescale(load(topology).plan(), tasks).show())
-    Console().print("nothing was changed; stop the application, then use `tidemark rescale run`")
+def run(topology: str, tasks: int, output: Output) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
+    application, approval = load(topology).plan(), _approval(output)
+    is_done = _rescale(application, tasks, output).run(approval)
+    message = f"{application.application_id} has {tasks} tasks per sub-topology; start the application"
+    approval.show_end(is_done=is_done, message=message)
 
 
-@app.command()
-def run(
-    topology: _Topology, tasks: _Tasks, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False
-) -> None:
-    """Show the plan, ask, then move state, offsets and commit records in one step; all instances must be stopped."""
-    console, application = Console(), load(topology).plan()
-
-    def approve(made: RescalePlan) -> bool:
-        _show(made)
-        return yes or typer.confirm("rescale as planned?")
-
-    if not _rescale(application, tasks).run(approve):
-        console.print("nothing was changed")
-        raise typer.Exit(1)
-    console.print(f"{application.application_id} has {tasks} tasks per sub-topology; start the application")
-
-
-def _rescale(application: TopologyPlan, tasks: int) -> Rescale:
+def _rescale(application: TopologyPlan, tasks: int, output: Output) -> Rescale:
     return Rescale(
         application, Settings.load(), wall_clock_ms, tasks, LoggingRestoreListener(), probe_from_environment(),
-        Console().print,
+        output.message,
     )  # fmt: skip
 
 
-def _show(made: RescalePlan) -> None:
-    """Print the plan and what it means."""
-    console = Console()
-    table = Table(
-        "sub-topology", "tasks", "tasks then", title=f"rescale of {made.application_id} to {made.tasks} tasks"
-    )
+def _approval(output: Output) -> Approval[RescalePlan]:
+    return Approval(output, "rescale as planned?", _form, _views)
+
+
+def _form(made: RescalePlan) -> dict[str, Any]:
+    return {**as_json(made), "warnings": made.warnings}
+
+
+def _views(made: RescalePlan) -> Iterator[View]:
+    title = f"rescale of {made.application_id} to {made.tasks} tasks"
+    listing = Listing("sub-topology", "tasks", "tasks then", title=title)
     for number, tasks in made.before.items():
-        table.add_row(str(number), str(tasks), str(made.tasks))
-    console.print(table)
-    lines = [f"{topic}: {n} partitions, filled by as many routing tasks" for topic, n in made.routers.items()]
-    lines += [f"store {name}: every key moves to the task that owns it after the rescale" for name in made.stores]
-    lines += [
-        f"{topic}: {records} unread records are routed to the new topic" for topic, records in made.unread.items()
-    ]
-    lines += [f"{topic}: up to {offsets} records wait for the new tasks" for topic, offsets in made.waiting.items()]
-    lines += [*made.warnings, *(f"{topic} remains, but nothing reads it any more" for topic in made.left)]
-    for line in lines:
-        console.print(line, highlight=False, markup=False)
+        listing.add(str(number), str(tasks), str(made.tasks))
+    yield listing
+    for topic, partitions in made.routers.items():
+        yield f"{topic}: {partitions} partitions, filled by as many routing tasks"
+    for name in made.stores:
+        yield f"store {name}: every key moves to the task that owns it after the rescale"
+    for topic, records in made.unread.items():
+        yield f"{topic}: {records} unread records are routed to the new topic"
+    for topic, offsets in made.waiting.items():
+        yield f"{topic}: up to {offsets} records wait for the new tasks"
+    yield from made.warnings
+    for topic in made.left:
+        yield f"{topic} remains, but nothing reads it any more"

@@ -1,16 +1,16 @@
-"""Rebuild the state of a stopped application from the best source of state, and verify it before it is swapped in."""
+"""Plan, run, list, abort and roll back restores of a stopped application's state."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output, View
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
@@ -23,76 +23,55 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.bounds import Figures, overall, total
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_From = Annotated[
-    SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest usable one")
-]
-_Tasks = Annotated[list[str] | None, typer.Option("--task", help="only this task, such as 0_1; can be repeated")]
-_Stores = Annotated[
-    list[str] | None,
-    typer.Option("--store", help="only this store, in the tasks that are restored; can be repeated"),
-]
-_Id = Annotated[str | None, typer.Argument(help="id of a restore; default: the newest")]
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be restored: from one kind of source or the fastest, and only these tasks and stores, or all."""
+
+    source: SourceOfState | None
+    tasks: list[str]
+    stores: list[str]
+
+    def plan(self, reader: EvidenceReader) -> RestorePlan:
+        """Make the plan. Blocks."""
+        return make_plan(reader, new_id(), self.source, Selection.of(self.tasks, self.stores))
 
 
-@app.command()
-def plan(
-    topology: _Topology,
-    source: _From = None,
-    task: _Tasks = None,
-    store: _Stores = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
-    out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
-) -> None:
-    """Show what would be rebuilt from where, how long it takes and what it replaces; changes nothing, the stream may run."""
-    made = make_plan(_context(topology).evidence, new_id(), source, Selection.of(task or (), store or ()))
+def plan(topology: str, asked: Asked, out: Path | None, output: Output) -> None:
+    """Show what would be rebuilt from where, and write the plan to `out` if given. Blocks."""
+    made = asked.plan(_context(topology).evidence)
     if out is not None:
         try:
             out.write_text(made.to_json(), encoding="utf-8")
         except OSError as error:
             raise TidemarkError(f"cannot write {out}: {error.strerror}; give a file in a folder that exists") from error
-    typer.echo(made.to_json()) if as_json else _show(made)
+    output.show(json.loads(made.to_json()), *_plan_views(made))
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    source: _From = None,
-    task: _Tasks = None,
-    store: _Stores = None,
-    plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
-    resume: Annotated[str | None, typer.Option(help="continue the restore with this id")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap.
+def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None, output: Output) -> None:
+    """Show the plan, ask, and carry it out. Blocks.
 
-    Ends with 10 if the new state is in place but the changelog could not show for all of it that it is right.
+    Ends with 1 if the answer is no or the restore was aborted, with 10 if the changelog could not show for all of the new
+    state that it is right.
     """
-    selection = Selection.of(task or (), store or ())
-    if not selection.is_all and (plan_file or resume):
-        raise typer.BadParameter(
-            "an existing plan already states what it restores: omit --task and --store, or make another plan",
-            param_hint="--resume" if resume else "--plan",
-        )
     context = _context(topology)
     settings = context.clients.settings
     if resume is not None:
         workspace = Workspace(settings.state_dir, context.plan.application_id, resume)
         made = workspace.plan()
     else:
-        made = _planned(context.evidence, plan_file, source, selection)
+        made = asked.plan(context.evidence) if plan_file is None else _read(plan_file, context.plan.application_id)
         workspace = Workspace(settings.state_dir, context.plan.application_id, made.restore_id)
-    _show(made)
+    output.people(*_plan_views(made))
     progress = workspace.progress()
     if progress.state is not RestoreState.SWAPPING:
         built = progress.verdicts or {}
@@ -100,48 +79,92 @@ def run(
         require_room(
             evidence.witnesses, evidence.facts(), [s for s in made.stores if f"{s.task}/{s.store}" not in built]
         )
-    if not yes and not typer.confirm("replace the state as planned?"):
+    if not output.confirm("replace the state as planned?"):
         raise typer.Exit(1)
     if resume is None:
         workspace.create(made)
-    console = Console()
     try:
-        with RichRestoreListener() as listener:
-            done = RestoreRun(context, workspace, listener, probe_from_environment(), console.print).run()
+        with RichRestoreListener(output.progress_console()) as listener:
+            done = RestoreRun(context, workspace, listener, probe_from_environment(), output.message).run()
     except RestoreSuspended:
-        console.print(f"restore {made.restore_id} aborted; the old state is in place")
+        aborted = f"restore {made.restore_id} aborted; the old state is in place"
+        output.show(_form(made, workspace.progress()), aborted)
         raise typer.Exit(1) from None
-    _show_progress(made, done)
+    output.show(_form(made, done), *_end_views(made, done))
     if overall(_figures(done)) is not Verdict.OK:
         sys.exit(ExitCode.RETRY)
 
 
-@app.command()
-def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def status(topology: str, output: Output) -> None:
     """Show all restores of the application, the newest first."""
     settings = Settings.load()
     found = workspaces(settings.state_dir, load(topology).plan().application_id)
-    states = [(workspace.folder.name, workspace.plan(), workspace.progress()) for workspace in found]
-    if as_json:
-        typer.echo(json.dumps([_listed(name, made, progress) for name, made, progress in states]))
-        return
-    table = Table(
-        "restore", "planned", "state", "stores verified", "verdict", "compared", "left out", "differing", "message"
-    )
-    for name, made, progress in states:
+    states = [(workspace.plan(), workspace.progress()) for workspace in found]
+    listing = Listing(
+        "restore", "planned", "state", "stores verified", "verdict", "compared", "left out", "differing", "message",
+        right=("compared", "left out", "differing"),
+    )  # fmt: skip
+    for made, progress in states:
         figures = total(_figures(progress))
         verified = f"{len(progress.verdicts or {})} of {len(made.stores)}"
-        table.add_row(
-            name, format_time(made.created_ms), str(progress.state), verified, _verdict(progress), str(figures.compared),
-            str(figures.left_out), str(figures.differing), progress.message,
+        listing.add(
+            made.restore_id, format_time(made.created_ms), str(progress.state), verified, _verdict(progress),
+            str(figures.compared), str(figures.left_out), str(figures.differing), progress.message,
         )  # fmt: skip
-    Console().print(table if states else "no restore has been run here")
+    forms = [_form(made, progress) for made, progress in states]
+    output.show(forms, listing if states else "no restore has been run here")
 
 
-def _listed(name: str, made: RestorePlan, progress: WorkspaceProgress) -> dict[str, object]:
+def abort(topology: str, restore_id: str | None, output: Output) -> None:
+    """End a restore that runs or was interrupted. Blocks until what it built is deleted."""
+    workspace = _workspace(topology, restore_id)
+    message = workspace.abort()
+    output.show(_form(workspace.plan(), workspace.progress()), message)
+
+
+def rollback(topology: str, restore_id: str | None, output: Output) -> None:
+    """Bring back the state folders that a restore has replaced. Blocks."""
+    workspace = _workspace(topology, restore_id)
+    with RichRestoreListener(output.progress_console()) as listener:
+        work = RestoreRun(_context(topology), workspace, listener, probe_from_environment(), output.message)
+        done = work.roll_back()
+    message = f"restore {workspace.folder.name} rolled back; the next start replays what came since"
+    output.show(_form(workspace.plan(), done), message)
+
+
+def _context(topology: str) -> OperationContext:
+    settings = Settings.load()
+    plan_of = load(topology).plan()
+    return OperationContext.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
+
+
+def _workspace(topology: str, restore_id: str | None) -> Workspace:
+    settings = Settings.load()
+    application_id = load(topology).plan().application_id
+    if restore_id is not None:
+        workspace = Workspace(settings.state_dir, application_id, restore_id)
+        workspace.plan()
+        return workspace
+    found = workspaces(settings.state_dir, application_id)
+    if not found:
+        raise StartRefused(f"no restore of {application_id} has been run here")
+    return found[0]
+
+
+def _read(plan_file: Path, application_id: str) -> RestorePlan:
+    try:
+        made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TidemarkError(f"cannot read {plan_file}: {error.strerror}") from error
+    if made.application_id != application_id:
+        raise StartRefused(f"{plan_file} is a plan of {made.application_id}, not of {application_id}")
+    return made
+
+
+def _form(made: RestorePlan, progress: WorkspaceProgress) -> dict[str, object]:
     """Return one restore as JSON types, for a program; the figures are per store."""
     return {
-        "id": name,
+        "id": made.restore_id,
         "state": progress.state,
         "stores": len(made.stores),
         "verified": len(progress.verdicts or {}),
@@ -165,100 +188,52 @@ def _verdict(progress: WorkspaceProgress) -> str:
     return str(overall(_figures(progress))) if progress.verdicts else ""
 
 
-@app.command()
-def abort(topology: _Topology, restore_id: _Id = None) -> None:
-    """End a restore that runs or was interrupted; what it built is deleted, the old state stays in place."""
-    workspace = _workspace(topology, restore_id)
-    typer.echo(workspace.abort())
-
-
-@app.command()
-def rollback(topology: _Topology, restore_id: _Id = None) -> None:
-    """Bring back the state folders that a restore has replaced."""
-    workspace = _workspace(topology, restore_id)
-    with RichRestoreListener() as listener:
-        RestoreRun(_context(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()
-    typer.echo(f"restore {workspace.folder.name} rolled back; the next start replays what came since")
-
-
-def _context(topology: str) -> OperationContext:
-    settings = Settings.load()
-    plan_of = load(topology).plan()
-    return OperationContext.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
-
-
-def _workspace(topology: str, restore_id: str | None) -> Workspace:
-    settings = Settings.load()
-    application_id = load(topology).plan().application_id
-    if restore_id is not None:
-        workspace = Workspace(settings.state_dir, application_id, restore_id)
-        workspace.plan()
-        return workspace
-    found = workspaces(settings.state_dir, application_id)
-    if not found:
-        raise StartRefused(f"no restore of {application_id} has been run here")
-    return found[0]
-
-
-def _planned(
-    reader: EvidenceReader, plan_file: Path | None, source: SourceOfState | None, selection: Selection
-) -> RestorePlan:
-    if plan_file is None:
-        return make_plan(reader, new_id(), source, selection)
-    try:
-        made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TidemarkError(f"cannot read {plan_file}: {error.strerror}") from error
-    if made.application_id != reader.plan.application_id:
-        raise StartRefused(f"{plan_file} is a plan of {made.application_id}, not of {reader.plan.application_id}")
-    return made
-
-
-def _show(made: RestorePlan) -> None:
-    """Print the plan and what it replaces, for people."""
-    console = Console()
-    table = Table(title=f"restore {made.restore_id} of {made.application_id}")
-    for heading in ("task", "store", "from", "offsets", "MB to copy", "ETA, s"):
-        table.add_column(heading, justify="left" if heading in ("task", "store", "from") else "right")
+def _plan_views(made: RestorePlan) -> Iterator[View]:
+    """Yield the plan and what it replaces."""
+    numbers = ("offsets", "MB to copy", "ETA, s")
+    title = f"restore {made.restore_id} of {made.application_id}"
+    listing = Listing("task", "store", "from", *numbers, right=numbers, title=title)
     for store in made.stores:
         offsets = f"{store.from_offset} … {store.end_offset}"
         megabytes = f"{store.bytes_to_copy / 1e6:.1f}"
-        table.add_row(store.task, store.store, store.source.value, offsets, megabytes, f"{store.eta_s:.1f}")
-    console.print(table)
+        listing.add(store.task, store.store, store.source.value, offsets, megabytes, f"{store.eta_s:.1f}")
+    yield listing
     for store in made.stores:
         for fault in store.passed_over:
-            console.print(f"not used for {store.task}/{store.store}: {fault}")
+            yield f"not used for {store.task}/{store.store}: {fault}"
     for summary in made.not_rebuilt:
-        console.print(f"not rebuilt: {summary}")
-    console.print(f"rates: {made.rates_from}")
-    console.print(
+        yield f"not rebuilt: {summary}"
+    yield f"rates: {made.rates_from}"
+    yield (
         f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
         f"changelog is read once more to verify). Replaced, and kept aside for `tidemark restore rollback`: "
         f"{made.blast_radius}. No output is written; {made.source_lag} source offsets wait meanwhile."
     )
 
 
-def _show_progress(made: RestorePlan, done: WorkspaceProgress) -> None:
-    console = Console()
-    table = Table("task", "store", "verdict", "keys", "checksum", "compared", "left out", "differing")
+def _end_views(made: RestorePlan, done: WorkspaceProgress) -> Iterator[View]:
+    """Yield the verdict on each store, and on all."""
+    numbers = ("keys", "compared", "left out", "differing")
+    listing = Listing(
+        "task", "store", "verdict", "keys", "checksum", "compared", "left out", "differing", right=numbers
+    )
     for verdict in (done.verdicts or {}).values():
-        table.add_row(
+        listing.add(
             verdict.task, verdict.store, str(verdict.figures.verdict), str(verdict.keys), verdict.checksum[:16],
             str(verdict.compared), str(verdict.left_out), str(verdict.different),
         )  # fmt: skip
-    console.print(table)
+    yield listing
     for verdict in (done.verdicts or {}).values():
         if not verdict.is_proven:
-            console.print(verdict.summary)
+            yield verdict.summary
     seconds = (done.ended_ms - done.started_ms) / 1000
     figures = _figures(done)
-    console.print(
+    yield (
         f"restore {made.restore_id}: {done.state}, {overall(figures)}: {total(figures).summary}, {seconds:.1f} s; start the "
         "application"
     )
     if overall(figures) is not Verdict.OK:
-        console.print(
+        yield (
             "The new state is in place, but the changelogs do not show that it is right: run a drill, or compare it with a "
             "savepoint; `tidemark restore rollback` brings the old state back"
         )
-    sys.stdout.flush()

@@ -1,15 +1,16 @@
-"""Return to the state of an earlier time, after showing the plan and asking."""
+"""Plan and carry out a return to the state of an earlier time."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.approval import Approval
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
@@ -24,33 +25,20 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_To = Annotated[str, typer.Option("--to", help="2026-08-01T12:00:00Z, epoch milliseconds, or -10m")]
 
-
-@app.command()
-def plan(topology: _Topology, to: _To) -> None:
-    """Show what a return to a time would change; changes nothing, the application may run."""
+def plan(topology: str, to: str, output: Output) -> None:
+    """Show what a return to a time would change. Blocks."""
     at_ms, context = _time(to), _context(topology)
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
-        _show(_rewind(context, Path(temporary)).plan(at_ms))
-        Console().print("nothing was changed; stop the application, then use `tidemark rewind run`")
+        made = _rewind(context, Path(temporary), output).plan(at_ms)
+        _approval(output).show_plan(made, "nothing was changed; stop the application, then use `tidemark rewind run`")
 
 
-@app.command()
-def run(topology: _Topology, to: _To, yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False) -> None:
-    """Show the plan, ask, then write state, offsets and commit records in one step; all instances must be stopped."""
-    at_ms, context, console = _time(to), _context(topology), Console()
-
-    def approve(made: RewindPlan) -> bool:
-        _show(made)
-        return yes or typer.confirm("rewind as planned?")
-
-    if not _rewind(context, context.clients.settings.state_dir).run(at_ms, approve):
-        console.print("nothing was changed")
-        raise typer.Exit(1)
-    console.print(f"{context.plan.application_id} is rewound; start the application")
+def run(topology: str, to: str, output: Output) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no."""
+    at_ms, context, approval = _time(to), _context(topology), _approval(output)
+    is_done = _rewind(context, context.clients.settings.state_dir, output).run(at_ms, approval)
+    approval.show_end(is_done=is_done, message=f"{context.plan.application_id} is rewound; start the application")
 
 
 def _time(to: str) -> int:
@@ -66,26 +54,34 @@ def _context(topology: str) -> OperationContext:
     return OperationContext.of(application, settings, copies, wall_clock_ms, Command.RESTORE)
 
 
-def _rewind(context: OperationContext, state_dir: Path) -> Rewind:
+def _rewind(context: OperationContext, state_dir: Path, output: Output) -> Rewind:
     """Return the rewind that builds the past below `state_dir`."""
-    probe, report = probe_from_environment(), Console().print
+    probe, report = probe_from_environment(), output.message
     workspace = Workspace(state_dir, context.plan.application_id, new_id(), REWINDS_FOLDER)
     return Rewind(PastBuilder(context, LoggingRestoreListener(), probe, report), workspace, probe, report)
 
 
-def _show(made: RewindPlan) -> None:
-    """Print the plan and its effects on other programs."""
-    console = Console()
-    table = Table(title=f"rewind of {made.application_id} to {format_time(made.at_ms)}")
-    for heading in ("task", "batch", "committed", "source offsets, from → to", "offsets read again"):
-        table.add_column(heading, justify="right" if heading in ("batch", "offsets read again") else "left")
+def _approval(output: Output) -> Approval[RewindPlan]:
+    return Approval(output, "rewind as planned?", _form, _views)
+
+
+def _form(made: RewindPlan) -> dict[str, Any]:
+    return {**as_json(made), "warnings": [made.warning]}
+
+
+def _views(made: RewindPlan) -> Iterator[View]:
+    numbers = ("batch", "offsets read again")
+    tasks = Listing(
+        "task", "batch", "committed", "source offsets, from → to", "offsets read again",
+        right=numbers, title=f"rewind of {made.application_id} to {format_time(made.at_ms)}",
+    )  # fmt: skip
     for task in made.tasks:
         offsets = ", ".join(f"{t} {offset} → {task.to_offsets[t]}" for t, offset in task.from_offsets.items())
-        table.add_row(task.task, str(task.to_batch), format_time(task.to_ms), offsets, str(task.offsets_again))
-    console.print(table)
-    stores = Table("task", "store", "keys written", "keys deleted")
+        tasks.add(task.task, str(task.to_batch), format_time(task.to_ms), offsets, str(task.offsets_again))
+    yield tasks
+    stores = Listing("task", "store", "keys written", "keys deleted", right=("keys written", "keys deleted"))
     for store in made.stores:
-        stores.add_row(store.task, store.store, str(store.written), str(store.deleted))
+        stores.add(store.task, store.store, str(store.written), str(store.deleted))
     if made.stores:
-        console.print(stores)
-    console.print(f"When the application starts again, {made.warning}.")
+        yield stores
+    yield f"When the application starts again, {made.warning}."

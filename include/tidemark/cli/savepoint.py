@@ -1,19 +1,15 @@
-"""Savepoints of an application: take, list, verify, expire."""
+"""Take, list, verify and expire savepoints."""
 
 from __future__ import annotations
 
-import json
 import sys
-from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import SavepointFailed
 from tidemark.kafka.clients import librdkafka_config
@@ -27,13 +23,9 @@ from tidemark.supervision.savepoint_ids import begun_ms
 from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def take(topology: _Topology) -> None:
-    """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
+def take(topology: str, output: Output) -> None:
+    """Take a savepoint of all tasks. Blocks until it is copied."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)
@@ -46,32 +38,30 @@ def take(topology: _Topology) -> None:
 
         taken = SavepointCommand(plan, settings, tasks, watch, wall_clock_ms).take()
     manifest = taken.manifest
-    print(
+    output.show(
+        {
+            "id": manifest.savepoint_id,
+            "tasks": list(manifest.tasks),
+            "total_bytes": manifest.total_bytes,
+            "copied_bytes": taken.copied_bytes,
+            "held_ms": taken.held_ms,
+        },
         f"savepoint {manifest.savepoint_id}: {len(manifest.tasks)} tasks, {decimal(manifest.total_bytes)}, of which "
-        f"{decimal(taken.copied_bytes)} are new; the stream paused for {taken.held_ms} ms"
+        f"{decimal(taken.copied_bytes)} are new; the stream paused for {taken.held_ms} ms",
     )
 
 
-@app.command("list")
-def list_savepoints(
-    topology: _Topology, as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False
-) -> None:
+def list_savepoints(topology: str, output: Output) -> None:
     """List all savepoints, the newest first."""
     repository = _repository(topology)
     found = repository.savepoints()
-    if as_json:
-        print(json.dumps([_row(savepoint) for savepoint in found], indent=2))
-        return
-    if not found:
-        print(
-            f"no savepoints of {repository.application_id} in {repository.location}: take one with `tidemark savepoint take`"
-        )
-        return
-    table = Table("savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}")
+    listing = Listing(
+        "savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}"
+    )
     for savepoint in found:
         manifest = savepoint.manifest
         age_s = (wall_clock_ms() - (begun_ms(savepoint.savepoint_id) or 0)) // 1000
-        table.add_row(
+        listing.add(
             savepoint.savepoint_id,
             f"{age_s // 3600}:{age_s // 60 % 60:02d}:{age_s % 60:02d}",
             str(len(savepoint.tasks)),
@@ -79,45 +69,37 @@ def list_savepoints(
             manifest.topology_version if manifest else "",
             "complete" if manifest else f"incomplete: {savepoint.fault}",
         )
-    Console(highlight=False).print(table)
+    nothing = f"no savepoints of {repository.application_id} in {repository.location}: take one with `tidemark savepoint take`"
+    output.show([_form(savepoint) for savepoint in found], listing if found else nothing)
 
 
-@app.command()
-def verify(
-    topology: _Topology, savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = ""
-) -> None:
-    """Read every file of a savepoint and compare it with its checksum; ends with 1 if one is wrong."""
+def verify(topology: str, savepoint_id: str, output: Output) -> None:
+    """Compare every file of a savepoint, or of the newest complete one, with its checksum. Ends with 1 if one is wrong."""
     repository = _repository(topology)
     chosen = savepoint_id or _newest(repository)
     manifest = repository.manifest(chosen)
     with _progress() as progress:
         bar = progress.add_task("reading", total=manifest.total_bytes)
         found = verification.verify(repository, chosen, lambda size: progress.advance(bar, size))
-    for fault in found.faults:
-        print(f"savepoint {chosen}: {fault}")
-    if found.faults:
-        sys.exit(1)
-    print(
+    right = (
         f"savepoint {chosen}: {found.tasks} tasks, {found.files} files, {decimal(found.bytes)}, all as they were saved"
     )
+    output.show(
+        {"id": chosen, "tasks": found.tasks, "files": found.files, "bytes": found.bytes, "faults": found.faults},
+        *([f"savepoint {chosen}: {fault}" for fault in found.faults] or [right]),
+    )
+    if found.faults:
+        sys.exit(1)
 
 
-@app.command()
-def expire(
-    topology: _Topology,
-    keep: Annotated[
-        int | None, typer.Option(min=0, help="complete savepoints to keep; default: the setting savepoints_kept")
-    ] = None,
-    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: also remove older ones")] = None,
-) -> None:
+def expire(topology: str, keep: int | None, max_age: str | None, output: Output) -> None:
     """Remove savepoints by count and age, then the files that no other savepoint uses."""
     settings = Settings.load()
     repository = _repository(topology)
     max_age_ms = None if max_age is None else duration_ms(max_age, "--max-age")
     gone = expiry.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, wall_clock_ms())
-    print(f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}")
-    if gone.files_kept is not None:
-        print(f"no files were removed this time: {gone.files_kept}")
+    kept = [] if gone.files_kept is None else [f"no files were removed this time: {gone.files_kept}"]
+    output.show(gone, f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}", *kept)
 
 
 def _repository(topology: str) -> SavepointRepository:
@@ -131,12 +113,11 @@ def _newest(repository: SavepointRepository) -> str:
     return whole[0]
 
 
-def _row(savepoint: Savepoint) -> dict[str, object]:
+def _form(savepoint: Savepoint) -> dict[str, object]:
     manifest = savepoint.manifest
-    begun = datetime.fromtimestamp((begun_ms(savepoint.savepoint_id) or 0) / 1000, UTC)
     return {
         "id": savepoint.savepoint_id,
-        "begun": begun.isoformat(),
+        "begun_ms": begun_ms(savepoint.savepoint_id),
         "is_complete": savepoint.is_complete,
         "fault": savepoint.fault,
         "tasks": list(savepoint.tasks),

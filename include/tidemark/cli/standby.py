@@ -7,14 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.live import Live
 from rich.logging import RichHandler
-from rich.table import Table
 
+from tidemark.cli.output import Listing, console
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import CatchUpRate
@@ -22,32 +19,24 @@ from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark.standby")
 
-app = typer.Typer(no_args_is_help=True)
 _LOG_EVERY_S = 5.0
 
 
-@app.command()
-def run(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    number: Annotated[int, typer.Option(min=0, help="number of this standby, if a machine has several")] = 0,
-) -> None:
-    """Keep copies of an application's stores by following its changelogs, until it is interrupted.
-
-    An instance that starts on this machine takes over a copy and reads only the tail of the changelog.
-    """
+def run(topology: str, number: int) -> None:
+    """Follow the changelogs of an application, and show how far, until the process is asked to end."""
     logging.getLogger("tidemark").setLevel(logging.INFO)
     plan = load(topology).plan()
     stop = threading.Event()
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: stop.set())
-    console = Console(stderr=True)
+    terminal = console(stderr=True)
     settings = Settings.load()
-    if not console.is_terminal:
+    if not terminal.is_terminal:
         run_standby(plan, settings, number, topology, stop, LogLines())
         return
     # Log lines are printed above the table instead of through it.
-    logging.getLogger().handlers = [RichHandler(console=console, show_path=False)]
-    with Live(console=console, refresh_per_second=2) as live:
+    logging.getLogger().handlers = [RichHandler(console=terminal, show_path=False)]
+    with Live(console=terminal, refresh_per_second=2) as live:
         run_standby(plan, settings, number, topology, stop, lambda paces: live.update(table_of(paces)))
 
 
@@ -69,13 +58,12 @@ class LogLines:
             )  # fmt: skip
 
 
-def table_of(paces: Sequence[CatchUpRate]) -> Table:
+def table_of(paces: Sequence[CatchUpRate]) -> Listing:
     """Return a table with one row per copy."""
-    table = Table("task", "store")
-    for heading in ("offset", "end", "lag", "records/s", "time left"):
-        table.add_column(heading, justify="right")
+    numbers = ("offset", "end", "lag", "records/s", "time left")
+    listing = Listing("task", "store", *numbers, right=numbers)
     for pace in paces:
-        table.add_row(
+        listing.add(
             pace.task,
             pace.store,
             f"{pace.next_offset:,}",
@@ -84,7 +72,7 @@ def table_of(paces: Sequence[CatchUpRate]) -> Table:
             f"{pace.records_per_second:,.0f}",
             _left(pace),
         )
-    return table
+    return listing
 
 
 def _left(pace: CatchUpRate) -> str:

@@ -1,49 +1,44 @@
-"""Show what runs on this machine, and what earlier runs have left."""
+"""Show what runs, waits, is held, and was left over on this machine."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from tidemark.cli.output import Listing, Output, View
 from tidemark.devstack import record
-from tidemark.devstack.stack import instance_files
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
+from tidemark.supervision.local_instances import LOST, LocalInstance, local_instances
 from tidemark.supervision.outage_file import recorded_outages
-from tidemark.supervision.run_file import RunView
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False) -> None:
-    """Show the stack, the stream instances, outages, holds, and leftovers of killed commands and of other instances.
-
-    Ends with 1 if a part is dead or no stack is recorded.
-    """
-    settings = Settings.load()
+def show_status(output: Output) -> None:
+    """Show what runs, and what was left. Ends with 1 if a part is dead or no stack is recorded."""
+    settings, now = Settings.load(), time.time()
     services = service_rows(settings)
-    instances = instance_rows(settings, time.time())
+    instances = [found.facts for found in local_instances(settings.var_dir, now)]
     holds, leftovers, outages = hold_rows(settings), leftover_rows(settings), outage_rows(settings)
-    if as_json:
-        shown = {
+    output.show(
+        {
             "services": services,
             "instances": instances,
             "outages": outages,
             "holds": holds,
             "leftovers": leftovers,
-        }
-        print(json.dumps(shown, indent=2))
-    else:
-        show(services, instances, settings)
-        show_outages(outages)
-        show_holds(holds)
-        show_leftovers(leftovers, settings, time.time())
+        },
+        *_service_views(services, settings),
+        *([instance_listing(instances)] if instances else []),
+        *_outage_views(outages),
+        *_hold_views(holds),
+        *_leftover_views(leftovers, settings, now),
+    )
     if not services or not all(row["alive"] for row in services):
         sys.exit(1)
 
@@ -61,39 +56,6 @@ def service_rows(settings: Settings) -> list[dict[str, Any]]:
         }
         for name, service in (known.services if known else {}).items()
     ]
-
-
-def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
-    """Return one row per instance with a run file; `state` is LOST if its process is gone."""
-    rows = []
-    for file in instance_files(settings):
-        try:
-            run = RunView.read(file)
-            if run is None:
-                continue
-            said, alive = run.values, run.process.is_alive()
-            commit_ms = said.get("last_commit_ms")
-            rows.append(
-                {
-                    "application": said["application_id"],
-                    "instance": said["instance"],
-                    "pid": said["pid"],
-                    "alive": alive,
-                    "state": run.state if alive or run.has_ended() else "LOST",
-                    "batch": said.get("batch"),
-                    "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
-                    "records_per_second": said.get("records_per_second"),
-                    "partitions": said.get("partitions"),
-                    "generation": said.get("generation"),
-                    "changelog_generation": said.get("changelog_generation"),
-                    "useful": said.get("useful") if alive else None,
-                    "useless_because": said.get("useless_because"),
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            # The file was just removed, or is of another version: it says nothing about a stream.
-            continue
-    return rows
 
 
 def outage_rows(settings: Settings) -> list[dict[str, Any]]:
@@ -143,89 +105,97 @@ def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def show_outages(outages: list[dict[str, Any]]) -> None:
-    """Print which instance waits for its brokers, and why."""
-    table = Table("instance", "since", "why", title="waiting for brokers", title_justify="left")
+def _outage_views(outages: list[dict[str, Any]]) -> Iterator[View]:
+    """Yield which instance waits for its brokers, and why."""
+    listing = Listing("instance", "since", "why", title="waiting for brokers", centred=False)
     for row in outages:
-        table.add_row(row["instance"], format_time(row["since_ms"]), row["why"])
+        listing.add(row["instance"], format_time(row["since_ms"]), row["why"])
     if outages:
-        Console(markup=False).print(table)
+        yield listing
 
 
-def show_holds(holds: list[dict[str, Any]]) -> None:
-    """Print which application is held by which command."""
-    table = Table(
-        "application", "held by", "since", "why", "", title="holds: nothing is launched", title_justify="left"
-    )
+def _hold_views(holds: list[dict[str, Any]]) -> Iterator[View]:
+    """Yield which application is held by which command."""
+    title = "holds: nothing is launched"
+    listing = Listing("application", "held by", "since", "why", "", title=title, centred=False)
     for row in holds:
-        stale = "" if row["stale"] is None else f"[red]stale[/red]: {row['stale']}; `tidemark clean run` removes it"
-        table.add_row(row["application"], row["by"], format_time(row["since_ms"]), row["reason"], stale)
+        stale = Text()
+        if row["stale"] is not None:
+            stale = Text.assemble(("stale", "red"), f": {row['stale']}; `tidemark clean run` removes it")
+        listing.add(row["application"], row["by"], format_time(row["since_ms"]), row["reason"], stale)
     if holds:
-        Console().print(table)
+        yield listing
 
 
-def show_leftovers(leftovers: list[dict[str, Any]], settings: Settings, now: float) -> None:
-    """Print leftovers, with the age since they were last written."""
-    table = Table(
-        "application", "what", "where", "MB", "days", "why",
-        title="leftovers: `tidemark clean plan NAME` shows which can be removed", title_justify="left",
-    )  # fmt: skip
+def _leftover_views(leftovers: list[dict[str, Any]], settings: Settings, now: float) -> Iterator[View]:
+    """Yield leftovers, with the age since they were last written."""
+    title = "leftovers: `tidemark clean plan NAME` shows which can be removed"
+    listing = Listing(
+        "application", "what", "where", "MB", "days", "why", right=("MB", "days"), title=title, centred=False
+    )
     for row in leftovers:
         path = Path(row["path"])
         place = path.relative_to(settings.state_dir) if path.is_relative_to(settings.state_dir) else path
         size, days = f"{row['bytes'] / 1_000_000:.1f}", f"{(now - row['since_ms'] / 1000) / 86_400:.1f}"
-        table.add_row(row["application"], row["kind"], str(place), size, days, row["why"])
+        listing.add(row["application"], row["kind"], str(place), size, days, row["why"])
     if leftovers:
-        Console().print(table)
+        yield listing
 
 
-def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settings: Settings) -> None:
-    """Print the tables of services and of instances."""
-    console = Console()
+def _service_views(services: list[dict[str, Any]], settings: Settings) -> Iterator[View]:
+    """Yield the parts of the stack."""
     if not services:
-        console.print(f"no stack is recorded in {settings.var_dir}: `tidemark up` starts one")
-    else:
-        table = Table(
-            "service", "pid", "alive", "port", title=f"broker {settings.bootstrap_servers}", title_justify="left"
-        )
-        for row in services:
-            alive = "[green]yes[/green]" if row["alive"] else "[red]no[/red], `tidemark up` starts it again"
-            table.add_row(row["service"], str(row["pid"]), alive, str(row["port"] or ""))
-        console.print(table)
-    if instances:
-        table = Table(
-            "application",
-            "instance",
-            "pid",
-            "state",
-            "generation",
-            "partitions",
-            "batch",
-            "last commit",
-            "events/s",
-            "copies",
-        )
-        for row in instances:
-            since = row["seconds_since_commit"]
-            colour = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}.get(row["state"], "yellow")
-            table.add_row(
-                row["application"],
-                str(row["instance"]),
-                str(row["pid"]),
-                f"[{colour}]{row['state']}[/{colour}]",
-                "" if row["generation"] is None else str(row["generation"]),
-                "" if row["partitions"] is None else str(len(row["partitions"])),
-                "" if row["batch"] is None else str(row["batch"]),
-                "" if since is None else f"{since:.1f} s ago",
-                "" if row["records_per_second"] is None else f"{row['records_per_second']:.0f}",
-                _copies(row),
-            )
-        console.print(table)
+        yield f"no stack is recorded in {settings.var_dir}: `tidemark up` starts one"
+        return
+    title = f"broker {settings.bootstrap_servers}"
+    listing = Listing("service", "pid", "alive", "port", title=title, centred=False)
+    for row in services:
+        dead = Text.assemble(("no", "red"), ", `tidemark up` starts it again")
+        alive = Text("yes", style="green") if row["alive"] else dead
+        listing.add(row["service"], str(row["pid"]), alive, str(row["port"] or ""))
+    yield listing
 
 
-def _copies(row: dict[str, Any]) -> str:
+STATE_COLOURS = {"RUNNING": "green", LOST: "red", "ERROR": "red"}
+"""Colours of the states of an instance; all others are yellow."""
+
+
+def instance_listing(instances: list[LocalInstance]) -> Listing:
+    """Return a table with one row per instance or standby."""
+    listing = Listing(
+        "application",
+        "instance",
+        "pid",
+        "state",
+        "generation",
+        "partitions",
+        "batch",
+        "last commit",
+        "events/s",
+        "copies",
+    )
+    for row in instances:
+        since, rate = row.seconds_since_commit, row.records_per_second
+        listing.add(
+            row.application,
+            str(row.instance),
+            str(row.pid),
+            Text(row.state, style=STATE_COLOURS.get(row.state, "yellow")),
+            "" if row.generation is None else str(row.generation),
+            "" if row.partitions is None else str(len(row.partitions)),
+            "" if row.batch is None else str(row.batch),
+            "" if since is None else f"{since:.1f} s ago",
+            "" if rate is None else f"{rate:.0f}",
+            _copies(row),
+        )
+    return listing
+
+
+def _copies(row: LocalInstance) -> Text:
     """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies."""
-    if row["useful"] is None:
-        return ""
-    use = "[green]useful[/green]" if row["useful"] else f"[red]not useful[/red]: {row['useless_because']}"
-    return f"generation {row['changelog_generation']}, {use}"
+    if row.useful is None:
+        return Text()
+    generation = f"generation {row.changelog_generation}, "
+    if row.useful:
+        return Text.assemble(generation, ("useful", "green"))
+    return Text.assemble(generation, ("not useful", "red"), f": {row.useless_because}")

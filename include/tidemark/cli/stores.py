@@ -1,16 +1,11 @@
-"""`tidemark stores`: how large the stores of an application are, and how fast they grow."""
+"""Show how large the stores of an application are, and how fast they grow."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.table import Table
+from collections.abc import Iterator
 
 from tidemark.checks.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.settings import Settings
 from tidemark.store_sizes import KnownSizes, StoreSize
 from tidemark.topology_loader import load
@@ -21,77 +16,58 @@ _HEADINGS = {
     "offsets_topic": "offsets",
     "bytes_topic": "bytes in topic",
 }
+_NUMBERS = tuple(_HEADINGS[name] for name in MEASURES)
 
 
-def stores(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    history: Annotated[bool, typer.Option("--history", help="growth per hour since the first sample")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
-) -> None:
-    """Show keys and bytes of each task's stores, on disk and in the changelog topic; each run is stored as a sample.
+def show_history(topology: str, output: Output) -> None:
+    """Show the growth per hour between the stored samples."""
+    application_id = load(topology).plan().application_id
+    grown = growth(read(history_path(Settings.load().var_dir, application_id)))
+    output.show(grown, *_growth_views(grown, application_id))
 
-    Instances may run. Only the state_dir of this machine is read.
-    """
+
+def show_stores(topology: str, output: Output) -> None:
+    """Show the sizes of all stores, and store them as a sample. Blocks."""
     settings = Settings.load()
     plan = load(topology).plan()
-    if history:
-        grown = growth(read(history_path(settings.var_dir, plan.application_id)))
-        if as_json:
-            print(json.dumps([asdict(row) for row in grown], indent=2))
-        else:
-            show_growth(grown, plan.application_id)
-        return
     sizes, samples = sample_stores(plan, settings)
-    if as_json:
-        rows = [asdict(sample) | {"why": whys(size)} for sample, size in zip(samples, sizes, strict=True)]
-        print(json.dumps(rows, indent=2))
-    else:
-        show(sizes, plan.application_id)
+    rows = [as_json(sample) | {"why": _whys(size)} for sample, size in zip(samples, sizes, strict=True)]
+    output.show(rows, *_size_views(sizes, plan.application_id))
 
 
-def whys(row: StoreSize) -> dict[str, str]:
+def _whys(row: StoreSize) -> dict[str, str]:
     """Return the numbers of a row that are not known, with the reasons."""
     numbers: dict[str, KnownSizes] = {name: getattr(row, name) for name in MEASURES}
     return {name: number.why for name, number in numbers.items() if number.value is None}
 
 
-def show(sizes: list[StoreSize], application_id: str) -> None:
-    """Print one row per copy of a store."""
-    table = _table(f"stores of {application_id}")
+def _size_views(sizes: list[StoreSize], application_id: str) -> Iterator[View]:
+    """Yield one row per copy of a store, and what the numbers mean."""
+    listing = Listing("task", "store", "holder", *_NUMBERS, right=_NUMBERS, title=f"stores of {application_id}")
     for row in sizes:
-        table.add_row(str(row.task), row.store, row.holder or "—", *(str(getattr(row, name)) for name in MEASURES))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
+        listing.add(str(row.task), row.store, row.holder or "—", *(str(getattr(row, name)) for name in MEASURES))
+    yield listing
+    yield (
         "keys are RocksDB's estimate; offsets include transaction markers and compacted records; "
         "bytes in the topic are those of one replica"
     )
-    for why in sorted({why for row in sizes for why in whys(row).values() if ":" in why}):
-        console.print(why, markup=False)
+    yield from sorted({why for row in sizes for why in _whys(row).values() if ":" in why})
 
 
-def show_growth(grown: list[StoreGrowth], application_id: str) -> None:
-    """Print the growth per hour, or that there are no samples yet."""
-    console = Console(highlight=False)
+def _growth_views(grown: list[StoreGrowth], application_id: str) -> Iterator[View]:
+    """Yield the growth per hour, or that there are no samples yet."""
     if not grown:
-        console.print(f"no samples of {application_id} yet: `tidemark stores` takes one each time it runs")
+        yield f"no samples of {application_id} yet: `tidemark stores` takes one each time it runs"
         return
-    table = _table(f"growth per hour of the stores of {application_id}")
-    table.add_column("samples", justify="right")
-    table.add_column("hours", justify="right")
+    numbers = (*_NUMBERS, "samples", "hours")
+    title = f"growth per hour of the stores of {application_id}"
+    listing = Listing("task", "store", "holder", *numbers, right=numbers, title=title)
     for row in grown:
         rates = (_rate(getattr(row, name)) for name in MEASURES)
-        table.add_row(row.task, row.store, row.holder or "—", *rates, str(row.samples), f"{row.hours:.2f}")
-    console.print(table)
-    console.print("—: known at fewer than two times; `tidemark stores` takes a sample each time it runs")
+        listing.add(row.task, row.store, row.holder or "—", *rates, str(row.samples), f"{row.hours:.2f}")
+    yield listing
+    yield "—: known at fewer than two times; `tidemark stores` takes a sample each time it runs"
 
 
 def _rate(per_hour: float | None) -> str:
     return "—" if per_hour is None else f"{per_hour:+,.0f}"
-
-
-def _table(title: str) -> Table:
-    table = Table("task", "store", "holder", title=title)
-    for name in MEASURES:
-        table.add_column(_HEADINGS[name], justify="right")
-    return table

@@ -1,14 +1,10 @@
-"""The topics of an application."""
+"""The topics of an application and their settings."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from confluent_kafka.admin import AdminClient
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.output import Listing, Output, View
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
@@ -17,61 +13,57 @@ from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
-
-@app.command()
-def create(topology: _Topology) -> None:
-    """Create missing source and sink topics with `num_partitions`; an instance creates internal topics when it starts."""
+def create(topology: str, output: Output) -> None:
+    """Create missing source and sink topics. Blocks."""
     settings = Settings.load()
     created = ensure_user_topics(load(topology).plan(), settings, AdminClient(librdkafka_config(settings)))
-    typer.echo(f"created {', '.join(created)}" if created else "all topics exist")
+    output.show({"created": created}, f"created {', '.join(created)}" if created else "all topics exist")
 
 
-@app.command()
-def plan(topology: _Topology) -> None:
-    """Print which settings of internal topics differ from those that the topology asks for; changes nothing."""
+def plan(topology: str, output: Output) -> None:
+    """Show which settings of internal topics differ from those that the topology asks for. Blocks."""
     settings = Settings.load()
-    admin = AdminClient(librdkafka_config(settings))
-    _show(plan_changes(load(topology).plan(), settings, admin))
+    changes = plan_changes(load(topology).plan(), settings, AdminClient(librdkafka_config(settings)))
+    output.show({"is_changed": False, "settings": changes}, _view(changes))
 
 
-@app.command()
-def run(topology: _Topology) -> None:
-    """Print the differences, then change the settings of the existing topics."""
+def run(topology: str, output: Output) -> None:
+    """Show the differences, then change the settings of the existing topics. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     changes = plan_changes(load(topology).plan(), settings, admin, Command.APPLY_SETTINGS)
-    _show(changes)
+    output.people(_view(changes))
     apply_changes(changes, settings, admin)
-    if changes:
-        typer.echo(f"changed {len(changes)} settings")
+    done = [f"changed {len(changes)} settings"] if changes else []
+    output.show({"is_changed": bool(changes), "settings": changes}, *done)
 
 
-def _show(changes: list[TopicChange]) -> None:
+def _view(changes: list[TopicChange]) -> View:
     if not changes:
-        typer.echo("no setting differs")
-        return
-    table = Table("topic", "setting", "now", "wanted")
+        return "no setting differs"
+    listing = Listing("topic", "setting", "now", "wanted")
     for change in changes:
-        table.add_row(change.topic, change.setting, change.found or "not set", change.wanted)
-    Console().print(table)
+        listing.add(change.topic, change.setting, change.found or "not set", change.wanted)
+    return listing
 
 
-@app.command("list")
-def list_topics(topology: _Topology) -> None:
-    """List every topic of the application, whether it exists, and the settings that internal topics need."""
+def list_topics(topology: str, output: Output) -> None:
+    """List the topics of the application, whether they exist, and the settings that internal topics need. Blocks."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)
     existing = partition_counts(admin, settings)
-    table = Table("topic", "partitions", "needed settings")
-    for topic in user_topics(plan):
-        table.add_row(topic, str(existing.get(topic, "missing")), "")
+    needed = {topic: dict[str, str]() for topic in user_topics(plan)}
     sources = {topic for s in plan.subtopologies for topic in s.source_topics}
     if sources - set(plan.repartition_topics) <= existing.keys():
-        for spec in internal_topics(plan, settings, existing):
-            needed = " ".join(f"{key}={value}" for key, value in spec.config.items())
-            table.add_row(spec.name, str(existing.get(spec.name, "missing")), needed)
-    Console().print(table)
+        needed |= {spec.name: dict(spec.config) for spec in internal_topics(plan, settings, existing)}
+    listing = Listing("topic", "partitions", "needed settings")
+    for topic, config in needed.items():
+        settings_text = " ".join(f"{key}={value}" for key, value in config.items())
+        listing.add(topic, str(existing.get(topic, "missing")), settings_text)
+    rows = [
+        {"topic": topic, "partitions": existing.get(topic), "needed_settings": config}
+        for topic, config in needed.items()
+    ]
+    output.show(rows, listing)

@@ -1,15 +1,17 @@
-"""Change from the version that ran to that of the module, and keep the state that can be kept."""
+"""Plan and carry out a change to another version of a topology."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tidemark.cli.approval import Approval
+from tidemark.cli.output import Listing, Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.failpoint import probe_from_environment
@@ -21,79 +23,65 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
-app = typer.Typer(no_args_is_help=True)
-_Topology = Annotated[str, typer.Argument(help="module in include/topologies, in the new version")]
-_Rename = Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")]
-_Drop = Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version to drop")]
-_Add = Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")]
+
+@dataclass(frozen=True)
+class Declared:
+    """The changes that the user declares, as they are typed."""
+
+    rename: list[str]
+    drop: list[str]
+    add: list[str]
 
 
-@app.command()
-def plan(topology: _Topology, rename: _Rename = None, drop: _Drop = None, add: _Add = None) -> None:
-    """Show what happens to each store; changes nothing, the application may run.
-
-    Ends with 30 if the upgrade is refused.
-    """
-    console = Console()
+def plan(topology: str, declared: Declared, output: Output) -> None:
+    """Show what happens to each store. Blocks. Ends with 30 if the upgrade is refused."""
     with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
-        made = _upgrade(load(topology).plan(), rename, drop, add).show(Path(temporary))
-    _show(made)
+        made = _upgrade(load(topology).plan(), declared, output).show(Path(temporary))
+    refused, possible = "the upgrade is refused", "stop the application, then use `tidemark upgrade run`"
+    _approval(output).show_plan(made, f"nothing was changed; {refused if made.refused else possible}")
     if made.refused:
-        console.print("nothing was changed; the upgrade is refused")
         raise typer.Exit(ExitCode.REFUSED)
-    console.print("nothing was changed; stop the application, then use `tidemark upgrade run`")
 
 
-@app.command()
-def run(
-    topology: _Topology,
-    rename: _Rename = None,
-    drop: _Drop = None,
-    add: _Add = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-) -> None:
-    """Show the plan, ask, then change state, offsets and commit records in one step; all instances must be stopped.
-
-    Ends with 30 if the upgrade is refused.
-    """
-    console, version = Console(), load(topology).plan()
-
-    def approve(made: UpgradePlan) -> bool:
-        _show(made)
-        return yes or typer.confirm("upgrade as planned?")
-
-    if not _upgrade(version, rename, drop, add).run(approve):
-        console.print("nothing was changed")
-        raise typer.Exit(1)
-    console.print(f"{version.application_id} is at version {version.version}; start the application")
+def run(topology: str, declared: Declared, output: Output) -> None:
+    """Show the plan, ask, and carry it out. Blocks. Ends with 1 if the answer is no, with 30 if it is refused."""
+    version, approval = load(topology).plan(), _approval(output)
+    is_done = _upgrade(version, declared, output).run(approval)
+    message = f"{version.application_id} is at version {version.version}; start the application"
+    approval.show_end(is_done=is_done, message=message)
 
 
-def _upgrade(version: TopologyPlan, rename: list[str] | None, drop: list[str] | None, add: list[str] | None) -> Upgrade:
+def _upgrade(version: TopologyPlan, declared: Declared, output: Output) -> Upgrade:
     return Upgrade(
-        version, Settings.load(), wall_clock_ms, rename or [], drop or [], add or [], LoggingRestoreListener(),
-        probe_from_environment(), Console().print,
+        version, Settings.load(), wall_clock_ms, declared.rename, declared.drop, declared.add, LoggingRestoreListener(),
+        probe_from_environment(), output.message,
     )  # fmt: skip
 
 
-def _show(made: UpgradePlan) -> None:
-    """Print the plan, its refusals with their remedies, and what is lost."""
-    console = Console()
+def _approval(output: Output) -> Approval[UpgradePlan]:
+    return Approval(output, "upgrade as planned?", _form, _views)
+
+
+def _form(made: UpgradePlan) -> dict[str, Any]:
+    return {**as_json(made), "refused": made.refused, "lost": made.lost}
+
+
+def _views(made: UpgradePlan) -> Iterator[View]:
+    """Yield the plan, its refusals with their remedies, and what is lost."""
     for obstacle in made.obstacles:
-        console.print(f"refused: {obstacle}", highlight=False, markup=False)
-    table = Table(title=f"upgrade of {made.application_id} from version {made.from_version} to {made.to_version}")
-    for heading in ("store", "fate", "keys", "why"):
-        table.add_column(heading, justify="right" if heading == "keys" else "left", overflow="fold")
+        yield f"refused: {obstacle}"
+    title = f"upgrade of {made.application_id} from version {made.from_version} to {made.to_version}"
+    listing = Listing("store", "fate", "keys", "why", right=("keys",), title=title)
     for change in made.changes:
         keys = str(made.keys[change.was]) if change.was in made.keys else "—"
         why = f"{change.why}; {change.remedy}" if change.remedy else change.why
-        table.add_row(change.name, change.change_kind, keys, why)
-    console.print(table)
+        listing.add(change.name, change.change_kind, keys, why)
+    yield listing
     for store, lost in made.lost.items():
-        console.print(f"lost: {lost} keys of {store}", highlight=False)
+        yield f"lost: {lost} keys of {store}"
     for topic, offsets in made.waiting.items():
-        console.print(f"{topic}: up to {offsets} records wait for the new version", highlight=False)
-    copied = [c for c in made.changes if c.change_kind is StoreChangeKind.COPIED]
-    if copied and not made.refused:
-        console.print("the next start reads the copied stores from their new changelogs")
+        yield f"{topic}: up to {offsets} records wait for the new version"
+    if not made.refused and any(change.change_kind is StoreChangeKind.COPIED for change in made.changes):
+        yield "the next start reads the copied stores from their new changelogs"
     for topic in made.left:
-        console.print(f"{topic} remains, but nothing reads it any more", highlight=False)
+        yield f"{topic} remains, but nothing reads it any more"

@@ -27,6 +27,7 @@ from tidemark.kafka import jars, java
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import brokers_answer
 from tidemark.settings import Settings, project_root, stack_file
+from tidemark.supervision.local_instances import run_files
 from tidemark.supervision.run_file import read_run_file, recorded_process
 
 BROKER = "broker"
@@ -82,14 +83,9 @@ def down(settings: Settings, report: Callable[[str], None] = print) -> int:
         return len(before)
 
 
-def instance_files(settings: Settings) -> list[Path]:
-    """Return the run files of stream instances and of their standbys."""
-    return [file for kind in ("instances", "standbys") for file in sorted((settings.var_dir / kind).glob("*.json"))]
-
-
 def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]:
     found = []
-    for file in instance_files(settings):
+    for file in run_files(settings.var_dir):
         try:
             identity = recorded_process(read_run_file(file) or {})
         except (OSError, ValueError):

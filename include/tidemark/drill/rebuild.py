@@ -13,8 +13,9 @@ from tidemark.names import TaskId
 from tidemark.operations.context import OperationContext
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.recovery.candidates import MEASURED, RecoveryCandidate, rank_candidates
-from tidemark.recovery.evidence import CommittedProgress, SourceOfState, StateCopy, Watermarks
+from tidemark.recovery.evidence import CommittedProgress, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restorer import RestoreJob
 from tidemark.restore.store_builder import whole_changelog

@@ -34,7 +34,8 @@ from tidemark.operations.leftovers import (
     store_of,
 )
 from tidemark.operations.workspace import RESTORES_FOLDER, Workspace, new_id
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Resume, StartPlan, plan_start
 from tidemark.restore.fencing import fenced, holders
 from tidemark.restore.local_copies import read_store_checkpoint

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tidemark.errors import PreflightFailed
 from tidemark.names import TaskId, TopicPartition
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.restore_plan import StoreRestore
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
 ASSUMED_BYTES_PER_OFFSET = 100

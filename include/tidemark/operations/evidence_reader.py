@@ -12,9 +12,10 @@ from tidemark.names import TaskId
 from tidemark.operations.clients import Clients
 from tidemark.recovery.candidates import MEASURED, Rates
 from tidemark.recovery.copy_source import CopySource, find_copies
-from tidemark.recovery.evidence import SourceOfState, StateCopy, TaskEvidence
+from tidemark.recovery.evidence import StateCopy, TaskEvidence
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.restore_plan import TaskCandidates, candidates_of_task
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 

@@ -12,12 +12,12 @@ from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.recovery.evidence import (
     CommittedProgress,
-    SourceOfState,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
     Watermarks,
 )
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of

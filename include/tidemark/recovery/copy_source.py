@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.names import TaskId
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 
 
 class CopySource(Protocol):

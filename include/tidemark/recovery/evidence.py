@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.topic_identities import LostTopic
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
-
-
-class SourceOfState(Enum):
-    """The kind of source that a store's contents come from. Of equally fast sources, the one that is listed first is preferred.
-
-    SOURCE means that the source topics are processed again from their start. It is only taken when it is asked for.
-    """
-
-    LOCAL = "local"
-    STANDBY = "standby"
-    SAVEPOINT = "savepoint"
-    CHANGELOG = "changelog"
-    SOURCE = "source"
-
-    @property
-    def rank(self) -> int:
-        """The order of preference; 0 is preferred most."""
-        return list(SourceOfState).index(self)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, is_legal_name
 from tidemark.recovery.candidates import MEASURED, Rates, RecoveryCandidate, rank_candidates
-from tidemark.recovery.evidence import CommittedProgress, SourceOfState, TaskEvidence
+from tidemark.recovery.evidence import CommittedProgress, TaskEvidence
 from tidemark.recovery.selection import EVERYTHING, Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Fresh, Refuse, best_candidate, committed_progress_of, witnessed
 from tidemark.stores.directory import folder_of
 

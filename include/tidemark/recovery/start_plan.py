@@ -19,7 +19,8 @@ from tidemark.recovery.candidates import (
     level_batches,
     rank_candidates,
 )
-from tidemark.recovery.evidence import CommittedProgress, SourceEvidence, SourceOfState, StoreEvidence, TaskEvidence
+from tidemark.recovery.evidence import CommittedProgress, SourceEvidence, StoreEvidence, TaskEvidence
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import generation_of

@@ -11,7 +11,8 @@ from rocksdict import AccessType, Options, Rdict
 
 from tidemark.errors import CopyUnusable, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.fencing import holders
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import CHECKPOINT_KEY, opened

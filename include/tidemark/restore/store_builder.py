@@ -15,7 +15,7 @@ from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted, Tidemar
 from tidemark.names import TaskId
 from tidemark.recovery.candidates import RecoveryCandidate
 from tidemark.recovery.copy_source import CopySource
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.loader_pool import load_apart
 from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.settings import Settings

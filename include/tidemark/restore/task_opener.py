@@ -16,8 +16,9 @@ from tidemark.kafka.member import Member
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.copy_source import find_copies
-from tidemark.recovery.evidence import CommittedProgress, SourceOfState, StateCopy, Watermarks
+from tidemark.recovery.evidence import CommittedProgress, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts, Witnesses
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.restorer import RestoreJob

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from tidemark.errors import CopyUnusable, SavepointFailed
 from tidemark.names import TaskId
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.savepoints.manifest import SavepointManifest
 from tidemark.savepoints.repository import SavepointRepository
 

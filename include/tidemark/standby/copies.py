@@ -15,7 +15,8 @@ from pathlib import Path
 from tidemark.atomic_file import replace_file
 from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.standby.handover import take_over
 from tidemark.standby.store_replica import FollowedStore
 from tidemark.stores.directory import STANDBY_PREFIX, folder_of

@@ -1,8 +1,9 @@
-"""A plan as text, in the layout of Kafka Streams' `TopologyDescription`, plus where nodes run and what stores keep."""
+"""A plan as text, as Kafka Streams' `TopologyDescription` plus where nodes run and what stores keep; and the same as data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidemark.names import changelog_topic
 from tidemark.topology.durations import format_ms
@@ -24,14 +25,29 @@ SPARK = "Spark"
 TASK_LOOP = "task loop"
 BOTH = "Spark: partial results, task loop: merge and store"
 
+SOURCE, PROCESSOR, SINK = "source", "processor", "sink"
+
 
 @dataclass
 class _Node:
+    """A node. `topic` is that of a source or a sink, `stores` are those that a processor keeps or reads."""
+
     name: str
-    head: str
     runs: str
+    kind: str
+    topic: str | None = None
+    stores: tuple[str, ...] = ()
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> str:
+        """The first line of a node, as Kafka Streams prints it."""
+        if self.kind == SOURCE:
+            return f"Source: {self.name} (topics: [{self.topic}])"
+        if self.kind == SINK:
+            return f"Sink: {self.name} (topic: {self.topic})"
+        return f"Processor: {self.name} (stores: [{', '.join(self.stores)}])"
 
 
 def describe(plan: TopologyPlan) -> str:
@@ -47,9 +63,9 @@ def describe(plan: TopologyPlan) -> str:
         lines.append(f"   Sub-topology: {subtopology.index}")
         for node in _nodes(subtopology).values():
             lines.append(f"    {node.head} [{node.runs}]")
-            if not node.head.startswith("Sink"):
+            if node.kind != SINK:
                 lines.append(f"      --> {', '.join(node.after) or 'none'}")
-            if not node.head.startswith("Source"):
+            if node.kind != SOURCE:
                 lines.append(f"      <-- {', '.join(node.before)}")
         lines.append("")
     if plan.stores:
@@ -61,14 +77,60 @@ def describe(plan: TopologyPlan) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
-def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
-    nodes = {
-        source.node: _Node(source.node, f"Source: {source.node} (topics: [{source.topic}])", SPARK)
-        for source in subtopology.sources
+def describe_as_data(plan: TopologyPlan) -> dict[str, Any]:
+    """Return what `describe` prints of nodes and stores, as JSON types."""
+    return {
+        "application_id": plan.application_id,
+        "version": plan.version,
+        "guarantee": plan.guarantee.value,
+        "acks": plan.acks.value,
+        "tolerated_broker_failures": plan.tolerated_broker_failures,
+        "subtopologies": [
+            {
+                "index": subtopology.index,
+                "nodes": [
+                    {
+                        "name": node.name,
+                        "kind": node.kind,
+                        "runs": node.runs,
+                        "topic": node.topic,
+                        "stores": list(node.stores),
+                        "predecessors": node.before,
+                        "successors": node.after,
+                    }
+                    for node in _nodes(subtopology).values()
+                ],
+                "stores": [
+                    {
+                        "name": store.name,
+                        "kind": store.kind.value,
+                        "place": _place(store),
+                        "retention_ms": store.retention_ms,
+                        "is_logged": store.is_logged,
+                        "changelog": store.source_topic or changelog_topic(plan.application_id, store.name)
+                        if store.is_logged
+                        else None,
+                    }
+                    for store in subtopology.stores
+                ],
+            }
+            for subtopology in plan.subtopologies
+        ],
     }
 
-    def add(previous: str, name: str, head: str, runs: str) -> str:
-        node = nodes.setdefault(name, _Node(name, head, runs))
+
+def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
+    nodes = {source.node: _Node(source.node, SPARK, SOURCE, source.topic) for source in subtopology.sources}
+
+    def add(
+        previous: str,
+        name: str,
+        runs: str,
+        kind: str = PROCESSOR,
+        topic: str | None = None,
+        stores: tuple[str, ...] = (),
+    ) -> str:
+        node = nodes.setdefault(name, _Node(name, runs, kind, topic, stores))
         if previous not in node.before:
             node.before.append(previous)
             nodes[previous].after.append(name)
@@ -77,19 +139,17 @@ def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
     for pipeline in subtopology.pipelines:
         end = subtopology.sources[pipeline.source].node
         for step in pipeline.steps:
-            end = add(end, step.node, f"Processor: {step.node} (stores: [])", SPARK)
+            end = add(end, step.node, SPARK)
         if pipeline.aggregation:
-            node, store = pipeline.aggregation.node, pipeline.aggregation.store.name
-            add(end, node, f"Processor: {node} (stores: [{store}])", BOTH)
+            add(end, pipeline.aggregation.node, BOTH, stores=(pipeline.aggregation.store.name,))
         for sink in pipeline.sinks:
-            add(end, sink.node, f"Sink: {sink.node} (topic: {sink.topic})", TASK_LOOP)
+            add(end, sink.node, TASK_LOOP, SINK, sink.topic)
     for row_node in subtopology.nodes:
-        if isinstance(row_node, RowSink):
-            head = f"Sink: {row_node.node} (topic: {row_node.sink.topic})"
-        else:
-            head = f"Processor: {row_node.node} (stores: [{', '.join(_stores_read(row_node))}])"
         for before in row_node.inputs:
-            add(before, row_node.node, head, TASK_LOOP)
+            if isinstance(row_node, RowSink):
+                add(before, row_node.node, TASK_LOOP, SINK, row_node.sink.topic)
+            else:
+                add(before, row_node.node, TASK_LOOP, stores=tuple(_stores_read(row_node)))
     # In the order in which they were written, which the numbers in their names show.
     return dict(sorted(nodes.items(), key=lambda named: named[0].rpartition("-")[2]))
 
@@ -127,8 +187,14 @@ def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation
         facts.append(("columns", ", ".join(f"{column.name} {column.type}" for column in store.columns)))
     facts = [(name, fact) for name, fact in facts if fact]
     width = max(len(name) for name, _ in facts) + 2
-    place = f"custom ({store.custom})" if store.custom else "in memory" if store.in_memory else "RocksDB"
-    return [f"   {store.name}: {store.kind.value}, {place}", *(f"      {name:<{width}}{fact}" for name, fact in facts)]
+    return [
+        f"   {store.name}: {store.kind.value}, {_place(store)}",
+        *(f"      {name:<{width}}{fact}" for name, fact in facts),
+    ]
+
+
+def _place(store: StoreSpec) -> str:
+    return f"custom ({store.custom})" if store.custom else "in memory" if store.in_memory else "RocksDB"
 
 
 def _changelog(application_id: str, store: StoreSpec) -> str:

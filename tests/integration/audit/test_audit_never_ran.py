@@ -22,6 +22,6 @@ def test_should_say_that_there_is_nothing_to_audit_without_starting_a_job(
     (found,) = job.run_audit(name, app.settings).findings
     assert (found.subject, found.verdict) == (app.name, Verdict.NOT_ENOUGH_EVIDENCE)
     assert "has never run" in found.message
-    said = CliRunner().invoke(build(["audit"]), ["audit", "run", name])
+    said = CliRunner().invoke(build(), ["audit", "run", name])
     assert said.exit_code == 0, said.output
     assert "verdict: not enough evidence" in said.stdout

@@ -196,7 +196,7 @@ def test_should_end_the_command_with_1_and_keep_its_history_when_a_verdict_is_fa
     group.commit(9)
 
     def run(*arguments):
-        return CliRunner().invoke(main.build(["check"]), ["check", "lag", module, *arguments])
+        return CliRunner().invoke(main.build(), ["check", "lag", module, *arguments])
 
     failed = run("--json")
     assert failed.exit_code == 1, failed.output

@@ -29,7 +29,7 @@ def _topologies_of_this_folder(monkeypatch):
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(main.build(["optimise"]), ["optimise", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(main.build(), ["optimise", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -39,7 +39,7 @@ def application(settings, admin, unique, monkeypatch):
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(main.build(["stores"]), ["stores", "app", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(main.build(), ["stores", "app", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -88,7 +88,6 @@ def test_should_measure_an_open_store_and_its_changelog_and_how_they_grow(applic
 
 @pytest.mark.broker
 def test_should_print_both_tables_and_say_what_is_unknown_without_java(application, settings, monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert "no samples" in run("--history")
     summary = run()

@@ -214,7 +214,7 @@ def test_should_leave_nothing_when_it_fails_and_refuse_what_cannot_be_drilled(ap
 
 def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
-    commands, runner = build(["drill"]), CliRunner()
+    commands, runner = build(), CliRunner()
     with running(app):
         done = runner.invoke(commands, ["drill", "run", name, "--json", "--follow-batches", "1"])
         assert done.exit_code == 0, done.output

@@ -16,7 +16,8 @@ from tidemark.drill.rebuild import Built, DrillRebuilder, SavedState
 from tidemark.names import TaskId, changelog_topic
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import RebuildMethod
-from tidemark.recovery.evidence import SourceOfState, StateCopy, Watermarks
+from tidemark.recovery.evidence import StateCopy, Watermarks
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.bounds import Keeping
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.protocol import Writes

@@ -24,11 +24,11 @@ from tidemark.kafka.preflight import preflight
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.change.repair import Repair
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.reader import recorded, resolved_plan
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.restore.listener import LoggingRestoreListener

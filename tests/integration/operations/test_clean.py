@@ -31,7 +31,7 @@ from tidemark.operations.leftovers import REMOVED_FOLDER, LeftoverKind
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Resume, plan_start
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import read_store_checkpoint
@@ -338,10 +338,10 @@ def test_should_continue_where_it_was_killed(app, point):
 
 def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
-    runner, command = CliRunner(), build(["clean", "status"])
+    runner, command = CliRunner(), build()
 
     def tidemark(*arguments: str, **given):
-        return runner.invoke(command, list(arguments), env={"COLUMNS": "300"}, **given)
+        return runner.invoke(command, list(arguments), **given)
 
     shown = tidemark("clean", "plan", name)
     assert shown.exit_code == 0, shown.output

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.restore.test_restore_run import SeenTwice, counts_of, items_of, planned, restore
 from tests.support.counting import PARTITIONS, CountingApp
 
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore, opened
 from tidemark.topology.builder import Topology

@@ -21,7 +21,7 @@ from tidemark.errors import OutcomeUnknown, StartRefused
 from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore import loader_pool
 from tidemark.restore.loader_pool import load_apart
 from tidemark.restore.restorer import Restorer, RestoreSuspended, changelog_segments

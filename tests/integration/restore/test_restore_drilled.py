@@ -22,8 +22,8 @@ from tidemark.operations.drill_history.table import past_drills
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
 from tidemark.recovery.candidates import MEASURED
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.savepoint_ids import begun_ms
 
@@ -46,7 +46,7 @@ def context_of(app):
 
 def drill(name):
     """By command, which keeps it; whether it passed."""
-    return CliRunner().invoke(build(["drill"]), ["drill", "run", name, "--follow-batches", "1"]).exit_code == 0
+    return CliRunner().invoke(build(), ["drill", "run", name, "--follow-batches", "1"]).exit_code == 0
 
 
 def drills(app):
@@ -135,7 +135,7 @@ def test_should_estimate_with_the_rates_that_drills_measured(app, tmp_path, monk
         assert store.eta_s == pytest.approx((store.end_offset - store.from_offset) / rate, abs=0.001)
     assert made.eta_s(1) == pytest.approx(2 * sum(store.end_offset for store in made.stores) / rate, rel=0.01)
     assert f"measured by the drill {report['drill_id']}" in made.rates_from
-    shown = CliRunner().invoke(build(["restore"]), ["restore", "plan", name])
+    shown = CliRunner().invoke(build(), ["restore", "plan", name])
     assert f"measured by the drill {report['drill_id']}" in " ".join(shown.output.split())
     call = call_of(app)
     assert f"measured by the drill {report['drill_id']}" in call.plan().summary

@@ -17,7 +17,7 @@ from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
 from tidemark.names import TopicPartition
 from tidemark.operations.restore.run import RestoreRun
 from tidemark.operations.workspace import RestoreState
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore import recompute
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.recompute import Recomputation

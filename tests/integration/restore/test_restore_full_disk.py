@@ -12,7 +12,7 @@ from tests.system.crash import disk
 from tidemark.errors import StartRefused, StoreFailed
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 
 pytestmark = [

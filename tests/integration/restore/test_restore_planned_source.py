@@ -16,7 +16,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository

@@ -26,7 +26,7 @@ from tidemark.names import TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.restore.restorer import RestoreSuspended
@@ -450,7 +450,7 @@ def test_should_plan_run_list_and_roll_back_by_command(app, tmp_path, monkeypatc
     (app.state / "0_0" / "witness").write_text("old")
 
     def tidemark(command, *options, code=0):
-        done = CliRunner().invoke(build(["restore"]), ["restore", command, "made_counting", *options])
+        done = CliRunner().invoke(build(), ["restore", command, "made_counting", *options])
         assert done.exit_code == code, done.output
         return done.stdout
 
@@ -469,13 +469,11 @@ def test_should_plan_run_list_and_roll_back_by_command(app, tmp_path, monkeypatc
     assert f" {len(app.expected)} " in tidemark("status")
     assert (listed["id"], listed["state"], listed["verified"]) == (summary["restore_id"], "done", 2)
     assert not (app.state / "0_0" / "witness").exists()
-    assert "cannot be aborted" in str(
-        CliRunner().invoke(build(["restore"]), ["restore", "abort", "made_counting"]).exception
-    )
+    assert "cannot be aborted" in str(CliRunner().invoke(build(), ["restore", "abort", "made_counting"]).exception)
     elsewhere = tmp_path / "elsewhere.json"
     elsewhere.write_text(json.dumps(summary | {"restore_id": "../../../elsewhere"}))
     for options in (("run", "made_counting", "--plan", str(elsewhere), "--yes"), ("rollback", "made_counting", "..")):
-        refused = CliRunner().invoke(build(["restore"]), ["restore", *options])
+        refused = CliRunner().invoke(build(), ["restore", *options])
         assert "is not the id of a restore" in str(refused.exception)
     assert "rolled back" in tidemark("rollback")
     assert (app.state / "0_0" / "witness").read_text() == "old"
@@ -491,7 +489,7 @@ def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, m
     )
 
     def run(*options):
-        return CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--yes", *options])
+        return CliRunner().invoke(build(), ["restore", "run", "made_counting", "--yes", *options])
 
     refused = run("--from", "changelog")
     assert isinstance(refused.exception, PreflightFailed)
@@ -515,12 +513,12 @@ def test_should_say_that_nothing_could_be_compared_after_a_purge(app, tmp_path, 
     context = context_of(app)
     places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
     purge(app.admin, app.settings, context.clients.ends.of(places))
-    done = CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--from", "local", "--yes"])
+    done = CliRunner().invoke(build(), ["restore", "run", "made_counting", "--from", "local", "--yes"])
     assert done.exit_code == ExitCode.RETRY, done.output
     said = " ".join(done.stdout.split())
     assert f"done, not enough evidence: 0 keys compared, {len(app.expected)} left out, 0 differ" in said
     assert counts_of(app) == app.expected
-    shown = CliRunner().invoke(build(["restore"]), ["restore", "status", "made_counting", "--json"])
+    shown = CliRunner().invoke(build(), ["restore", "status", "made_counting", "--json"])
     (listed,) = json.loads(shown.stdout)
     assert (listed["verdict"], {f["compared"] for f in listed["figures"].values()}) == ("not enough evidence", {0})
 

@@ -17,8 +17,8 @@ from tidemark.errors import StartRefused
 from tidemark.names import TaskId
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.selection import Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
@@ -258,7 +258,7 @@ def test_should_accept_tasks_and_stores_by_command(settings, admin, unique, tmp_
     app.for_commands(tmp_path, monkeypatch)
 
     def tidemark(*options, code=0):
-        done = CliRunner().invoke(build(["restore"]), ["restore", *options])
+        done = CliRunner().invoke(build(), ["restore", *options])
         assert done.exit_code == code, done.output
         return done
 
@@ -282,7 +282,7 @@ def test_should_accept_tasks_and_stores_by_command(settings, admin, unique, tmp_
     tidemark("run", "made_counting", "--task", "0_1", "--from", "changelog", "--yes")
     assert [witness.exists() for witness in left] == [False, True]
     assert app.store_folder(0).stat().st_ino == inode
-    refused = CliRunner().invoke(build(["restore"]), ["restore", "plan", "made_counting", "--task", "0_7"])
+    refused = CliRunner().invoke(build(), ["restore", "plan", "made_counting", "--task", "0_7"])
     assert "its tasks are 0_0, 0_1" in str(refused.exception)
 
 

@@ -30,7 +30,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.verification import verify
 from tidemark.supervision.final_savepoint_request import ask_for_last
@@ -274,7 +274,7 @@ def test_should_take_a_savepoint_by_command_while_the_stream_runs(plan, settings
     monkeypatch.setattr(cli, "load", lambda name: SimpleNamespace(plan=lambda: plan))
     with running(plan, settings, 1000) as run:
         run.counts()
-        said = CliRunner().invoke(main.build(["savepoint"]), ["savepoint", "take", "made"])
+        said = CliRunner().invoke(main.build(), ["savepoint", "take", "made"])
         run.source.limit = 1200
         assert run.counts() == truth(1200)
     assert said.exit_code == 0, said.output

@@ -33,13 +33,13 @@ from tidemark.kafka.operator_acls import Command, OperatorTopics, operator_acls
 from tidemark.kafka.tools import kafka_tool
 from tidemark.kafka.topics import internal_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.change.reset_plan import StateAfter
+from tidemark.operations.change.reset_target import StateAfter
 from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import make_plan
 from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.operations.workspace import new_id
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.operator_rights import operator_topics
 from tidemark.registry.reader import named, recorded
 from tidemark.restore.listener import LoggingRestoreListener
@@ -126,7 +126,7 @@ class OperatedApp(HeldApp):
             for name, value in self.settings.as_environment().items():
                 patch.setenv(name, value)
             group, sub = str(command).split()
-            said = CliRunner().invoke(build([group]), [group, sub, "operated_app", *extra], catch_exceptions=True)
+            said = CliRunner().invoke(build(), [group, sub, "operated_app", *extra], catch_exceptions=True)
         if said.exception is not None and not isinstance(said.exception, SystemExit):
             raise said.exception
         assert said.exit_code == 0, said.output

@@ -11,7 +11,7 @@ from tests.support.standby import contents, count, follow_until
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.standby.copies import StandbyCopies, write_copies
 from tidemark.standby.handover import HANDOVER_FOLDER, Handovers
 from tidemark.standby.process import run_standby

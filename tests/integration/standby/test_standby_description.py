@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from rich.console import Console
 from tests.support.standby import Application, contents, count
 
-from tidemark.cli.status import instance_rows, show
+from tidemark.cli.output import Output
+from tidemark.cli.status import instance_listing
 from tidemark.errors import ExitCode, StandbyOutdated
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
@@ -21,6 +21,7 @@ from tidemark.standby.copies import StandbyCopies
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import UNHEARD_MS, useless_because
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.local_instances import LocalInstance, local_instances
 from tidemark.supervision.run_file import read_run_file, standby_file_path
 from tidemark.topology.builder import Topology
 
@@ -88,8 +89,8 @@ def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
         describe(after, moved)
         assert wait_until(lambda: ended or is_level(counting, 1), 60), said(counting)
         assert ended == []
-        (row,) = instance_rows(counting.settings, time.time())
-        assert (row["changelog_generation"], row["useful"], row["useless_because"]) == (1, True, None)
+        (row,) = local_instances(counting.settings.var_dir, time.time())
+        assert (row.facts.changelog_generation, row.facts.useful, row.facts.useless_because) == (1, True, None)
         ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
         assert copy[0].checkpoint.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
     assert ended == []
@@ -167,18 +168,17 @@ def test_should_say_whether_its_copies_can_be_used(copies, outdated, asked_ms, w
     assert found is None if why is None else why in found
 
 
-def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be_used(settings, monkeypatch, capsys):
-    monkeypatch.setattr("tidemark.cli.status.Console", lambda: Console(width=250))
-    row = {
-        "application": "a", "instance": "standby-0", "pid": 7, "state": "RUNNING", "generation": None, "partitions": ["0_0"],
-        "batch": None, "seconds_since_commit": None, "records_per_second": 0.0, "changelog_generation": 2,
-    }  # fmt: skip
+def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be_used(capsys):
+    row = LocalInstance(
+        "a", "standby-0", pid=7, alive=True, state="RUNNING", batch=None, seconds_since_commit=None,
+        records_per_second=0.0, partitions=("0_0",), generation=None, changelog_generation=2, useful=True, useless_because=None,
+    )  # fmt: skip
     rows = [
-        {**row, "useful": True, "useless_because": None},
-        {**row, "useful": False, "useless_because": "nothing has been read yet of 0_2/n"},
-        {**row, "useful": None, "useless_because": None},
+        row,
+        replace(row, useful=False, useless_because="nothing has been read yet of 0_2/n"),
+        replace(row, useful=None),
     ]
-    show([], rows, settings)
+    Output().show(None, instance_listing(rows))
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
     assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed

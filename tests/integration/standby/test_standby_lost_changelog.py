@@ -10,7 +10,6 @@ from tests.integration.standby.test_standby_description import TASK, copy_of, is
 from tests.support.purging import purge
 from tests.support.standby import contents, count, follow_until
 
-from tidemark.cli.status import instance_rows
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
@@ -20,6 +19,7 @@ from tidemark.registry.topic_identities import topics_in_use
 from tidemark.standby.copies import StandbyCopies
 from tidemark.standby.progress import useless_because
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.local_instances import local_instances
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 
@@ -77,8 +77,8 @@ def test_should_keep_its_copy_and_say_so_when_the_changelog_is_another_topic(cou
         happened = "was deleted: this lost" if new_records is None else "was deleted and created again"
         assert f"changelog {changelog.topic} {happened}" in summary["useless_because"]
         assert summary["state"] != "RUNNING"
-        (row,) = instance_rows(counting.settings, time.time())
-        assert (row["useful"], row["useless_because"]) == (False, summary["useless_because"])
+        (row,) = local_instances(counting.settings.var_dir, time.time())
+        assert (row.facts.useful, row.facts.useless_because) == (False, summary["useless_because"])
         assert handed_over(counting, tmp_path) == OLD
         # Also of what is written later.
         if new_records is not None:

@@ -13,7 +13,6 @@ import pytest
 from tests.support.standby import Application, contents, count
 
 from tidemark.cli.standby import LogLines, table_of
-from tidemark.cli.status import instance_rows
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
 from tidemark.standby.copies import StandbyCopies
@@ -21,6 +20,7 @@ from tidemark.standby.progress import CatchUpRate
 from tidemark.stores.checkpoint_file import read_checkpoint
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.local_instances import local_instances
 from tidemark.supervision.run_file import read_run_file, standby_file_path
 from tidemark.topology_loader import load
 
@@ -86,8 +86,8 @@ def is_level(application):
 def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(written, launch, settings):
     process = launch()
     assert wait_until(lambda: is_level(written), 60)
-    (row,) = instance_rows(settings, time.time())
-    assert (row["application"], row["instance"], row["state"]) == (written.id, "standby-0", "RUNNING")
+    (row,) = local_instances(settings.var_dir, time.time())
+    assert (row.facts.application, row.facts.instance, row.facts.state) == (written.id, "standby-0", "RUNNING")
     second = launch()
     _, said = second.communicate(timeout=60)
     assert second.returncode == 30
@@ -98,8 +98,8 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert "left out: m (in memory)" in said
-    (row,) = instance_rows(settings, time.time())
-    assert row["state"] == "NOT_RUNNING"
+    (row,) = local_instances(settings.var_dir, time.time())
+    assert row.facts.state == "NOT_RUNNING"
     folder = settings.state_dir / "standby-0" / written.id / "0_0"
     store = RocksStore(folder / "rocksdb" / "n", write_buffer_bytes=1 << 20)
     assert contents(store) == {b"a": count(1)}
@@ -135,9 +135,8 @@ PACES = [
 
 
 def test_should_show_how_far_each_copy_is_and_when_it_will_be_up_to_date():
-    table = table_of(PACES)
-    cells = list(zip(*(column.cells for column in table.columns), strict=True))
-    assert cells[0] == ("0_0", "n", "50", "150", "100", "25", "4 s")
+    cells = [[cell.plain for cell in row] for row in table_of(PACES).rows]
+    assert cells[0] == ["0_0", "n", "50", "150", "100", "25", "4 s"]
     assert [row[-1] for row in cells] == ["4 s", "none", "—"]
 
 

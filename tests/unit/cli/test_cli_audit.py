@@ -29,7 +29,7 @@ def audited(monkeypatch, tmp_path, findings, *arguments):
     asked = []
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
     monkeypatch.setattr(command, "run_audit", lambda *a, **k: asked.append((a, k)) or AuditResult(findings, body))
-    return CliRunner().invoke(build(["audit"]), ["audit", "run", "shopping", *arguments]), asked
+    return CliRunner().invoke(build(), ["audit", "run", "shopping", *arguments]), asked
 
 
 def test_should_show_ranges_and_verdict_and_keep_them(monkeypatch, tmp_path):

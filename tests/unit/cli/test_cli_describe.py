@@ -15,7 +15,7 @@ from tidemark.topology_loader import load
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(main.build(["describe"]), ["describe", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(main.build(), ["describe", *arguments], catch_exceptions=False)
     assert done.exit_code == 0
     return done.stdout
 

@@ -1,20 +1,39 @@
-"""The command line: its commands by name, its errors in one line."""
+"""The command line: its commands by name, what each imports, its errors in one line."""
 
 from __future__ import annotations
 
+import os
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from tidemark.cli import main
+from tidemark.cli import commands, main
 from tidemark.errors import ExitCode, StartRefused
 
+NAMES = [name for section in main.COMMANDS.values() for name in section]
+CLIENTS = (
+    "confluent_kafka", "pyarrow", "numpy", "pandas", "rocksdict", "duckdb", "sqlalchemy", "httpx", "psutil", "pyspark",
+    "airflow", "tidemark.settings",
+)  # fmt: skip
+"""What a command that only describes something must not wait for. The settings alone take longer than all of `describe`."""
 
-def test_should_make_every_module_a_command_of_the_same_name() -> None:
-    assert {"up", "down", "status", "jars", "kafka"} <= set(main.command_names())
-    main.build(main.command_names())
+
+def test_should_list_every_module_and_have_a_module_for_every_listed_name() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
+    assert modules == set(NAMES)
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_should_explain_every_command(name: str) -> None:
+    # `kafka` hands its options to the tool, so its help is that of the list.
+    arguments = ["--help"] if name == "kafka" else [name, "--help"]
+    shown = CliRunner().invoke(main.build(), arguments, env={"COLUMNS": "80"}, prog_name="tidemark")
+    assert shown.exit_code == 0, shown.output
+    assert name in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -30,9 +49,15 @@ def test_should_make_every_module_a_command_of_the_same_name() -> None:
     ],
 )
 def test_should_list_the_verbs_when_a_noun_has_none(noun: str, verbs: str) -> None:
-    called = CliRunner().invoke(main.build([noun]), [noun, "clicks"], env={"COLUMNS": "200"}, prog_name="tidemark")
+    called = CliRunner().invoke(main.build(), [noun, "clicks"], env={"COLUMNS": "200"}, prog_name="tidemark")
     assert called.exit_code == 2
     assert f"No such command 'clicks'. `tidemark {noun}` has: {verbs}." in called.stderr
+
+
+def test_should_suggest_the_nearest_command_for_an_unknown_name() -> None:
+    called = CliRunner().invoke(main.build(), ["upgrad", "run"], env={"COLUMNS": "200"}, prog_name="tidemark")
+    assert called.exit_code == 2
+    assert "No such command 'upgrad'. Did you mean 'upgrade'?" in called.stderr
 
 
 def test_should_print_an_error_as_one_line_and_exit_with_its_code(
@@ -41,21 +66,50 @@ def test_should_print_an_error_as_one_line_and_exit_with_its_code(
     def refuse(**_: object) -> None:
         raise StartRefused("the store is ahead\nof the offsets:   run this")
 
-    monkeypatch.setattr(main, "build", lambda names: refuse)
+    monkeypatch.setattr(main, "build", lambda: refuse)
     with pytest.raises(SystemExit) as ended:
         main.run()
     assert ended.value.code == ExitCode.REFUSED
     assert capsys.readouterr().err == "tidemark: the store is ahead of the offsets: run this\n"
 
 
-@pytest.mark.parametrize("command", ["down", "status", "jars"])
-def test_should_not_import_the_clients_of_another_command(command: str) -> None:
-    code = (
-        f"import sys; sys.argv = ['tidemark', {command!r}, '--help']\n"
-        "from tidemark.cli import main\n"
-        "try: main.run()\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('pyspark', 'airflow', 'pyarrow', 'rocksdict', 'pandas') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+def imported(code: str, **environment: str) -> set[str]:
+    """Run the code in a process of its own. Return the modules that it has imported at its end."""
+    listing = "import atexit, sys; atexit.register(lambda: print('', *sys.modules, file=sys.stderr))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", listing + code], capture_output=True, text=True, check=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def called(*arguments: str) -> str:
+    return f"import sys; sys.argv = ['tidemark', *{list(arguments)}]\nfrom tidemark.cli.main import run\nrun()"
+
+
+def test_should_import_no_command_to_list_all() -> None:
+    found = imported(called("--help"))
+    assert not {name for name in found if name.startswith("tidemark.cli.") and name != "tidemark.cli.main"}
+    assert not found.intersection(CLIENTS)
+
+
+@pytest.mark.parametrize("line", ["tidemark ", "tidemark restore plan --from ", "tidemark lag sho"])
+def test_should_import_no_client_to_complete_a_command(line: str) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    found = imported(called(), _TIDEMARK_COMPLETE="complete_bash", **words)
+    assert "typer" in found
+    assert not found.intersection(CLIENTS)
+
+
+def test_should_import_no_client_to_declare_commands() -> None:
+    code = f"from tidemark.cli import main\nfor name in {NAMES}: main.load(name)"
+    found = imported(code)
+    assert {f"tidemark.cli.commands.{name}" for name in NAMES} <= found
+    assert not found.intersection(CLIENTS)
+
+
+@pytest.mark.parametrize("arguments", [("describe", "shopping"), ("optimise", "plan", "clicks")])
+def test_should_import_no_client_for_commands_about_a_topology_alone(arguments: tuple[str, ...]) -> None:
+    found = imported(called(*arguments))
+    assert "topologies" in found
+    assert not found.intersection(CLIENTS)

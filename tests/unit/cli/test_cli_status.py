@@ -58,7 +58,7 @@ def settings(tmp_path, monkeypatch):
 
 
 def status(as_json=True):
-    said = CliRunner().invoke(build(["status"]), ["status", *(["--json"] if as_json else [])], env={"COLUMNS": "300"})
+    said = CliRunner().invoke(build(), ["status", *(["--json"] if as_json else [])])
     assert said.exit_code == 1, "no stack is recorded"
     return json.loads(said.stdout) if as_json else said.stdout
 

@@ -13,8 +13,9 @@ from tidemark.drill.store_diff import EXAMPLES, DifferenceKind, compare
 from tidemark.drill.verdicts import judge
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod, StoreDrill
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.bounds import EvidenceBounds, Keeping
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes

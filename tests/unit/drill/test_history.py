@@ -13,7 +13,8 @@ from tidemark.operations.drill_history.rates import FEWEST_BYTES, FEWEST_OFFSETS
 from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import write_drill
 from tidemark.recovery.candidates import MEASURED
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.settings import Settings
 from tidemark.verdict import Verdict
 

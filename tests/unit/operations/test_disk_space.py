@@ -14,8 +14,8 @@ from tidemark.operations.disk_space import (
     room_of,
     room_of_both_states,
 )
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import StoreRestore
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.store_sizes import TopicBytes
 
 PARTITION = TopicPartition("app-n-changelog", 1)

@@ -14,12 +14,12 @@ from tidemark.recovery.candidates import MEASURED, Rates, holds_last_commit
 from tidemark.recovery.evidence import (
     CommittedProgress,
     SourceEvidence,
-    SourceOfState,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
     Watermarks,
 )
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import (
     Fresh,
     Refuse,

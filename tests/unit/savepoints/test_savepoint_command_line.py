@@ -38,7 +38,7 @@ def saved(repository, stores, tmp_path):
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(main.build(["savepoint"]), ["savepoint", *arguments])
+    return CliRunner().invoke(main.build(), ["savepoint", *arguments])
 
 
 def test_should_list_for_people_and_for_programs(repository, saved):

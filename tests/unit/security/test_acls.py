@@ -31,7 +31,7 @@ def test_should_list_a_transactional_id_for_each_instance() -> None:
 
 
 def test_should_print_commands_or_json() -> None:
-    cli, name = build(["acls"]), "patient_monitoring"
+    cli, name = build(), "patient_monitoring"
     said = CliRunner().invoke(cli, ["acls", name, "--principal", "User:ward 7", "--instances", "2"])
     assert said.exit_code == 0
     assert "--allow-principal 'User:ward 7' --operation Read --group patient-monitoring  # the" in said.output
@@ -43,5 +43,5 @@ def test_should_print_commands_or_json() -> None:
 
 
 def test_should_refuse_an_invalid_principal() -> None:
-    said = CliRunner().invoke(build(["acls"]), ["acls", "patient_monitoring", "--principal", "streams"])
+    said = CliRunner().invoke(build(), ["acls", "patient_monitoring", "--principal", "streams"])
     assert "write it as User:streams" in str(said.exception)

@@ -65,8 +65,8 @@ def test_should_let_an_upgrade_read_old_changelogs_and_create_new_ones() -> None
 
 def test_should_print_the_operators_permissions_separately_from_others() -> None:
     ask = ["acls", "patient_monitoring", "--principal", "User:oncall", "--operator"]
-    said = CliRunner().invoke(build(["acls"]), ask)
+    said = CliRunner().invoke(build(), ask)
     assert said.exit_code == 0
     assert "--operation AlterConfigs --topic patient-monitoring-commits  # `topics run` sets" in said.output
     assert "--transactional-id patient-monitoring-dlq-replay" in said.output
-    assert CliRunner().invoke(build(["acls"]), [*ask, "--audits"]).exit_code == 2
+    assert CliRunner().invoke(build(), [*ask, "--audits"]).exit_code == 2

@@ -25,13 +25,14 @@ from tidemark.operations.change.repair_plan import RepairPlan
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.operations.change.reset import Reset
-from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
+from tidemark.operations.change.reset_plan import ResetPlan, parse_offsets
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.clients import Clients
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.operations.times import parse_time
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.registry.description import Description
 from tidemark.restore.listener import RestoreListener

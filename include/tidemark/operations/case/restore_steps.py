@@ -34,10 +34,10 @@ from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.plan import RewindPlan, require_rewindable
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind, RewindState
 from tidemark.operations.workspace import RestoreState, Workspace
-from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.bounds import overall, total
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.local_copies import read_store_checkpoint

@@ -43,7 +43,8 @@ from tidemark.recovery.candidates import (
     holds_last_commit,
     rank_candidates,
 )
-from tidemark.recovery.evidence import SourceOfState, StoreEvidence, TaskEvidence
+from tidemark.recovery.evidence import StoreEvidence, TaskEvidence
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Refuse, best_candidate
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 
 MOST_IN_PLACE = 50_000
 """The most keys that are written into an existing changelog, in the repair's transaction.

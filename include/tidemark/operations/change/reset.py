@@ -21,7 +21,8 @@ from tidemark.operations.change.commit import Switch, exclusive_access, fenced_a
 from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
+from tidemark.operations.change.reset_plan import ResetPlan, SourceReset, target_offsets
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tidemark.errors import StartRefused
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.recovery.evidence import Watermarks
-
-
-class ResetTo(StrEnum):
-    """The target of a reset. TIME: to the first record whose Kafka timestamp is not older; OFFSETS: to the given ones."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OFFSETS = "offsets"
-    TIME = "time"
-
-
-class StateAfter(StrEnum):
-    """The effect on the stores: they stay as they are, or begin again, empty."""
-
-    KEEP = "keep"
-    EMPTY = "empty"
 
 
 @dataclass(frozen=True)

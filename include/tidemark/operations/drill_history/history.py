@@ -11,7 +11,8 @@ from tidemark.names import TaskId
 from tidemark.operations.drill_history.rates import last_rates, newest_rates
 from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name, last_verdicts
 from tidemark.recovery.candidates import Rates
-from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

@@ -18,9 +18,10 @@ from tidemark.operations.drill_history.history import DrillHistory, drill_histor
 from tidemark.operations.evidence_reader import EvidenceReader, Found
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, workspaces
 from tidemark.recovery.candidates import RecoveryCandidate
-from tidemark.recovery.evidence import CommittedProgress, SourceOfState
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
 from tidemark.recovery.selection import EVERYTHING, Selection
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import committed_progress_of
 from tidemark.restore.fencing import fenced
 from tidemark.restore.listener import RestoreListener

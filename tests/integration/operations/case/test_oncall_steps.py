@@ -24,7 +24,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import make_plan
 from tidemark.operations.workspace import RestoreState, new_id, workspaces
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.hold import Hold, take_hold
 

@@ -19,7 +19,7 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset import Reset
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources

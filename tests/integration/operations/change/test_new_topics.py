@@ -20,7 +20,7 @@ from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused
 from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]

@@ -35,11 +35,11 @@ from tidemark.names import TopicPartition
 from tidemark.operations.change.current_state import read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repaired_stores import repaired_ms
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.clients import Clients
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
@@ -370,7 +370,7 @@ def test_should_show_the_plan_and_then_repair_by_command(app, tmp_path, monkeypa
     )
 
     def command(verb, *options):
-        return CliRunner().invoke(build(["repair"]), ["repair", verb, name, *options])
+        return CliRunner().invoke(build(), ["repair", verb, name, *options])
 
     delete(app, changelog_of(app))
     before = description(app)

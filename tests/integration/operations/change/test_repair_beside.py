@@ -20,7 +20,7 @@ from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.workspace import RestoreState
-from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology

@@ -26,7 +26,7 @@ from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.rescale import Rescale
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of
@@ -206,13 +206,12 @@ def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_chang
         rescale_of(app, 4).run(YES)
     assert not rescale_of(app, 3).run(lambda _plan: False)
     name = app.for_commands(tmp_path, monkeypatch)
-    monkeypatch.setenv("COLUMNS", "250")
     (tmp_path / f"{name}.py").write_text(
         f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
     def command(*options):
-        return CliRunner().invoke(build(["rescale", "lag"]), [*options])
+        return CliRunner().invoke(build(), [*options])
 
     shown = command("rescale", "plan", name, "--tasks", "3")
     assert shown.exit_code == 0, shown.output

@@ -25,7 +25,7 @@ from tidemark.errors import ApplicationHeld, StartRefused
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset import Reset
-from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 
@@ -137,7 +137,7 @@ def test_should_move_to_given_offsets_by_command(app, tmp_path, monkeypatch):
     )
 
     def command(verb, *options):
-        return CliRunner().invoke(build(["reset"]), ["reset", verb, name, *options])
+        return CliRunner().invoke(build(), ["reset", verb, name, *options])
 
     wanted = [f"--offset={app.name}-in:{number}=3" for number in range(PARTITIONS)]
     ends = committed(app)

@@ -214,7 +214,7 @@ def test_should_show_refuse_and_upgrade_by_command(app, tmp_path, monkeypatch):
     )
 
     def command(verb, *options):
-        return CliRunner().invoke(build(["upgrade"]), ["upgrade", verb, name, *options], terminal_width=200)
+        return CliRunner().invoke(build(), ["upgrade", verb, name, *options], terminal_width=200)
 
     refused = command("plan")
     assert refused.exit_code == ExitCode.REFUSED

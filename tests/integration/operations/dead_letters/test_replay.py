@@ -11,6 +11,7 @@ from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
 
 from tidemark.cli import dlq as command
+from tidemark.cli.main import build
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import ProducerFenced
@@ -182,13 +183,18 @@ def test_should_list_show_replay_and_purge_from_the_command_line(bench, monkeypa
     monkeypatch.setattr(command.Settings, "load", lambda: bench.settings)
 
     def run(*arguments, code=0):
-        done = CliRunner().invoke(command.app, list(arguments))
+        done = CliRunner().invoke(build(), ["dlq", *arguments])
         assert done.exit_code == code, done.output
         return done.stdout
 
-    listed = [json.loads(line) for line in run("list", "x", "--json", "--reason", TOO_LARGE).splitlines()]
-    (letter,) = listed
-    assert (letter["sink"], letter["partition"], letter["offset"], letter["replayed"]) == (bench.sink, "2", "5", False)
+    (letter,) = json.loads(run("list", "x", "--json", "--reason", TOO_LARGE))
+    details = letter["details"]
+    assert (details["sink"], details["partition"], details["offset"], letter["is_replayed"]) == (
+        bench.sink,
+        "2",
+        "5",
+        False,
+    )
     place = letter["letter"]
     assert "value: large" in run("show", "x", place)
     run("show", "x", "0:999999", code=1)

@@ -139,7 +139,7 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
 
     def inspect(*options):
-        done = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", "--json", *options])
+        done = CliRunner().invoke(build(), ["inspect", "made_counting", "--json", *options])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
@@ -151,11 +151,11 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     assert row["value"] == {"n": app.expected["k00150"]}
     assert {row["key"] for row in inspect("--prefix", "k0000")["rows"]} == {f"k0000{n}" for n in range(10)}
     assert len(inspect("--limit", "3")["rows"]) == 3 * PARTITIONS
-    summary = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", "--key", "k00150"])
+    summary = CliRunner().invoke(build(), ["inspect", "made_counting", "--key", "k00150"])
     assert summary.exit_code == 0
     assert f" {app.expected['k00150']} " in next(line for line in summary.stdout.splitlines() if "k00150" in line)
     for wrong in (["--store", "other"], ["--at", "yesterday"], ["--out", str(tmp_path)]):
-        assert CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", *wrong]).exit_code != 0
+        assert CliRunner().invoke(build(), ["inspect", "made_counting", *wrong]).exit_code != 0
 
 
 # --- rewind

@@ -206,7 +206,7 @@ def test_should_show_the_plan_then_rewind_when_confirmed(settings, admin, unique
 
     def command(verb, *options, answer=None):
         done = CliRunner().invoke(
-            build(["rewind"]), ["rewind", verb, "made_counting", "--to", str(then_ms), *options], input=answer
+            build(), ["rewind", verb, "made_counting", "--to", str(then_ms), *options], input=answer
         )
         return done.exit_code, " ".join(done.output.split())
 

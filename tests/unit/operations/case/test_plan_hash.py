@@ -13,7 +13,8 @@ from tidemark.operations.case.case import Case
 from tidemark.operations.case.change_steps import RESET, effects
 from tidemark.operations.case.plan_hash import canonical, differences, plan_content, plan_hash
 from tidemark.operations.change.rescale_plan import RescalePlan
-from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter
+from tidemark.operations.change.reset_plan import ResetPlan, SourceReset
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind
 from tidemark.topology.plan import Fold

@@ -7,7 +7,8 @@ import pytest
 from tidemark.errors import StartRefused
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.operations.change.reset_plan import ResetTo, parse_offsets, target_offsets
+from tidemark.operations.change.reset_plan import parse_offsets, target_offsets
+from tidemark.operations.change.reset_target import ResetTo
 from tidemark.recovery.evidence import Watermarks
 
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)

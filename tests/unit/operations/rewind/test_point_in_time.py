@@ -14,12 +14,12 @@ from tidemark.operations.rewind.store_diff import LiveStore, changes
 from tidemark.operations.times import format_time, parse_time
 from tidemark.recovery.evidence import (
     SourceEvidence,
-    SourceOfState,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
     Watermarks,
 )
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint

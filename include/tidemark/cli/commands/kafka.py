@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tidemark.kafka.tools import kafka_tool
+from tidemark.cli.arguments import examples
 
 # Everything after the tool's name belongs to the tool, `--help` included.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+EPILOG = examples("tidemark kafka consumer-groups --list", "tidemark kafka topics --describe --topic clicks")
 
 
 def kafka(
@@ -18,5 +20,7 @@ def kafka(
     tool: Annotated[str, typer.Argument(help="such as consumer-groups, topics, transactions, dump-log")],
 ) -> None:
     """Run Kafka's own tool against the settings' brokers, as in `tidemark kafka consumer-groups --list`."""
+    from tidemark.kafka.tools import kafka_tool
+
     code, _ = kafka_tool(tool, *context.args)
     sys.exit(code)
