@@ -29,8 +29,10 @@ def run(topology: str, batches: int | None, output: Output, *, whole: bool) -> N
         result = run_audit(topology, settings, batches=batches, whole=whole, tell=tell)
     if away := keep_verdicts(settings, application_id, "audit", result.findings):
         output.note(f"{away}; this verdict is not stored")
-    output.show(result.body, *_views(application_id, result))
-    if overall(result.findings) is Verdict.FAILED:
+    verdict = overall(result.findings)
+    body = {"application_id": application_id, "verdict": verdict, **result.body}
+    output.show(body, *_views(application_id, result))
+    if verdict is Verdict.FAILED:
         sys.exit(1)
 
 
