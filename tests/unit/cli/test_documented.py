@@ -90,7 +90,8 @@ def test_the_table_of_exit_codes_should_be_that_of_the_code() -> None:
 
 
 def test_every_command_should_be_on_the_page_of_commands() -> None:
-    listed = " ".join(row[0] for row in rows("commands.md", "commands that show or start one thing"))
+    page = (DOCS / "commands.md").read_text().splitlines()
+    listed = " ".join(line.split(" | ")[0] for line in page if line.startswith("| `tidemark "))
     missing = [
         name for section in main.COMMANDS.values() for name in section if not re.search(rf"[` ]{name}[` ]", listed)
     ]

@@ -337,7 +337,7 @@ JOINS: list[Case] = [
         lambda t: finals(t).to_stream().repartition("count / 2"),
         ["KSTREAM-REPARTITION-", "key", "DOUBLE", "cast it to BIGINT"],
     ),
-    ("a step behind, nowhere", lambda t: finals(t).to_stream().filter("count > 1"), ["KSTREAM-FILTER-", "nowhere"]),
+    ("a step behind, nowhere", lambda t: finals(t).to_stream().filter("count > 1"), ["KSTREAM-FILTER-", "nothing uses"]),
 ]
 
 WINDOWS: list[Case] = [
@@ -505,7 +505,7 @@ STORES: list[Case] = [
     (
         "a processor nowhere",
         lambda t: beats(t).process("a.b:C", emits="n INT"),
-        ["KSTREAM-PROCESSOR-" + FIRST, "nowhere"],
+        ["KSTREAM-PROCESSOR-" + FIRST, "nothing uses"],
     ),
     ("nested to a processor", lambda t: stream(t).process("a.b:C", emits="n INT"), ["CAST(at AS STRING)"]),
     ("other keys into a table", lambda t: forwarded(t).to_table(), OTHER_KEYS),
@@ -573,7 +573,7 @@ TOPICS: list[Case] = [
     ("key random", lambda t: stream(t).group_by("rand()"), ["KSTREAM-REPARTITION-" + FIRST, "computed again"]),
     ("repartition twice", two_repartitions_of_a_name, ["'r'", "KSTREAM-SOURCE-" + THIRD, "another name="]),
     ("repartition's name", lambda t: stream(t).group_by("ibi_ms", name="a b"), ["KSTREAM-REPARTITION-", "letters"]),
-    ("repartition nowhere", lambda t: stream(t).repartition("ibi_ms"), ["KSTREAM-SOURCE-" + THIRD, "nowhere", ".to("]),
+    ("repartition nowhere", lambda t: stream(t).repartition("ibi_ms"), ["KSTREAM-SOURCE-" + THIRD, "nothing uses", ".to("]),
     (
         "a repartition's topic read",
         lambda t: repartition_and(t, lambda t: stream(t, topic="app-r-repartition")),
