@@ -79,7 +79,7 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                     "instance": said["instance"],
                     "pid": said["pid"],
                     "alive": alive,
-                    "state": run.state if alive or run.has_ended() else "LOST",
+                    "state": run.shown_state(is_alive=alive),
                     "batch": said.get("batch"),
                     "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
                     "records_per_second": said.get("records_per_second"),
