@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from markupsafe import Markup, escape
+
 UNKNOWN = "—"
 _UNITS = ((1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
-_AGES = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+_AGES = ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s"))
 _MINUTE_S, _TWO = 60, 2
 
 
@@ -24,17 +26,17 @@ def format_bytes(value: int | None) -> str:
 
 
 def format_age(time_ms: int | None, now_ms: int) -> str:
-    """Format how long ago a time was, such as `3 minutes ago`; `—` if it is unknown."""
+    """Format how long ago a time was, such as `3 min ago`; `—` if it is unknown."""
     if time_ms is None:
         return UNKNOWN
     age_s = max(0, now_ms - time_ms) // 1000
     if age_s < _TWO:
         return "now"
     for size, name in _AGES:
-        # Two of a unit or more: `90 minutes ago` says more than `1 hour ago`.
+        # Two of a unit or more: `90 min ago` says more than `1 h ago`.
         if age_s >= _TWO * size:
-            return f"{age_s // size} {name}s ago"
-    return f"{age_s} seconds ago"
+            return f"{age_s // size} {name} ago"
+    return f"{age_s} s ago"
 
 
 def format_span(milliseconds: float | None) -> str:
@@ -50,6 +52,19 @@ def format_span(milliseconds: float | None) -> str:
     if minutes < 2 * _MINUTE_S:
         return f"{minutes:.0f} min"
     return f"{hours:.0f} h" if days < _TWO else f"{days:.0f} d"
+
+
+def format_clock(time_ms: int) -> str:
+    """Format a time of a day such as `12:00:00` (UTC)."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%H:%M:%S}"
+
+
+def format_prose(text: str, *, begins: bool = True) -> Markup:
+    """Escape a message, and mark up what stands between backticks as code. `begins`: it begins a sentence."""
+    parts = (f"{text[:1].upper()}{text[1:]}" if begins else text).split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
 
 
 def format_moment(time_ms: int | None) -> str:

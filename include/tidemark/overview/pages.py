@@ -14,7 +14,15 @@ from tidemark.overview.application import Application, ApplicationState
 from tidemark.overview.chart import throughput_chart
 from tidemark.overview.concerns import Action, ActionKind, Concern, Severity, concerns, operations, stream_dag_id
 from tidemark.overview.figures import drawing_figures
-from tidemark.overview.format import format_age, format_bytes, format_count, format_moment, format_span
+from tidemark.overview.format import (
+    format_age,
+    format_bytes,
+    format_clock,
+    format_count,
+    format_moment,
+    format_prose,
+    format_span,
+)
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import Overview
 from tidemark.topology.drawing.layout import live_picture
@@ -92,6 +100,8 @@ def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[
     values = _values(overview, rights, links) | {
         "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
         "concerned": {app.topology for app, _ in found},
+        "idle": sum(_TONES[app.state] == "idle" for app in overview.applications),
+        "is_named": True,
     }
     return {name: render_page(f"overview/{name}.html", **values) for name in OVERVIEW_SECTIONS}
 
@@ -102,6 +112,7 @@ def application_sections(overview: Overview, app: Application, rights: Rights, l
     values = _values(overview, rights, links) | {
         "app": app,
         "concerns": [(app, concern) for concern in concerns(app)],
+        "is_named": False,
         "operations": rights.allowed(operations(app)),
         "stream_dag": stream_dag_id(app.topology),
         "drawing": Markup(live_picture(app.plan, drawing_figures(app))),
@@ -142,8 +153,10 @@ def _values(overview: Overview, rights: Rights, links: Links) -> dict[str, Any]:
     formats: dict[str, Callable[..., str]] = {
         "age": lambda time_ms: format_age(time_ms, overview.now_ms),
         "bytes": format_bytes,
+        "clock": format_clock,
         "count": format_count,
         "moment": format_moment,
+        "prose": format_prose,
         "span": format_span,
     }
     return {
@@ -152,6 +165,7 @@ def _values(overview: Overview, rights: Rights, links: Links) -> dict[str, Any]:
         "links": links,
         "buttons": buttons,
         "tones": _TONES,
+        "verdict_words": {verdict: "OK" if verdict is Verdict.OK else str(verdict).capitalize() for verdict in Verdict},
         "verdict_tones": _VERDICT_TONES,
         "severity_tones": _SEVERITY_TONES,
     }

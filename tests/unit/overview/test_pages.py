@@ -60,6 +60,9 @@ def text(html):
 def test_the_first_sentence_should_say_whether_all_is_well():
     assert "The stream is well" in text(of_all(WELL)["summary"])
     assert "All 2 streams are well" in text(of_all(WELL, WELL)["summary"])
+    stopped = application(is_wanted=False)
+    assert "1 of 2 streams runs, and none needs you" in text(of_all(WELL, stopped)["summary"])
+    assert "No stream runs, and none should" in text(of_all(stopped)["summary"])
     assert "1 of 2 streams needs you" in text(of_all(replace(FAILING, topology="other"), WELL)["summary"])
     assert "Kafka does not answer" in text(of_all(WELL, live_fault=FAULT)["summary"])
     assert "There are no streams yet" in text(of_all()["summary"])
@@ -87,7 +90,7 @@ def test_a_reader_should_see_the_concern_and_no_button():
 def test_the_row_of_a_stream_should_have_its_figures():
     row = text(of_all(WELL)["streams"])
     assert "clicks Running 1,234 12 now 250 ms" in row
-    assert "9 seconds ago" in row
+    assert "9 s ago" in row
 
 
 def test_a_figure_that_was_not_read_yet_should_not_look_like_one_that_is_unknown():
@@ -98,7 +101,7 @@ def test_a_figure_that_was_not_read_yet_should_not_look_like_one_that_is_unknown
 
 def test_without_kafka_the_page_should_say_so_and_show_the_rest():
     sections = of_one(replace(WELL, live=None, live_fault=FAULT))
-    assert f"Lag, rates and late records are not known. {FAULT}" in text(sections["head"])
+    assert f"Lag, rates and late records are not known. {FAULT.capitalize()}" in text(sections["head"])
     assert "Not known while Kafka does not answer." in text(sections["throughput"])
     assert "1,234 records/s" in text(sections["figures"])
 
