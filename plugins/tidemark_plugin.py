@@ -1,14 +1,20 @@
-"""The Airflow plugin: registers the classes that Airflow looks up by name when it reads a DAG from its database."""
+"""The Airflow plugin: the Streams page, and the classes that Airflow looks up by name when it reads a DAG from its database."""
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from tidemark_airflow.alerting import SinceCreated
+from tidemark_airflow.page_mount import URL_PREFIX, StreamsPage, page_views
 
 
 class TidemarkPlugin(AirflowPlugin):
-    """Registers the deadline reference of Tidemark. Without it, Airflow cannot load a DAG that has such a deadline."""
+    """Registers the page, and the deadline reference without which Airflow cannot load a DAG that has such a deadline."""
 
     name = "tidemark"
     deadline_references = (SinceCreated,)
+    fastapi_apps = ({"app": StreamsPage(), "url_prefix": URL_PREFIX, "name": "Streams"},)
+    external_views = page_views(urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, chain, task
 
+from tidemark.operations.case.response_time import CHANGE_RESPONSE_MS
 from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
 from tidemark_airflow.operations import case_params, operations_dag
@@ -51,7 +52,7 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
         approval = PlanApprovalOperator(
             task_id="approval",
             subject=f"{kind} of {{{{ params.topology }}}}: carry out this plan?",
-            response_timeout=timedelta(hours=1),
+            response_timeout=timedelta(milliseconds=CHANGE_RESPONSE_MS),
         )
 
         @task(retries=RETRIES)

@@ -67,6 +67,13 @@ class EventReader:
         self._seen = {seen for seen in self._seen if seen > after}
 
 
+def newest_events(facts: FactsDatabase, application_id: str, limit: int) -> list[Event]:
+    """Return the newest events, the newest first. Blocks. Raises `FactsUnavailable`."""
+    columns = EVENTS.c
+    query = select(EVENTS).where(columns.application_id == application_id)
+    return [_event(row) for row in facts.read(query.order_by(columns.time_ms.desc(), columns.id.desc()).limit(limit))]
+
+
 def _event(row: Any) -> Event:
     return Event(
         EventKind(row.kind), row.application_id, row.topology_version, row.instance, row.time_ms, json.loads(row.body)

@@ -67,6 +67,9 @@ class RunFileListener:
         restoring = {
             "store": progress.store,
             "changelog": str(progress.changelog),
+            "start_offset": progress.start_offset,
+            "next_offset": progress.next_offset,
+            "end_offset": progress.end_offset,
             "records": progress.records,
             "records_per_second": round(progress.records_per_second),
             "remaining_s": progress.remaining_s,

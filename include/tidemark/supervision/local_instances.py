@@ -10,9 +10,6 @@ from typing import Any
 from tidemark.processes import Identity
 from tidemark.supervision.run_file import RunView
 
-LOST = "LOST"
-"""The state of an instance whose process is gone without having recorded its end."""
-
 
 @dataclass(frozen=True)
 class LocalInstance:
@@ -75,7 +72,7 @@ def _read(file: Path, now_s: float) -> RunningInstance | None:
             instance=said["instance"],
             pid=said["pid"],
             alive=alive,
-            state=run.state if alive or run.has_ended() else LOST,
+            state=run.shown_state(is_alive=alive),
             batch=said.get("batch"),
             seconds_since_commit=round(now_s - commit_ms / 1000, 1) if commit_ms else None,
             records_per_second=said.get("records_per_second"),

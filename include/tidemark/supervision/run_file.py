@@ -17,6 +17,9 @@ from tidemark.supervision.state import ENDED_STATES
 
 log = logging.getLogger(__name__)
 
+LOST = "LOST"
+"""Shown as the state of a process that ended without recording its end."""
+
 _REWRITE_S = 1.0
 
 
@@ -71,6 +74,10 @@ class RunView:
     def has_ended(self) -> bool:
         """Return whether the instance recorded its own end. An instance that was killed could not."""
         return self.state in ENDED_STATES
+
+    def shown_state(self, *, is_alive: bool) -> str:
+        """Return the state to show to people: `LOST` if the process ended without recording its end."""
+        return self.state if is_alive or self.has_ended() else LOST
 
     def is_running(self) -> bool:
         """Return whether the process that wrote the file still runs and has not recorded its end."""

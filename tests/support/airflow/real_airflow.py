@@ -122,9 +122,9 @@ class RealAirflow:
 
 
 @contextmanager
-def real_airflow(settings: Settings, dags: Path, mark: str) -> Iterator[RealAirflow]:
-    """Start Airflow with the DAGs of a folder; at the end nothing of it is left."""
+def real_airflow(settings: Settings, dags: Path, mark: str, *parts: str) -> Iterator[RealAirflow]:
+    """Start Airflow, or only these parts of it, with the DAGs of a folder; at the end nothing of it is left."""
     with processes.guarded(mark):
         airflow = RealAirflow(settings, dags, mark)
-        airflow.start()
+        airflow.start(*parts)
         yield airflow

@@ -31,6 +31,9 @@ def test_should_write_state_partitions_and_the_running_restore_into_the_run_file
         assert said("restoring") == {
             "store": "n",
             "changelog": "app-n-changelog[3]",
+            "start_offset": 10,
+            "next_offset": 60,
+            "end_offset": 110,
             "records": 40,
             "records_per_second": 20,
             "remaining_s": 2.0,

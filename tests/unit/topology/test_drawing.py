@@ -245,7 +245,7 @@ def test_should_draw_only_its_own_boxes_inside_a_sub_topology(example: TopologyP
                 or placed.y >= frame.y + frame.height
                 or placed.y + placed.height <= frame.y
             )
-            assert is_inside if id(placed) in inside else is_outside, (frame.index, placed.box.name)
+            assert is_inside if id(placed) in inside else is_outside, (frame.heading, placed.box.name)
 
 
 def all_lines(drawing: Drawing) -> list[tuple[tuple[float, float], ...]]:

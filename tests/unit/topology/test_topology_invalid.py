@@ -337,7 +337,11 @@ JOINS: list[Case] = [
         lambda t: finals(t).to_stream().repartition("count / 2"),
         ["KSTREAM-REPARTITION-", "key", "DOUBLE", "cast it to BIGINT"],
     ),
-    ("a step behind, nowhere", lambda t: finals(t).to_stream().filter("count > 1"), ["KSTREAM-FILTER-", "nothing uses"]),
+    (
+        "a step behind, nowhere",
+        lambda t: finals(t).to_stream().filter("count > 1"),
+        ["KSTREAM-FILTER-", "nothing uses"],
+    ),
 ]
 
 WINDOWS: list[Case] = [
@@ -573,7 +577,11 @@ TOPICS: list[Case] = [
     ("key random", lambda t: stream(t).group_by("rand()"), ["KSTREAM-REPARTITION-" + FIRST, "computed again"]),
     ("repartition twice", two_repartitions_of_a_name, ["'r'", "KSTREAM-SOURCE-" + THIRD, "another name="]),
     ("repartition's name", lambda t: stream(t).group_by("ibi_ms", name="a b"), ["KSTREAM-REPARTITION-", "letters"]),
-    ("repartition nowhere", lambda t: stream(t).repartition("ibi_ms"), ["KSTREAM-SOURCE-" + THIRD, "nothing uses", ".to("]),
+    (
+        "repartition nowhere",
+        lambda t: stream(t).repartition("ibi_ms"),
+        ["KSTREAM-SOURCE-" + THIRD, "nothing uses", ".to("],
+    ),
     (
         "a repartition's topic read",
         lambda t: repartition_and(t, lambda t: stream(t, topic="app-r-repartition")),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from textwrap import wrap
 
@@ -58,11 +58,12 @@ class BoxKind(Enum):
 
 @dataclass(frozen=True)
 class Box:
-    """A name, broken into lines, and smaller text below it. Lengths are pixels."""
+    """A name, broken into lines, and smaller text below it; `figures` are the last lines. Lengths are pixels."""
 
     kind: BoxKind
     name: str
     details: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -72,12 +73,16 @@ class Box:
     @property
     def width(self) -> float:
         """The width that its longest line needs."""
-        return max(text_width(line) for line in (*self.lines, *self.details)) + 2 * _PAD_X
+        return max(text_width(line) for line in (*self.lines, *self.details, *self.figures)) + 2 * _PAD_X
 
     @property
     def height(self) -> float:
         """The height that its lines need."""
-        return _LINE * (len(self.lines) + len(self.details)) + 2 * _PAD_Y + self.lid
+        return _LINE * self._line_count + 2 * _PAD_Y + self.lid
+
+    @property
+    def _line_count(self) -> int:
+        return len(self.lines) + len(self.details) + len(self.figures)
 
     @property
     def lid(self) -> float:
@@ -86,8 +91,20 @@ class Box:
 
     def baselines(self) -> list[float]:
         """Return the baselines of its lines, counted from its top."""
-        count = len(self.lines) + len(self.details)
-        return [self.lid + _PAD_Y + _LINE * (number + 1) - 4 for number in range(count)]
+        return [self.lid + _PAD_Y + _LINE * (number + 1) - 4 for number in range(self._line_count)]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Lines to write into the boxes of a running application, by name, and next to the headings of sub-topologies.
+
+    A line that keeps its length keeps the layout.
+    """
+
+    topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    subtopologies: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,19 @@ class Parts:
     """Topic and node."""
     writes: tuple[tuple[str, str], ...]
     """Node and topic."""
+
+
+def with_figures(parts: Parts, figures: Figures) -> Parts:
+    """Return the parts with the figures of their nodes and stores."""
+    nodes = {name: replace(box, figures=figures.nodes.get(name, ())) for name, box in parts.nodes.items()}
+    stores = {
+        owner: tuple(
+            replace(box, figures=figures.stores.get(box.name, ())) if box.kind is BoxKind.STORE else box
+            for box in boxes
+        )
+        for owner, boxes in parts.stores.items()
+    }
+    return replace(parts, nodes=nodes, stores=stores)
 
 
 def text_width(text: str) -> float:

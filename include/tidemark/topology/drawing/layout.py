@@ -7,10 +7,10 @@ stores with their changelogs. The colour of a node shows where it runs. Colours 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from tidemark.topology.drawing.diagram import Box, BoxKind, Parts, parts_of
+from tidemark.topology.drawing.diagram import Box, BoxKind, Figures, Parts, parts_of, with_figures
 from tidemark.topology.drawing.layering import Item, Line, arrange, longest_paths
 from tidemark.topology.drawing.svg import HEAD, legend, svg, title_width
 from tidemark.topology.plan import SubTopology, TopologyPlan
@@ -54,7 +54,7 @@ class Placed:
 class Frame:
     """A sub-topology: its border and its contents. `lines` lead to the next node, `owns` from a node to its stores."""
 
-    index: int
+    heading: str
     x: float
     y: float
     width: float
@@ -67,7 +67,7 @@ class Frame:
     def moved(self, x: float, y: float) -> Frame:
         """Return the same frame at another position."""
         return Frame(
-            self.index,
+            self.heading,
             self.x + x,
             self.y + y,
             self.width,
@@ -102,14 +102,20 @@ def picture(plan: TopologyPlan) -> str:
     return svg(draw(plan))
 
 
-def draw(plan: TopologyPlan) -> Drawing:
+def live_picture(plan: TopologyPlan, figures: Figures) -> str:
+    """Return an SVG element with the figures of a running application, for a page that has its own style sheet."""
+    return svg(draw(plan, figures), is_styled=False)
+
+
+def draw(plan: TopologyPlan, figures: Figures | None = None) -> Drawing:
     """Place everything: topics and sub-topologies in alternating columns, and the nodes inside each sub-topology."""
+    shown = figures or Figures()
     title = f"{plan.application_id}, version {plan.version}"
-    parts = {s.index: parts_of(plan.application_id, s) for s in plan.subtopologies}
-    frames = {s.index: _frame(s, parts[s.index]) for s in plan.subtopologies}
+    parts = {s.index: with_figures(parts_of(plan.application_id, s), shown) for s in plan.subtopologies}
+    frames = {s.index: _frame(_heading(s, shown), parts[s.index]) for s in plan.subtopologies}
     reads = [(topic, index, node) for index, part in parts.items() for topic, node in part.reads]
     writes = [(topic, index, node) for index, part in parts.items() for node, topic in part.writes]
-    topics = _topics(plan)
+    topics = {name: replace(box, figures=shown.topics.get(name, ())) for name, box in _topics(plan).items()}
     columns = _columns(plan, reads, writes)
     items = [Item(f"topic {name}", columns[f"topic {name}"], box.width, box.height) for name, box in topics.items()]
     items += [Item(f"sub {i}", columns[f"sub {i}"], frame.width, frame.height) for i, frame in frames.items()]
@@ -164,7 +170,12 @@ def _columns(
     return columns
 
 
-def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
+def _heading(subtopology: SubTopology, figures: Figures) -> str:
+    figure = figures.subtopologies.get(subtopology.index)
+    return f"Sub-topology {subtopology.index}" + (f", {figure}" if figure else "")
+
+
+def _frame(heading: str, parts: Parts) -> Frame:
     """Lay out one sub-topology with its upper left corner at (0, 0)."""
     columns = longest_paths(parts.nodes, parts.edges)
     last = max(columns.values(), default=0)
@@ -194,10 +205,10 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
             owns.append(((trunk, parent.middle), (trunk, stores[-1].middle), (x, stores[-1].middle)))
             above = stores[-1]
             y += box.height
-    width = max(layout.width + 2 * _PAD, title_width(f"Sub-topology {subtopology.index}") + 2 * _PAD)
+    width = max(layout.width + 2 * _PAD, title_width(heading) + 2 * _PAD)
     routes = tuple(_moved(route, left, top) for route in layout.routes)
     height = layout.height + 2 * _PAD + HEAD
-    return Frame(subtopology.index, 0.0, 0.0, width, height, nodes, tuple(stores), routes, tuple(owns))
+    return Frame(heading, 0.0, 0.0, width, height, nodes, tuple(stores), routes, tuple(owns))
 
 
 def _cell(name: str, column: int, node: Box, stores: tuple[Box, ...]) -> Item:

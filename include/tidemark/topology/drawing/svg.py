@@ -29,7 +29,7 @@ _ROUND = {BoxKind.TOPIC: 14, BoxKind.REPARTITION: 14, BoxKind.CHANGELOG: 14}
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1c2128; white-space: pre; }
 .small { font-size: 11px; fill: #57606a; }
-.head { font-weight: bold; }
+.head, .figure { font-weight: bold; }
 .paper { fill: #ffffff; }
 .frame { fill: #f6f8fa; stroke: #8c959f; stroke-dasharray: 5 4; }
 .topic { fill: #ffffff; stroke: #57606a; }
@@ -61,14 +61,14 @@ text { fill: #e6edf3; }
 """
 
 
-def svg(drawing: Drawing) -> str:
-    """Return the whole file."""
+def svg(drawing: Drawing, *, is_styled: bool = True) -> str:
+    """Return the whole file. Without its own style, it is an element of the class `drawing` that a page styles."""
     width, height = _number(drawing.width), _number(drawing.height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img">',
+        f'role="img" class="drawing">',
         f"<title>Topology of {escape(drawing.title)}</title>",
-        f"<style>{_STYLE}</style>",
+        *([f"<style>{_STYLE}</style>"] if is_styled else []),
         f'<rect class="paper" width="{width}" height="{height}"/>',
         _text(_MARGIN, _MARGIN + 14, drawing.title, "head"),
     ]
@@ -100,7 +100,7 @@ def legend(width: float) -> tuple[list[tuple[BoxKind, str, float, float]], float
 
 def _frame(frame: Frame) -> str:
     border = _rect("frame", frame.x, frame.y, frame.width, frame.height, 8)
-    return border + _text(frame.x + 18, frame.y + 24, f"Sub-topology {frame.index}", "head")
+    return border + _text(frame.x + 18, frame.y + 24, frame.heading, "head")
 
 
 def _box(placed: Placed) -> str:
@@ -113,8 +113,10 @@ def _box(placed: Placed) -> str:
         for line, y in zip(box.lines, baselines, strict=False)
     )
     style = "small" if box.kind is BoxKind.CHANGELOG else "name"
-    details = zip(box.details, baselines[len(box.lines) :], strict=True)
-    words = "".join(_text(x, placed.y + y, detail, "small") for detail, y in details)
+    rest = [*((detail, "small") for detail in box.details), *((figure, "figure") for figure in box.figures)]
+    words = "".join(
+        _text(x, placed.y + y, line, kind) for (line, kind), y in zip(rest, baselines[len(box.lines) :], strict=True)
+    )
     shape = _shape(box.kind, placed.x, placed.y, placed.width, placed.height)
     return f'<g>{shape}<text class="{style}">{spans}</text>{words}</g>'
 

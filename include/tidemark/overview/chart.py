@@ -1,0 +1,34 @@
+"""A column chart as SVG, which a page styles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemark.overview.format import format_count
+
+_COLUMN, _GAP, _HEIGHT = 7, 1, 96
+
+
+def throughput_chart(per_s: Sequence[float]) -> str:
+    """Return the chart of records per second, the oldest first. Its title is for screen readers."""
+    top = max(per_s, default=0.0)
+    width = len(per_s) * (_COLUMN + _GAP)
+    columns = "".join(
+        f'<rect x="{number * (_COLUMN + _GAP)}" y="{_HEIGHT - height}" width="{_COLUMN}" height="{height}"/>'
+        for number, height in enumerate(_heights(per_s, top))
+        if height
+    )
+    mean = sum(per_s) / len(per_s) if per_s else 0.0
+    title = (
+        f"Records per second over the last 15 minutes: {format_count(mean)} on average, {format_count(top)} at most, "
+        f"{format_count(per_s[-1] if per_s else 0)} now"
+    )
+    return (
+        f'<svg class="chart" viewBox="0 0 {width} {_HEIGHT}" preserveAspectRatio="none" role="img"><title>{title}</title>'
+        f'<line x1="0" y1="{_HEIGHT}" x2="{width}" y2="{_HEIGHT}"/>{columns}</svg>'
+    )
+
+
+def _heights(per_s: Sequence[float], top: float) -> list[int]:
+    """Return the heights of the columns in pixels; one that is not empty is visible."""
+    return [max(1, round(value / top * (_HEIGHT - 4))) if value else 0 for value in per_s]

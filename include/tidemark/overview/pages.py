@@ -1,0 +1,171 @@
+"""The HTML of the Streams page: whole pages, and the sections that are sent again when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from tidemark.html_page import render_page
+from tidemark.overview.application import Application, ApplicationState
+from tidemark.overview.chart import throughput_chart
+from tidemark.overview.concerns import Action, ActionKind, Concern, Severity, concerns, operations, stream_dag_id
+from tidemark.overview.figures import drawing_figures
+from tidemark.overview.format import (
+    format_age,
+    format_bytes,
+    format_clock,
+    format_count,
+    format_moment,
+    format_prose,
+    format_span,
+)
+from tidemark.overview.rights import Rights
+from tidemark.overview.sampler import Overview
+from tidemark.topology.drawing.layout import live_picture
+from tidemark.verdict import Verdict
+
+OVERVIEW_SECTIONS = ("summary", "concerns", "streams")
+APPLICATION_SECTIONS = (
+    "head", "concerns", "figures", "restores", "throughput", "drawing", "processes", "stores", "checks", "drills", "letters",
+    "cases", "events",
+)  # fmt: skip
+
+# The word is always written beside the colour.
+_TONES = {
+    ApplicationState.RUNNING: "good",
+    ApplicationState.RESTORING: "busy",
+    ApplicationState.STARTING: "busy",
+    ApplicationState.STOPPING: "busy",
+    ApplicationState.HELD: "busy",
+    ApplicationState.WAITING: "bad",
+    ApplicationState.STALLED: "bad",
+    ApplicationState.DOWN: "bad",
+    ApplicationState.FAILED: "bad",
+    ApplicationState.STOPPED: "idle",
+    ApplicationState.NEVER_RAN: "idle",
+}
+_VERDICT_TONES = {
+    Verdict.OK: "good",
+    Verdict.NOT_ENOUGH_EVIDENCE: "idle",
+    Verdict.WARNING: "warn",
+    Verdict.FAILED: "bad",
+}
+_SEVERITY_TONES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
+
+
+@dataclass(frozen=True)
+class Links:
+    """Addresses of pages. `airflow` and `streams` are the paths under which Airflow and this page are served, without `/`."""
+
+    airflow: str
+    streams: str
+
+    @property
+    def overview(self) -> str:
+        """The page of all streams."""
+        return f"{self.streams}/"
+
+    def application(self, topology: str) -> str:
+        """The page of one stream."""
+        return f"{self.streams}/applications/{quote(topology, safe='')}"
+
+    def report(self, topology: str, case_id: str) -> str:
+        """The report of a case."""
+        return f"{self.application(topology)}/cases/{quote(case_id, safe='')}"
+
+    def audit(self, topology: str) -> str:
+        """The page of the last audit."""
+        return f"{self.application(topology)}/audit"
+
+    def dag(self, dag_id: str) -> str:
+        """Airflow's page of a DAG."""
+        return f"{self.airflow}/dags/{quote(dag_id, safe='')}"
+
+    def action(self, action: Action) -> str:
+        """The page that a button opens."""
+        return self.dag(action.dag_id) + ("/required_actions" if action.kind is ActionKind.ANSWER else "")
+
+    def updates(self, topology: str | None) -> str:
+        """The stream of changed sections of a page."""
+        return f"{self.streams}/updates" + ("" if topology is None else f"?topology={quote(topology, safe='')}")
+
+
+def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[str, str]:
+    """Return the sections of the page of all streams, by name."""
+    found = [(app, concern) for app in overview.applications for concern in concerns(app)]
+    values = _values(overview, rights, links) | {
+        "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
+        "concerned": {app.topology for app, _ in found},
+        "idle": sum(_TONES[app.state] == "idle" for app in overview.applications),
+        "is_named": True,
+    }
+    return {name: render_page(f"overview/{name}.html", **values) for name in OVERVIEW_SECTIONS}
+
+
+def application_sections(overview: Overview, app: Application, rights: Rights, links: Links) -> dict[str, str]:
+    """Return the sections of the page of one stream, by name."""
+    known = app.live is not None and app.live.figures is not None
+    values = _values(overview, rights, links) | {
+        "app": app,
+        "concerns": [(app, concern) for concern in concerns(app)],
+        "is_named": False,
+        "operations": rights.allowed(operations(app)),
+        "stream_dag": stream_dag_id(app.topology),
+        "drawing": Markup(live_picture(app.plan, drawing_figures(app))),
+        "chart": _chart(app) if known else None,
+    }
+    return {name: render_page(f"overview/{name}.html", **values) for name in APPLICATION_SECTIONS}
+
+
+def whole_page(title: str, sections: Mapping[str, str], links: Links, topology: str | None, nonce: str) -> str:
+    """Return a page with its sections, its style and its script. `nonce` allows these two, and nothing else, to the browser."""
+    return render_page(
+        "overview/page.html",
+        title=title,
+        sections=[Markup(section) for section in sections.values()],
+        updates=links.updates(topology),
+        overview=links.overview,
+        topology=topology,
+        nonce=nonce,
+    )
+
+
+def message_page(title: str, message: str, link: str, label: str, nonce: str) -> str:
+    """Return a page that says why there is nothing to see, and where to go."""
+    return render_page("overview/message.html", title=title, message=message, link=link, label=label, nonce=nonce)
+
+
+def _chart(app: Application) -> Markup:
+    figures = app.live.figures if app.live is not None else None
+    return Markup(throughput_chart(figures.throughput if figures is not None else ()))
+
+
+def _values(overview: Overview, rights: Rights, links: Links) -> dict[str, Any]:
+    """Return what every template may use."""
+
+    def buttons(concern: Concern) -> list[Action]:
+        return [] if concern.action is None else rights.allowed([concern.action])
+
+    formats: dict[str, Callable[..., str]] = {
+        "age": lambda time_ms: format_age(time_ms, overview.now_ms),
+        "bytes": format_bytes,
+        "clock": format_clock,
+        "count": format_count,
+        "moment": format_moment,
+        "prose": format_prose,
+        "span": format_span,
+    }
+    return {
+        **formats,
+        "view": overview,
+        "links": links,
+        "buttons": buttons,
+        "tones": _TONES,
+        "verdict_words": {verdict: "OK" if verdict is Verdict.OK else str(verdict).capitalize() for verdict in Verdict},
+        "verdict_tones": _VERDICT_TONES,
+        "severity_tones": _SEVERITY_TONES,
+    }

@@ -1,0 +1,124 @@
+"""Live figures from a real broker: lag, rates, late records and dead letters, and what is said when it is away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.dead_letter import dead_letter_record
+from tidemark.commit.record import CommitKind, commit_record
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import DESCRIPTION_KEY, TaskId, commits_topic, dlq_topic, topology_topic
+from tidemark.overview.commit_window import BUCKET_MS
+from tidemark.overview.live import ANSWER_S, LiveReader
+from tidemark.registry.description import describe_state
+from tidemark.stream_times import StreamTimes
+from tidemark.tasks.update import DeadLetter
+from tidemark.topology.builder import Topology
+
+
+class App:
+    """An application's topics, written by hand."""
+
+    def __init__(self, settings, create_topic, name):
+        topology = Topology(name)
+        self.source, self.sink = f"{name}-in", f"{name}-out"
+        topology.stream(self.source, schema="id STRING", key="id").group_by_key().count(store="n").to(self.sink)
+        self.plan = topology.plan()
+        self.id = self.plan.application_id
+        for topic in (self.source, self.sink, commits_topic(self.id), dlq_topic(self.id)):
+            create_topic(topic, 2)
+        create_topic(topology_topic(self.id), 1)
+        self._producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+        counts = dict.fromkeys((self.source, self.sink), 2)
+        self.produce(topology_topic(self.id), 0, describe_state(self.plan, counts).to_bytes(), DESCRIPTION_KEY)
+
+    def produce(self, topic, partition, value, key=None, headers=()):
+        self._producer.produce(topic, value, key, partition, headers=list(headers))
+        assert self._producer.flush(15) == 0
+
+    def commit(self, at_ms, partition, span, **figures):
+        record = commit_record(
+            CommitKind.BATCH, self.id, "1", TaskId(0, partition), 1, at_ms, spans={self.source: span},
+            stream_times=StreamTimes.none(), changelogs={}, ends_before={}, **figures,
+        )  # fmt: skip
+        self.produce(commits_topic(self.id), partition, record.to_bytes(), str(record.task).encode())
+
+    def dead_letter(self, reason):
+        letter = DeadLetter(reason, self.source, 0, 1, b"k", b"v", ())
+        key, value, headers = dead_letter_record(letter, 10_000)
+        self.produce(dlq_topic(self.id), 0, value, key, headers)
+
+
+@pytest.fixture
+def app(settings, create_topic, unique):
+    return App(settings, create_topic, unique("live"))
+
+
+@pytest.fixture
+def reader(settings, app):
+    made = LiveReader({app.id: app.plan}, settings)
+    yield made
+    made.close()
+
+
+@pytest.mark.broker
+def test_should_show_lag_rates_late_rows_and_dead_letters_and_follow_them(app, reader):
+    for number in range(30):
+        app.produce(app.source, number % 2, b"{}")
+    now_ms = wall_clock_ms() // BUCKET_MS * BUCKET_MS
+    app.commit(now_ms - BUCKET_MS, 0, (0, 10), sinks={app.sink: 20}, late_rows=4, bad_rows=1)
+    app.dead_letter("not JSON")
+    view = reader.look(now_ms)[app.id]
+    assert view.fault is None
+    assert view.figures is not None
+    # Task 0 has committed 10 of 15, task 1 nothing of 15.
+    assert (view.total_lag, view.figures.bad, view.figures.late) == (20, 1, {0: 4})
+    assert (view.figures.read_per_s, view.figures.written_per_s) == ({app.source: 1.0}, {app.sink: 2.0})
+    assert (view.dead_letters, view.reasons) == (1, {"not JSON": 1})
+
+    app.commit(now_ms, 0, (10, 15))
+    app.commit(now_ms, 1, (0, 15))
+    app.dead_letter("refused")
+    view = reader.look(now_ms + BUCKET_MS)[app.id]
+    assert view.figures is not None
+    assert (view.total_lag, view.figures.last_commit_ms) == (0, now_ms)
+    assert view.figures.read_per_s == {app.source: 2.0}
+    assert view.reasons == {"not JSON": 1, "refused": 1}
+
+
+@pytest.mark.broker
+def test_the_last_commit_of_an_idle_application_should_be_found_before_the_window(app, reader):
+    app.produce(app.source, 0, b"{}")
+    day_ms = 86_400_000
+    now_ms = wall_clock_ms()
+    app.commit(now_ms, 0, (0, 1), late_rows=2)
+    view = reader.look(now_ms + day_ms)[app.id]
+    assert view.figures is not None
+    assert (view.total_lag, view.figures.late, view.figures.last_commit_ms) == (0, {}, now_ms)
+
+
+@pytest.mark.broker
+def test_an_application_that_never_ran_should_not_hide_the_others(app, settings, unique):
+    other = Topology(unique("never"))
+    other.stream(f"{unique('never')}-in", schema="id STRING", key="id").group_by_key().count(store="n").to("out")
+    reader = LiveReader({"other": other.plan(), app.id: app.plan}, settings)
+    try:
+        views = reader.look(wall_clock_ms())
+    finally:
+        reader.close()
+    assert views["other"].total_lag is None
+    assert views[app.id].total_lag == 0
+
+
+@pytest.mark.broker
+def test_a_broker_that_is_away_should_be_named_within_the_time_for_an_answer(settings, app):
+    away = settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
+    reader = LiveReader({app.id: app.plan}, away)
+    began_s = time.monotonic()
+    with pytest.raises(OutcomeUnknown, match=r"no broker answers at 127\.0\.0\.1:1"):
+        reader.look(wall_clock_ms())
+    assert time.monotonic() - began_s < 3 * ANSWER_S

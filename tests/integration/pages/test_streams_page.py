@@ -1,0 +1,283 @@
+"""The Streams page in a real Airflow, in Debian's chromium: as an administrator, as a viewer, and without a login."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.airflow.real_airflow import RealAirflow, real_airflow
+from tests.support.browser import Tab, open_tab
+from tests.support.overview import write_run_file
+
+from tidemark import processes
+from tidemark.clock import wall_clock_ms
+from tidemark.devstack import airflow_parts
+from tidemark.operations.case.case import Case, CaseFolder
+from tidemark.settings import Settings
+from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
+
+_CASE = "20261122T031500000000Z"
+_SECRET = "password-of-the-broker"
+_DAG = """
+from tidemark.topology_loader import load
+from tidemark_airflow.dag import stream_dag
+dag = stream_dag("clicks", load("clicks"))
+"""
+_ROUTES = (
+    "/streams/", "/streams/applications/clicks", "/streams/dags/stream__clicks", "/streams/updates",
+    "/streams/updates?topology=clicks", f"/streams/applications/clicks/cases/{_CASE}", "/streams/applications/clicks/audit",
+)  # fmt: skip
+_FRAME = "document.querySelector('iframe')?.contentDocument"
+
+# The ratio that WCAG asks for between every text and what is behind it.
+_PALE = """(() => {
+  const channels = colour => {
+    const numbers = colour.match(/[\\d.]+/g).map(Number);
+    return colour.startsWith("color(") ? numbers.map((v, i) => i < 3 ? v * 255 : v) : numbers;
+  };
+  const light = rgb => rgb.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const behind = found => {
+    for (let e = found; e; e = e.parentElement) {
+      const colour = channels(getComputedStyle(e).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const pale = [];
+  for (const found of document.querySelectorAll("body *")) {
+    const text = [...found.childNodes].filter(n => n.nodeType === 3).map(n => n.textContent.trim()).join("");
+    if (!text || found.closest("svg, script, style, noscript, .skip")) continue;
+    const style = getComputedStyle(found), big = parseFloat(style.fontSize) >= 24;
+    const [a, b] = [light(channels(style.color)), light(behind(found))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < (big ? 3 : 4.5)) pale.push(`${ratio.toFixed(2)} ${text.slice(0, 40)}`);
+  }
+  return pale;
+})()"""
+_UNLABELLED = """[...document.querySelectorAll("a, button, summary, [role=region], [role=img], progress, table th")]
+  .filter(found => !(found.getAttribute("aria-label") || found.textContent).trim())
+  .map(found => found.outerHTML.slice(0, 80))"""
+_OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@dataclass(frozen=True)
+class Site:
+    """The server, and what its users send to be known."""
+
+    airflow: RealAirflow
+    settings: Settings
+    tokens: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return self.airflow.api.url
+
+    def get(self, path: str, user: str | None = None, accept: str = "application/json") -> httpx.Response:
+        headers = {"Accept": accept} | ({} if user is None else {"Authorization": f"Bearer {self.tokens[user]}"})
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            return client.get(self.url + path, headers=headers)
+
+    def instance(self, **given: Any) -> None:
+        write_run_file(
+            self.settings.var_dir, "clicks", records_per_second=4321.0, last_commit_ms=wall_clock_ms(),
+            last_commit_seconds=0.25, partitions=["clicks[0]"], topology_version="1", **given,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """An Airflow with one stream, whose broker does not exist. Nothing launches the stream."""
+    if shutil.which("chromium") is None:
+        pytest.skip("no chromium: on Debian `apt-get install chromium`, as `make test` does for root")
+    folder = tmp_path_factory.mktemp("site")
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "stream.py").write_text(_DAG)
+    shutil.copy(Path(__file__).parents[3] / "dags" / "durability_check.py", dags)
+    settings = Settings.load(
+        var_dir=folder / "var", state_dir=folder / "state", bootstrap_servers="127.0.0.1:1", sasl_password=_SECRET
+    )
+    mark = f"tests-{uuid.uuid4()}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(processes.MARK, mark)
+        with real_airflow(settings, dags, mark, "api-server", "dag-processor") as airflow:
+            for dag_id in ("stream__clicks", "durability_check"):
+                airflow.api.wait_for_dag(dag_id, 120)
+            airflow.api.unpause("stream__clicks")
+            passwords = json.loads(airflow_parts.password_file(settings).read_text())
+            tokens = {user: _token(airflow.api.url, user, passwords[user]) for user in ("admin", "guest")}
+            yield Site(airflow, settings, tokens)
+
+
+def _token(url: str, user: str, password: str) -> str:
+    with httpx.Client(trust_env=False, timeout=60) as client:
+        return str(
+            client.post(f"{url}/auth/token", json={"username": user, "password": password}).json()["access_token"]
+        )
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with open_tab(tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser: Tab, site: Site) -> Tab:
+    """The browser's page, logged in as an administrator, with an instance that runs well."""
+    outage_path(site.settings.var_dir, "clicks", 0).unlink(missing_ok=True)
+    site.instance()
+    log_in(browser, site, "admin")
+    browser.look_like(1440)
+    browser.errors.clear()
+    browser.requests.clear()
+    return browser
+
+
+def log_in(tab: Tab, site: Site, user: str) -> None:
+    tab.set_cookie("_token", site.tokens[user], site.url)
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("route", _ROUTES)
+def test_without_a_login_there_should_be_nothing(site: Site, route: str) -> None:
+    refused = site.get(route)
+    assert refused.status_code == 401
+    assert "clicks" not in refused.text
+    page = site.get(route, accept="text/html")
+    assert (page.status_code, "Log in to see the streams" in page.text) == (401, True)
+    assert 'href="/auth/login' in page.text
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_viewer_should_read_and_see_no_buttons(tab: Tab, site: Site) -> None:
+    log_in(tab, site, "guest")
+    for path in ("/streams/", "/streams/applications/clicks"):
+        tab.open(site.url + path)
+        assert "clicks" in tab.value("document.body.innerText")
+        assert tab.value("document.querySelectorAll('.button').length") == 0
+    log_in(tab, site, "admin")
+    tab.open(f"{site.url}/streams/applications/clicks")
+    assert tab.value("document.querySelectorAll('.button').length") > 3
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_the_page_should_say_at_once_that_kafka_is_away_and_show_the_rest(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/streams/")
+    tab.wait_for("document.body.innerText.includes('Kafka does not answer')", 30)
+    shown = tab.value("document.body.innerText")
+    assert "No broker answers at 127.0.0.1:1" in shown
+    assert "4,321" in shown
+    assert tab.errors == []
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_the_page_should_follow_what_happens_without_being_loaded_again(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/streams/")
+    tab.value("window.mark = 1")
+    tab.wait_for("document.getElementById('live').textContent === 'Live'")
+    outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
+    write_outage(outage_path(site.settings.var_dir, "clicks", 0), outage)
+    tab.wait_for("document.getElementById('s-concerns').innerText.includes('no broker leads clicks[0]')", 15)
+    assert tab.value("document.querySelector('#s-concerns .button').textContent") == "Check replicas and leaders"
+    assert "needs you" in tab.value("document.getElementById('s-summary').innerText")
+    assert tab.value("window.mark") == 1
+    assert tab.errors == []
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_button_in_airflows_frame_should_open_the_dag(tab: Tab, site: Site) -> None:
+    outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
+    write_outage(outage_path(site.settings.var_dir, "clicks", 0), outage)
+    tab.open(f"{site.url}/plugin/streams")
+    tab.wait_for(f"Boolean({_FRAME}?.querySelector('#s-concerns .button'))")
+    tab.value(f"{_FRAME}.querySelector('#s-concerns .button').click()")
+    tab.wait_for(
+        "location.pathname === '/dags/durability_check' && document.body.innerText.includes('durability_check')"
+    )
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_the_menu_should_have_the_page_and_the_dag_of_a_stream_a_tab(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/")
+    tab.wait_for("document.querySelector('a[href$=\"/plugin/streams\"]') !== null")
+    tab.open(f"{site.url}/dags/stream__clicks/plugin/stream")
+    tab.wait_for(f"{_FRAME}?.querySelector('h1')?.textContent === 'clicks'")
+    tab.open(f"{site.url}/dags/durability_check/plugin/stream")
+    tab.wait_for(f"{_FRAME}?.querySelector('h1')?.textContent === 'This DAG keeps no stream running'")
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("path", ["/streams/", "/streams/applications/clicks"])
+def test_the_page_should_be_readable_in_every_size_and_light(
+    tab: Tab, site: Site, path: str, width: int, dark: bool
+) -> None:
+    write_outage(outage_path(site.settings.var_dir, "clicks", 0), RecordedOutage(wall_clock_ms(), "no leader", ()))
+    tab.look_like(width, dark=dark)
+    tab.open(site.url + path)
+    tab.wait_for("document.getElementById('live').textContent === 'Live'")
+    assert tab.value(_OVERFLOW) == 0
+    assert tab.value(_PALE) == []
+    assert tab.value(_UNLABELLED) == []
+    ground = tab.value("getComputedStyle(document.documentElement).backgroundColor")
+    assert ground == ("rgb(17, 20, 24)" if dark else "rgb(255, 255, 255)")
+    assert [address for address in tab.requests if not address.startswith((site.url, "data:"))] == []
+    assert tab.errors == []
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_the_keyboard_should_reach_everything_and_keep_its_place(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/streams/")
+    tab.wait_for("document.getElementById('live').textContent === 'Live'")
+    tab.press("Tab")
+    assert tab.value("document.activeElement.className") == "skip"
+    tab.value("document.querySelector('[data-key=clicks]').focus()")
+    tab.value("window.old = document.activeElement")
+    site.instance(generation=9)
+    tab.wait_for("!window.old.isConnected", 20)
+    assert tab.value("document.activeElement.dataset.key") == "clicks"
+    assert tab.value("getComputedStyle(document.activeElement).outlineStyle") in {"solid", "auto"}
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_only_pages_of_the_streams_own_cases_should_be_sent(site: Site) -> None:
+    case = Case(_CASE, "restore_oncall", "clicks", "clicks", {}, True, "try it", wall_clock_ms())
+    folder = CaseFolder.of(site.settings.var_dir, "clicks", _CASE, wall_clock_ms)
+    folder.open(case)
+    assert site.get(f"/streams/applications/clicks/cases/{_CASE}", "guest").status_code == 404
+    (folder.folder / "report.html").write_text("<p>the report</p>")
+    assert site.get(f"/streams/applications/clicks/cases/{_CASE}", "guest").text == "<p>the report</p>"
+    for path in ("cases/..%2f..%2fsecrets.json", "cases/x", "audit"):
+        assert site.get(f"/streams/applications/clicks/{path}", "guest").status_code == 404
+    assert site.get("/streams/applications/unknown", "admin").status_code == 404
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_no_page_should_show_a_secret(site: Site) -> None:
+    kept = json.loads(airflow_parts.secrets_file(site.settings).read_text())
+    shown = [site.get(path, "admin").text for path in ("/streams/", "/streams/applications/clicks")]
+    for secret in (_SECRET, *kept.values(), *site.tokens.values()):
+        assert not any(secret in text for text in shown)
+    headers = site.get("/streams/", "admin").headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["cache-control"] == "no-store"

@@ -1,0 +1,76 @@
+"""The last verdicts of every check, the newest events, drills and audits, from a real database."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.audit.ranges import Position
+from tidemark.audit.table import AuditedRange, write_audit
+from tidemark.checks.verdict_table import last_verdicts, write_verdicts
+from tidemark.database import FactsDatabase
+from tidemark.events.event import Event, EventKind
+from tidemark.events.table import newest_events, write_event
+from tidemark.names import TaskId
+from tidemark.overview.history import read_history
+from tidemark.settings import Settings
+from tidemark.stream_times import StreamTimes
+from tidemark.verdict import Finding, Verdict
+
+APP = "app"
+
+
+@pytest.fixture
+def facts(tmp_path):
+    database = FactsDatabase(Settings.load(var_dir=tmp_path))
+    yield database
+    database.close()
+
+
+def wrote(facts, check, time_ms, *verdicts, app=APP):
+    write_verdicts(facts, app, check, time_ms, [Finding(f"s{n}", v, "m") for n, v in enumerate(verdicts)])
+
+
+def test_the_last_verdicts_should_be_those_of_the_last_run_of_each_check(facts):
+    wrote(facts, "lag", 1, Verdict.FAILED, Verdict.FAILED)
+    wrote(facts, "lag", 3, Verdict.OK, Verdict.WARNING)
+    wrote(facts, "audit", 2, Verdict.OK)
+    wrote(facts, "rto", 9, Verdict.FAILED, app="other")
+    found = [(row.check, row.time_ms, row.finding.subject, row.finding.verdict) for row in last_verdicts(facts, APP)]
+    assert found == [
+        ("audit", 2, "s0", Verdict.OK),
+        ("lag", 3, "s0", Verdict.OK),
+        ("lag", 3, "s1", Verdict.WARNING),
+    ]
+
+
+def test_an_application_without_checks_should_have_no_verdicts(facts):
+    assert last_verdicts(facts, APP) == []
+
+
+def test_the_newest_events_should_come_first(facts):
+    for at_ms in (1, 3, 2):
+        write_event(facts, Event(EventKind.WAITING, APP, "1", 0, at_ms, {"why": "w"}))
+    write_event(facts, Event(EventKind.WAITING, "other", "1", 0, 9, {"why": "w"}))
+    assert [event.time_ms for event in newest_events(facts, APP, 2)] == [3, 2]
+
+
+def test_the_history_should_take_the_worst_verdict_of_the_last_audit(facts):
+    def audited(audit_id, time_ms, task, verdict):
+        end = Position(task, "1", 5, 1, {}, StreamTimes.none(), {}, 0)
+        return AuditedRange(audit_id, time_ms, 1, 10, 1.0, verdict, end)
+
+    write_audit(facts, APP, [audited("a1", 1, TaskId(0, 0), Verdict.FAILED)])
+    write_audit(facts, APP, [audited("a2", 2, TaskId(0, n), v) for n, v in enumerate((Verdict.OK, Verdict.WARNING))])
+    wrote(facts, "lag", 3, Verdict.OK, Verdict.FAILED)
+    found = read_history(facts, APP)
+    assert found.audit is not None
+    assert (found.audit.audit_id, found.audit.verdict) == ("a2", Verdict.WARNING)
+    check = found.check("lag")
+    assert check is not None
+    assert (check.verdict, len(check.of(Verdict.FAILED))) == (Verdict.FAILED, 1)
+    assert found.check("retention") is None
+
+
+def test_nothing_should_be_known_of_an_application_without_history(facts):
+    found = read_history(facts, APP)
+    assert (found.checks, found.drills, found.audit, found.events) == ((), (), None, ())

@@ -1,0 +1,205 @@
+"""The HTML of the page: its words in each state, escaping, and a style for every shape of the drawing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.support.overview import NOW, PLAN, application, checked, instance, live, overview
+
+from tidemark import overview as package
+from tidemark.names import TaskId
+from tidemark.overview.application import ProcessFiles
+from tidemark.overview.chart import throughput_chart
+from tidemark.overview.figures import drawing_figures
+from tidemark.overview.instances import RunningRestore
+from tidemark.overview.pages import (
+    APPLICATION_SECTIONS,
+    OVERVIEW_SECTIONS,
+    Links,
+    application_sections,
+    message_page,
+    overview_sections,
+    whole_page,
+)
+from tidemark.overview.rights import Rights
+from tidemark.overview.stores import SavepointView, StoreView
+from tidemark.store_sizes import KnownSizes
+from tidemark.supervision.hold import Hold
+from tidemark.topology.drawing.layout import live_picture
+from tidemark.topology_loader import load, names
+from tidemark.verdict import Verdict
+
+LINKS = Links("/air", "/air/streams")
+DAGS = frozenset(
+    {"lag_check", "restore_drill", "restore_oncall", "savepoint", "upgrade", "rescale", "exactly_once_audit"}
+)
+MAY = Rights(DAGS | {"stream__clicks"}, DAGS)
+READS = Rights(DAGS | {"stream__clicks"})
+EVIL = "<script>alert(1)</script>"
+FAULT = "no broker answers at 127.0.0.1:1"
+WELL = application(instance(), live=live(lag=12), savepoint=SavepointView("s", NOW - 9000), stores=())
+FAILING = replace(WELL, history=checked("lag", Verdict.FAILED, message=EVIL))
+
+
+def of_all(*applications, rights=MAY, **given):
+    return overview_sections(overview(*applications, **given), rights, LINKS)
+
+
+def of_one(app, rights=MAY, **given):
+    return application_sections(overview(app, **given), app, rights, LINKS)
+
+
+def text(html):
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_the_first_sentence_should_say_whether_all_is_well():
+    assert "The stream is well" in text(of_all(WELL)["summary"])
+    assert "All 2 streams are well" in text(of_all(WELL, WELL)["summary"])
+    stopped = application(is_wanted=False)
+    assert "1 of 2 streams runs, and none needs you" in text(of_all(WELL, stopped)["summary"])
+    assert "No stream runs, and none should" in text(of_all(stopped)["summary"])
+    assert "1 of 2 streams needs you" in text(of_all(replace(FAILING, topology="other"), WELL)["summary"])
+    assert "Kafka does not answer" in text(of_all(WELL, live_fault=FAULT)["summary"])
+    assert "There are no streams yet" in text(of_all()["summary"])
+    assert "The topology odd cannot be loaded" in text(of_all(WELL, unloadable={"odd": "no function"})["summary"])
+
+
+def test_nothing_should_be_in_the_list_of_concerns_if_all_is_well():
+    assert text(of_all(WELL)["concerns"]) == ""
+
+
+def test_a_concern_should_have_a_button_that_opens_the_dag_and_says_what_to_enter():
+    said = of_all(FAILING)["concerns"]
+    assert 'href="/air/dags/lag_check"' in said
+    assert 'target="_top"' in said
+    assert "In its form: topologies = clicks" in text(said)
+
+
+def test_a_reader_should_see_the_concern_and_no_button():
+    for sections in (of_all(FAILING, rights=READS), of_one(FAILING, rights=READS)):
+        assert "The check lag failed" in text(sections["concerns"])
+        assert not any('class="button' in html for html in sections.values())
+    assert 'class="button' in of_one(FAILING)["head"]
+
+
+def test_the_row_of_a_stream_should_have_its_figures():
+    row = text(of_all(WELL)["streams"])
+    assert "clicks Running 1,234 12 now 250 ms" in row
+    assert "9 s ago" in row
+
+
+def test_a_figure_that_was_not_read_yet_should_not_look_like_one_that_is_unknown():
+    app = application(instance())
+    assert "Lag … records" in text(of_one(app, live_is_known=False)["figures"])
+    assert "Lag — records" in text(of_one(app)["figures"])
+
+
+def test_without_kafka_the_page_should_say_so_and_show_the_rest():
+    sections = of_one(replace(WELL, live=None, live_fault=FAULT))
+    assert f"Lag, rates and late records are not known. {FAULT.capitalize()}" in text(sections["head"])
+    assert "Not known while Kafka does not answer." in text(sections["throughput"])
+    assert "1,234 records/s" in text(sections["figures"])
+
+
+def test_without_the_database_the_page_should_say_so():
+    sections = of_one(replace(WELL, history_fault="the database of facts does not answer"))
+    assert "Checks, drills, audits and events are not known" in text(sections["head"])
+    assert "does not answer" in text(sections["checks"])
+
+
+def test_a_restore_should_have_a_bar_with_rate_and_time_left():
+    restore = RunningRestore(0, "page-clicks", "c[1]", 500, 250.0, 14.2, 0.63)
+    said = of_one(application(instance(state="RESTORING", restore=restore)))["restores"]
+    assert 'value="63"' in said
+    assert "63 %, 250 records/s, 14.2 s left" in text(said)
+
+
+def test_every_text_from_outside_should_be_escaped():
+    held = ProcessFiles(hold=Hold(EVIL, EVIL, NOW), instances=(instance(number=0, topology_version=EVIL),))
+    app = replace(FAILING, files=held, live_fault=EVIL, savepoint=SavepointView(fault=EVIL))
+    for sections in (of_one(app), of_all(app, unloadable={EVIL: EVIL}, live_fault=EVIL, history_fault=EVIL)):
+        assert not any(EVIL in html for html in sections.values())
+        assert any("&lt;script&gt;" in html for html in sections.values())
+
+
+def test_every_section_should_be_replaceable_by_its_name():
+    for sections, known in ((of_all(WELL), OVERVIEW_SECTIONS), (of_one(WELL), APPLICATION_SECTIONS)):
+        assert tuple(sections) == known
+        for name, html in sections.items():
+            assert html.strip().startswith(f'<section id="s-{name}"')
+
+
+class _Page(HTMLParser):
+    """Collects ids, addresses, and tags that are left open."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.ids, self.addresses, self.open = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids += [given["id"]] if "id" in given else []
+        self.addresses += [given[name] for name in ("href", "src") if name in given]
+        if tag not in {"meta", "line", "rect", "path", "polyline", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("sections", [of_all(WELL, FAILING), of_one(FAILING), of_all()])
+def test_a_page_should_be_well_formed_and_load_nothing_from_elsewhere(sections):
+    html = whole_page("Streams", sections, LINKS, "clicks", "abc")
+    page = _Page(html)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert all(address.startswith(("/air/", "#")) for address in page.addresses)
+    assert re.findall(r"https?://[^\s\"<]+", html.replace("http://www.w3.org/2000/svg", "")) == []
+    assert html.count('nonce="abc"') == 2
+
+
+def test_a_message_should_lead_somewhere():
+    page = _Page(message_page("Log in", EVIL, "/auth/login", "Log in", "abc"))
+    assert page.addresses == ["/auth/login"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_shape_of_the_drawing_should_have_a_style_in_the_page(name):
+    rules = (Path(package.__file__).parent / "page.css").read_text()
+    used = set(re.findall(r'class="([a-z]+)"', live_picture(load(name).plan(), drawing_figures(WELL)))) - {
+        "drawing",
+        "name",
+    }
+    assert {kind for kind in used if f".drawing .{kind} " not in rules and f".drawing .{kind}," not in rules} == set()
+
+
+def test_the_drawing_should_show_rates_lag_keys_and_late_rows():
+    rows = (
+        StoreView(TaskId(0, 0), "user-sessions", "0", KnownSizes(1000), KnownSizes(2048)),
+        StoreView(TaskId(0, 1), "user-sessions", "0", KnownSizes(500), KnownSizes(1024)),
+        StoreView(TaskId(0, 1), "user-sessions", "standby-0", KnownSizes(9), KnownSizes(9)),
+    )
+    window = live(lag=12, committed_ms=NOW - 10_000, read=(0, 700), late=7, written=30)
+    found = drawing_figures(application(instance(), live=window, stores=rows))
+    assert [line.split() for line in found.topics["clicks"]] == [["in", "70/s"], ["lag", "12"]]
+    assert [line.split() for line in found.topics["page-clicks"]] == [["out", "3/s"]]
+    assert [line.split() for line in found.stores["user-sessions"]] == [["1,500", "keys"], ["3.0", "kB"]]
+    assert found.subtopologies[0] == "7 late"
+    drawn = live_picture(PLAN, found)
+    for shown in ("in         70/s", "lag        12", "3.0 kB", "Sub-topology 0, 7 late"):
+        assert shown in drawn
+
+
+def test_the_chart_should_say_in_words_what_it_shows():
+    assert "10 on average, 30 at most, 0 now" in throughput_chart((0.0, 30.0, 0.0))
+    assert throughput_chart((0.0, 30.0, 0.001)).count("<rect") == 2
+    assert "<rect" not in throughput_chart((0.0, 0.0))

@@ -1,0 +1,83 @@
+"""Readers that work only while somebody looks, and the overview that they make together."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.support.overview import write_run_file
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.overview.sampler import LoadedTopologies, Sampler, Watched
+from tidemark.processes import wait_until
+from tidemark.settings import Settings
+from tidemark.topology_loader import load
+
+
+def test_a_reader_should_read_once_for_everybody_who_looks():
+    calls = []
+    watched = Watched("test", 60.0, lambda: calls.append(1) or len(calls))
+    assert [watched.reading(5).value for _ in range(10)] == [1] * 10
+
+
+def test_a_reader_should_not_make_anybody_wait_longer_than_allowed():
+    free = threading.Event()
+    watched = Watched("test", 0.01, lambda: free.wait(30), unwatched_s=0.0)
+    try:
+        assert watched.reading(0.05).value is None
+    finally:
+        free.set()
+
+
+def test_a_reader_should_stop_and_let_go_when_nobody_looks_and_start_again():
+    released = threading.Event()
+    watched = Watched("test", 0.01, lambda: 1, released.set, unwatched_s=0.05)
+    assert watched.reading(5).value == 1
+    assert released.wait(10)
+    assert wait_until(lambda: not watched.is_working, 10)
+    released.clear()
+    assert watched.reading(5).value == 1
+    assert released.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(OutcomeUnknown("no broker answers"), "no broker answers"), (KeyError("secret"), "KeyError: see the log")],
+)
+def test_a_fault_should_be_shown_and_go_away_by_itself(error, says):
+    answers = iter([error, 7])
+
+    def read():
+        answer = next(answers, 7)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    watched = Watched("test", 0.01, read)
+    first = watched.reading(5)
+    if first.value is None:
+        assert first.fault is not None
+        assert says in first.fault
+        assert "secret" not in first.fault
+    assert wait_until(lambda: watched.reading().value == 7, 10)
+    assert watched.reading().fault is None
+
+
+def test_the_overview_should_show_files_and_history_before_any_broker_has_answered(tmp_path):
+    # No process listens on this port.
+    settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
+    plan = load("clicks").plan()
+    write_run_file(tmp_path, plan.application_id, records_per_second=5.0)
+    sampler = Sampler(settings, LoadedTopologies({"clicks": plan}, {"odd": "no function"}))
+    found = sampler.overview({"clicks": True})
+    (app,) = found.applications
+    assert (app.state, app.records_per_second, app.is_wanted) == ("Running", 5.0, True)
+    assert found.unloadable == {"odd": "no function"}
+    assert not found.live_is_known
+
+    def fault():
+        return sampler.overview({"clicks": True}).live_fault
+
+    assert wait_until(lambda: fault() is not None, 20)
+    assert "no broker answers at 127.0.0.1:1" in fault()
+    assert sampler.overview({"clicks": True}).applications[0].records_per_second == 5.0
