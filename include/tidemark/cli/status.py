@@ -15,8 +15,9 @@ from tidemark.devstack import record
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
-from tidemark.supervision.local_instances import LOST, LocalInstance, local_instances
+from tidemark.supervision.local_instances import LocalInstance, local_instances
 from tidemark.supervision.outage_file import recorded_outages
+from tidemark.supervision.run_file import LOST
 
 
 def show_status(output: Output) -> None:
