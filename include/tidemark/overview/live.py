@@ -79,8 +79,7 @@ class LiveReader:
         self._plans = plans
         # The page waits for no broker longer than this, whatever commands do.
         self._settings = settings.model_copy(update={"broker_timeout_ms": int(ANSWER_S * 1000)})
-        # After a lost connection, librdkafka waits longer and longer before it tries again.
-        self._client = {**librdkafka_config(self._settings), "reconnect.backoff.max.ms": 1000}
+        self._client = librdkafka_config(self._settings)
         self._admin = AdminClient(self._client)
         self._ends = EndOffsets(self._admin, ANSWER_S)
         self._consumer: Consumer | None = None

@@ -6,6 +6,7 @@ Nothing here ever stops a stream: a server that cannot be started is logged and 
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ QUERY_URL, QUERY_ERROR = "query_url", "query_error"
 """Fields of a run file: where the process answers queries, or why it does not. Both are null if queries are switched off."""
 
 _STOP_S = 5.0
+_LOOK_S = 0.5
 _BACKLOG = 128
 
 
@@ -102,7 +104,9 @@ class _Running:
         self._endpoints.start()
 
     def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str) -> None:
-        # Importing these takes half a second, for which a stream must not wait.
+        if not self._is_asked():
+            return
+        # Importing these takes a second of processor time, which a stream that nobody asks does not spend.
         import uvicorn
 
         from tidemark.queries.api import make_api
@@ -125,6 +129,14 @@ class _Running:
             self._server.run(sockets=[self._socket])
         except Exception:
             log.exception("the server of queries has failed: queries are not answered until this process starts again")
+
+    def _is_asked(self) -> bool:
+        """Wait for the first request. Returns False if the service is closed before."""
+        while not self._stopping.is_set():
+            asking, _, _ = select.select([self._socket], [], [], _LOOK_S)
+            if asking:
+                return True
+        return False
 
     def close(self) -> None:
         self._endpoints.close()

@@ -22,7 +22,7 @@ def test_should_show_what_the_stores_hold(settings, admin, unique, tmp_path, mon
     module = app.for_commands(tmp_path, monkeypatch)
 
     def command(*words: str):
-        result = CliRunner().invoke(build(["state"]), ["state", *words])
+        result = CliRunner().invoke(build(), ["state", *words])
         if isinstance(result.exception, TidemarkError):
             raise result.exception
         return result
