@@ -230,6 +230,7 @@ def test_should_refuse_a_changelog_that_has_lost_a_part_of_its_beginning_until_i
             app.run()
         assert CHANGELOG_REMEDY in str(no.value)
     assert app.counts() == app.expected
+    app.leave_group()
     repair = Repair(app.plan, app.settings, wall_clock_ms, (), None, LoggingRestoreListener(), NO_PROBE, print)
     assert repair.run(YES)
     app.run()
@@ -264,6 +265,7 @@ def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_
 def test_should_refuse_without_the_description_instead_of_taking_the_first_changelogs(app, is_upgraded):
     if is_upgraded:
         app.become(version(app.name, "2", "n", n="count(*)", total="count(v)"))
+        app.leave_group()
         upgrade = Upgrade(
             app.plan, app.settings, wall_clock_ms, (), (), ("n.total=0",), LoggingRestoreListener(), NO_PROBE, print
         )
