@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
+from tests.support.brokers import brief
 from tests.support.jvms import BRIEF
 
 from tidemark import processes
@@ -77,7 +78,7 @@ def spark_jars(_settings_of_the_suite: None) -> list[Path]:
 @pytest.fixture(scope="session")
 def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One real broker for the whole session. A test that stops a broker starts its own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars) as running:
+    with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars)) as running:
         yield running
 
 
@@ -87,7 +88,7 @@ def cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPath
 
     Idle brokers still use a tenth of a core, so they stop when the module ends and not when the session ends.
     """
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars) as running:
+    with brief(EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars)) as running:
         yield running
 
 

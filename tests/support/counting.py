@@ -12,18 +12,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
+from tests.support.group_requests import remove_from_group
 from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.topics import end_offsets, read_all
 
 import topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.assembly import make_instance
-from tidemark.instance.source import SourceBatch
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import BatchSource, SourceBatch
 from tidemark.kafka.topics import ensure_user_topics
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, group_instance_id
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.tasks.partials import Status
@@ -34,6 +36,18 @@ PARTITIONS = 2
 AT_MS = wall_clock_ms()
 """An event time for records without one. Sinks carry it as the record's timestamp, and brokers delete what is old by that."""
 NO_PROBE = lambda _point: None  # noqa: E731
+TELLS_ENDS = {"enable.partition.eof": True, "fetch.wait.max.ms": 50}
+"""Options of a consumer that reports the end of a partition soon: by default brokers wait half a second for more records."""
+_MORE_S = 0.05
+
+
+def consumed(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
+    """Messages, and reports of a partition's end, as soon as there are some: so many at most.
+
+    The client itself waits for the whole time-out unless it gets as many as it is asked for.
+    """
+    first = consumer.consume(1, timeout_s)
+    return first + consumer.consume(most - len(first), _MORE_S) if first else []
 
 
 class CountingSource:
@@ -48,14 +62,14 @@ class CountingSource:
         self.stop()
         self._next = dict(next_offsets)
         self._consumer = Consumer(
-            {"bootstrap.servers": self._bootstrap, "group.id": "counting", "enable.auto.commit": False}
+            {"bootstrap.servers": self._bootstrap, "group.id": "counting", "enable.auto.commit": False, **TELLS_ENDS}
         )
         self._consumer.assign([ClientPartition(p.topic, p.partition, at) for p, at in self._next.items()])
 
     def next(self, timeout_s):
         if self._consumer is None:
             return None
-        messages = self._consumer.consume(self._most, timeout_s)
+        messages = [m for m in consumed(self._consumer, self._most, timeout_s) if m.error() is None]
         if not messages:
             ends = end_offsets(self._bootstrap, [(p.topic, p.partition) for p in self._next], "read_committed")
             if len(self._next) == PARTITIONS and all(
@@ -120,11 +134,14 @@ class CountingApp:
     expected: Counter[str] = field(default_factory=Counter)
     topology: Callable[[str], Topology] = counting
     source: type[CountingSource] = CountingSource
+    _stopped: set[int] = field(init=False, default_factory=set)
+    _coordinator: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.settings = self.settings.model_copy(
             update={"num_partitions": PARTITIONS, "session_timeout_ms": 2000, "transaction_timeout_ms": 6000}
         )
+        self._coordinator = self.settings.bootstrap_servers
         self.plan: TopologyPlan = self.topology(self.name).plan()
         ensure_user_topics(self.plan, self.settings, self.admin)
 
@@ -137,7 +154,8 @@ class CountingApp:
         return self.state / f"0_{partition}" / "rocksdb" / "n"
 
     def write_module(self, folder: Path) -> str:
-        """Make the topology one that commands can load from `folder`; its name."""
+        """Make the topology one that commands can load from `folder`, which need not wait for the group; its name."""
+        self.leave_group()
         (folder / "made_counting.py").write_text(
             f"from tests.support.counting import counting\ndef topology():\n    return counting({self.name!r})\n"
         )
@@ -162,20 +180,30 @@ class CountingApp:
 
     def run(self, probe=NO_PROBE, settings: Settings | None = None, number: int = 0) -> None:
         """One instance until all input is committed."""
-        used = settings or self.settings
         stop = threading.Event()
-        instance = make_instance(self.plan, used, number, "counting", probe)
+        instance = make_instance(self.plan, settings or self.settings, number, "counting", probe)
         too_long = threading.Timer(90, stop.set)
         too_long.start()
         failure: BaseException | None = None
         try:
-            instance.run(self.source(used.bootstrap_servers, f"{self.name}-in", stop), stop)
+            instance.run(self.make_source(instance, stop), stop)
         except BaseException as error:
             failure = error
             raise
         finally:
             too_long.cancel()
             instance.close(failure)
+            self._stopped.add(number)
+
+    def make_source(self, instance: Instance, stop: threading.Event) -> BatchSource:
+        """Return what makes the instance's batches, and sets `stop` at the end of the input."""
+        return self.source(instance.settings.bootstrap_servers, f"{self.name}-in", stop)
+
+    def leave_group(self) -> None:
+        """Remove the instances that have stopped from the group, so that no command waits until their sessions end."""
+        for number in self._stopped:
+            remove_from_group(self._coordinator, self.name, group_instance_id(self.name, number))
+        self._stopped.clear()
 
 
 class Elsewhere:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.support.counting import AT_MS
+from tests.support.counting import AT_MS, TELLS_ENDS, consumed
 from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.topics import end_offsets
 
@@ -40,7 +40,7 @@ class RoutingSource:
                 "group.id": "routing",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                "enable.partition.eof": True,
+                **TELLS_ENDS,
             }
         )
         self._consumer.assign([TopicPartition(p.topic, p.partition, at) for p, at in self._next.items()])
@@ -49,7 +49,7 @@ class RoutingSource:
         if self._consumer is None:
             return None
         if not self._batches:
-            self._batches = self._made(self._consumer.consume(500, timeout_s))
+            self._batches = self._made(consumed(self._consumer, 500, timeout_s))
         if self._batches:
             return self._batches.pop()
         if len(self._next) == self._partitions:

@@ -36,6 +36,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
+from tests.support.brokers import brief
 
 from tidemark.devstack import ports
 from tidemark.devstack.broker import EmbeddedBroker
@@ -201,9 +202,9 @@ def secured(folder: Path, jars: list[Path]) -> Iterator[Secured]:
             "super.users": "User:ANONYMOUS",
         }  # fmt: skip
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys.as_uri()}"
-        with EmbeddedBroker(
-            folder / "broker", jars, plain, overrides=overrides, environment={"JDK_JAVA_OPTIONS": allowed}
-        ) as broker:
+        options = {"JDK_JAVA_OPTIONS": allowed}
+        made = EmbeddedBroker(folder / "broker", jars, plain, overrides=overrides, environment=options)
+        with brief(made) as broker:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             _add_user(admin)
             login = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.support.brokers import brief
 
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
@@ -24,7 +25,7 @@ def eager_broker(
     mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedBroker]:
     """One for all tests of this folder."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("eager"), kafka_jars, overrides=_OVERRIDES) as running:
+    with brief(EmbeddedBroker(tmp_path_factory.mktemp("eager"), kafka_jars, overrides=_OVERRIDES)) as running:
         yield running
 
 

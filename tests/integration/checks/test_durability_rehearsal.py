@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.brokers import brief
 from tests.support.durability_rehearsal import EACH, FOLLOWERS, LEADER, App, Profile, Rehearsal
 
 from tidemark.devstack.broker import EmbeddedCluster
@@ -93,7 +94,7 @@ def test_should_list_in_the_docs_every_loss_that_is_rehearsed(rows):
 def three(mark, kafka_jars, tmp_path_factory):
     """A cluster of its own, whose brokers may be frozen for longer than the suite's would be taken for alive."""
     slow = {"broker.session.timeout.ms": "8000"}
-    with EmbeddedCluster(tmp_path_factory.mktemp("rehearsal"), kafka_jars, overrides=slow) as running:
+    with brief(EmbeddedCluster(tmp_path_factory.mktemp("rehearsal"), kafka_jars, overrides=slow)) as running:
         yield running
 
 

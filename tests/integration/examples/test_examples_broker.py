@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
+from tests.support.brokers import brief
 from tests.support.truth.topics import read_all
 from tests.system.crash.bench import Bench
 
@@ -109,7 +110,7 @@ def last_values(records: Iterator[tuple[bytes | None, Any]]) -> dict[tuple[Any, 
 
 @pytest.fixture(scope="module")
 def own_broker(mark, kafka_jars, spark_jars, tmp_path_factory):
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars) as made:
+    with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars)) as made:
         yield made
 
 

@@ -230,6 +230,7 @@ def test_should_refuse_a_changelog_whose_first_records_were_deleted_until_it_is_
             app.run()
         assert CHANGELOG_REMEDY in str(no.value)
     assert app.counts() == app.expected
+    app.leave_group()
     repair = Repair(app.plan, app.settings, wall_clock_ms, (), None, LoggingRestoreListener(), NO_PROBE, print)
     assert repair.run(YES)
     app.run()
@@ -264,6 +265,7 @@ def test_should_refuse_a_deleted_repartition_topic_until_it_is_accepted(settings
 def test_should_refuse_to_start_without_the_description_instead_of_assuming_the_first_changelogs(app, is_upgraded):
     if is_upgraded:
         app.become(version(app.name, "2", "n", n="count(*)", total="count(v)"))
+        app.leave_group()
         upgrade = Upgrade(
             app.plan, app.settings, wall_clock_ms, (), (), ("n.total=0",), LoggingRestoreListener(), NO_PROBE, print
         )

@@ -50,6 +50,7 @@ def context_of(app: CountingApp) -> OperationContext:
 
 
 def clean(app, *, previous=False, approve=lambda _made: True, probe=NO_PROBE, said=None):
+    app.leave_group()
     return Clean(context_of(app).evidence, previous, probe, (said if said is not None else []).append).run(approve)
 
 
@@ -67,6 +68,7 @@ def stores(app) -> Path:
 
 
 def restored(app, probe=NO_PROBE, asked=None):
+    app.leave_group()
     context = context_of(app)
     made = make_plan(context.evidence, new_id(), asked)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)

@@ -43,6 +43,7 @@ def free(app):
 
 
 def started(app, probe=NO_PROBE):
+    app.leave_group()
     context = context_of(app)
     made = make_plan(context.evidence, new_id(), SourceOfState.CHANGELOG)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)

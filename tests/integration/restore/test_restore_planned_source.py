@@ -67,6 +67,7 @@ def test_should_restore_from_the_savepoint_in_the_plan_unless_it_is_gone(app, is
     workspace = Workspace(app.settings.state_dir, app.name, plan.restore_id)
     workspace.create(plan)
     said = []
+    app.leave_group()
     done = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, said.append).run()
     assert done.state is RestoreState.DONE
     assert {PurePosixPath(location).parent.name for location in Fetching.fetched} == {new if is_gone else old}

@@ -71,6 +71,7 @@ def context_of(app):
 
 
 def planned(app, asked=None, name=None):
+    app.leave_group()
     context = context_of(app)
     made = make_plan(context.evidence, name or new_id(), asked)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)

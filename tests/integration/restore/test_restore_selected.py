@@ -93,6 +93,7 @@ def damage(app, task, store="n", holder="0"):
 
 
 def begin(app, probe=NO_PROBE, *, tasks=(), stores=(), asked=CHANGELOG):
+    app.leave_group()
     context = context_of(app)
     made = make_plan(context.evidence, new_id(), asked, Selection.of(tasks, stores))
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)

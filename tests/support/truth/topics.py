@@ -14,6 +14,9 @@ Place = tuple[str, int]
 
 T = TypeVar("T")
 
+FETCH_WAIT_MS = 10
+"""How long a broker waits for a record before it answers that there is none, with which the client reports the end of a
+partition. The default is half a second."""
 
 _COORDINATOR_MOVES = {
     KafkaError.NOT_COORDINATOR,
@@ -76,6 +79,7 @@ def _consumer(bootstrap: str, isolation: str) -> Consumer:
             "auto.offset.reset": "error",
             "isolation.level": isolation,
             "allow.auto.create.topics": False,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
             # Some 200 MB at most: a whole topic is read as fast as the broker gives it.
             "queued.max.messages.kbytes": 65536,
             "queued.min.messages": 500_000,
@@ -182,7 +186,8 @@ def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -
         while unread:
             if time.monotonic() > deadline:
                 raise Unreadable(f"not at the end after {timeout_s:.0f} s, a transaction may be open: {sorted(unread)}")
-            for message in consumer.consume(20_000, 0.2):
+            # In two steps, because the client waits for the whole time-out unless it gets all that it was asked for.
+            for message in consumer.consume(1, 0.2) + consumer.consume(20_000, 0.01):
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)

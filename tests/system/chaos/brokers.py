@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.support.brokers import brief
 from tests.system.chaos.proxy import Proxy, proxied
 from tests.system.crash import disk
 
@@ -45,7 +46,7 @@ class Brokers:
 
     def __enter__(self) -> Brokers:
         with ExitStack() as stack:
-            for started in (self.cluster, *self.proxies.values()):
+            for started in (brief(self.cluster), *self.proxies.values()):
                 stack.enter_context(started)
             self._started = stack.pop_all()
         return self

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.brokers import brief
 from tests.system.chaos.proxy import Proxy, proxied
 
 from tidemark.devstack import ports
@@ -25,7 +26,7 @@ def proxied_broker(
     bare = Node(1, own, {1: controller}, new_cluster_id())
     node = Node(1, own, bare.voters, bare.cluster_id, proxied(bare, behind, front))
     with (
-        EmbeddedBroker(tmp_path_factory.mktemp("proxied"), kafka_jars, node=node) as broker,
+        brief(EmbeddedBroker(tmp_path_factory.mktemp("proxied"), kafka_jars, node=node)) as broker,
         Proxy(front, behind) as proxy,
     ):
         yield broker, proxy

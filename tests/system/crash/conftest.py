@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rich.console import Console
+from tests.support.brokers import brief
 from tests.support.log_ends import ends_of_logs
 from tests.system.crash.run import FAST_ABORT
 from tests.system.crash.scenarios import Tally
@@ -15,7 +16,7 @@ from tidemark.devstack.broker import EmbeddedBroker
 def bench(mark, kafka_jars, spark_jars, tmp_path_factory, make_bench):
     """What the module's fixture `make_bench` makes of (bootstrap, folder)."""
     folder = tmp_path_factory.mktemp("crash")
-    with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
+    with brief(EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT)) as broker:
         made = make_bench(broker.bootstrap, folder / "bench")
         yield made
         made.close()

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
+from tests.support.brokers import brief
 from tests.support.truth.topics import read_all
 from tests.system.crash.bench import Bench
 from tests.system.crash.nodes import FOLDER
@@ -57,7 +58,7 @@ class CopiesBench(Bench):
 
 @pytest.fixture(scope="module")
 def broker(mark, kafka_jars, spark_jars, tmp_path_factory):
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars, overrides=FAST_ABORT) as made:
+    with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars, overrides=FAST_ABORT)) as made:
         yield made
 
 

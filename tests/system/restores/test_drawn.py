@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.support.brokers import brief
 from tests.system.crash.bench import Bench
 from tests.system.crash.run import FAST_ABORT
 from tests.system.restores.drawn import APPS, KINDS, Drawn, Family, deal
@@ -57,7 +58,7 @@ def test_should_group_refusals_by_reason_in_the_last_line():
 def scene(mark, kafka_jars, spark_jars, tmp_path_factory):
     """Patient monitoring with two tasks."""
     folder = tmp_path_factory.mktemp("restores")
-    with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
+    with brief(EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT)) as broker:
         bench = Bench(broker.bootstrap, folder / "bench", 7, 2)
         settings = Settings.load(bootstrap_servers=broker.bootstrap, var_dir=bench.var_dir, state_dir=bench.state_dir())
         yield Scene(bench, settings)

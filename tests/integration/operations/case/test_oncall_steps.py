@@ -51,6 +51,7 @@ class Approved(OnCall):
 
 def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None, tasks=(), stores=()):
     """A case that was asked for just now."""
+    app.leave_group()
     case_id = case_id or new_id()
     folder = CaseFolder.of(app.settings.var_dir, app.name, case_id, wall_clock_ms)
     asked = {"source": source, "tasks": list(tasks), "stores": list(stores), "target": target}

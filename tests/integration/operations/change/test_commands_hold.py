@@ -68,6 +68,7 @@ class HeldApp(ChangingApp):
             if point in ("swap-between", "restore-built"):
                 look()
 
+        self.leave_group()
         listener, said = LoggingRestoreListener(), print
         if command == "restore run":
             context = self._context(copy_sources)

@@ -66,6 +66,7 @@ def changelog_of(app):
 
 
 def repair_of(app, stores=(), source=None, probe=NO_PROBE):
+    app.leave_group()
     return Repair(
         app.plan, app.settings, wall_clock_ms, stores, source, LoggingRestoreListener(), probe, app.said.append
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -20,7 +19,6 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
-from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import EndOffsets, committed_offsets
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
@@ -47,23 +45,11 @@ class RescaledApp(CountingApp):
         ensure_user_topics(version_one(name).plan(), four, admin)
         super().__init__(settings, admin, name, topology=version_one)
 
-    def run(self, probe=NO_PROBE, settings=None, number=0) -> None:
-        """One instance until all input is counted."""
-        stop = threading.Event()
-        instance = make_instance(self.plan, settings or self.settings, number, "rescaled", probe)
+    def make_source(self, instance, stop) -> RoutingSource:
+        """One that reads through repartition topics."""
         counts = partition_counts(self.admin, self.settings)
         partitions = sum(counts[topic] for s in instance.plan.subtopologies for topic in s.source_topics)
-        too_long = threading.Timer(90, stop.set)
-        too_long.start()
-        failure = None
-        try:
-            instance.run(RoutingSource(self.settings.bootstrap_servers, instance.plan, partitions, stop), stop)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            too_long.cancel()
-            instance.close(failure)
+        return RoutingSource(self.settings.bootstrap_servers, instance.plan, partitions, stop)
 
     def counts(self) -> dict[str, int]:
         """What the stores of all tasks hold on disk, and that each key lies where murmur2 wants it."""
@@ -91,6 +77,7 @@ def app(settings, admin, unique):
 
 
 def rescale_of(app, tasks, probe=NO_PROBE, said=None):
+    app.leave_group()
     said = said if said is not None else []
     return Rescale(app.plan, app.settings, wall_clock_ms, tasks, LoggingRestoreListener(), probe, said.append)
 

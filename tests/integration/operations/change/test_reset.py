@@ -45,6 +45,7 @@ def app(settings, admin, unique):
 
 
 def reset_of(app, to, state, probe=NO_PROBE, given=None, at_ms=None):
+    app.leave_group()
     return Reset(
         app.plan, app.settings, wall_clock_ms, to, state, given or {}, at_ms, LoggingRestoreListener(), probe, print
     )
@@ -175,6 +176,7 @@ def test_should_take_effect_as_a_whole_or_not_at_all_wherever_the_command_is_kil
     command = [sys.executable, "-m", "tidemark.cli.main", "reset", "run", "made_reset"]
     command += ["--to", "earliest", "--state", "empty", "--yes"]
     before = committed(app)
+    app.leave_group()
     for point, after in (
         ("topics-made", before),
         ("switch-before-commit", before),

@@ -39,6 +39,7 @@ def app(settings, admin, unique):
 
 
 def upgrade_of(app, probe=NO_PROBE, said=None, renames=(), drops=(), adds=()):
+    app.leave_group()
     said = said if said is not None else []
     return Upgrade(
         app.plan, app.settings, wall_clock_ms, renames, drops, adds, LoggingRestoreListener(), probe, said.append

@@ -67,6 +67,7 @@ def builder_of(app, probe=NO_PROBE, said=None):
 
 
 def rewind_of(app, probe=NO_PROBE, said=None):
+    app.leave_group()
     workspace = Workspace(app.settings.state_dir, app.name, new_id(), REWINDS_FOLDER)
     said = said if said is not None else []
     return Rewind(builder_of(app, probe, said), workspace, probe, said.append)

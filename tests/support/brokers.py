@@ -1,0 +1,54 @@
+"""Brokers that live as long as the tests that use them: formatted by copying, and killed in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster, new_cluster_id
+
+Brokers = TypeVar("Brokers", EmbeddedBroker, EmbeddedCluster)
+
+_META, _BOOTSTRAP = "meta.properties", "bootstrap.checkpoint"
+_formatted: dict[str, bytes] = {}
+"""What Kafka's tool has written for the first broker of this process."""
+
+
+@contextmanager
+def brief(brokers: Brokers) -> Iterator[Brokers]:
+    """Start the brokers, and kill them at the end of the block.
+
+    Kafka's tool, which takes a JVM of its own, formats the folder of the first broker, and the others get a copy with their own
+    ids. An orderly stop takes seconds, for which nobody needs what the brokers hold.
+    """
+    nodes = [brokers] if isinstance(brokers, EmbeddedBroker) else list(map(brokers.node, brokers.node_ids))
+    for node in nodes:
+        _format(node)
+    with brokers:
+        _keep(nodes[0].folder / "data")
+        try:
+            yield brokers
+        finally:
+            for node in nodes:
+                node.kill()
+
+
+def _keep(data: Path) -> None:
+    for name in () if _formatted else (_META, _BOOTSTRAP):
+        _formatted[name] = (data / name).read_bytes()
+
+
+def _format(broker: EmbeddedBroker) -> None:
+    data = broker.folder / "data"
+    if not _formatted or data.exists():
+        return
+    node = broker.node
+    own = {"cluster.id": node.cluster_id, "node.id": str(node.node_id), "directory.id": new_cluster_id()}
+    known = dict(line.split("=", 1) for line in _formatted[_META].decode().splitlines() if not line.startswith("#"))
+    if not own.keys() <= known.keys():
+        raise RuntimeError(f"{_META} has {sorted(known)}, and should have {sorted(own)}")
+    data.mkdir(parents=True)
+    (data / _BOOTSTRAP).write_bytes(_formatted[_BOOTSTRAP])
+    (data / _META).write_text("".join(f"{name}={value}\n" for name, value in {**known, **own}.items()))
