@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from tests.integration.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.integration.instance.test_topic_identity import delete
 from tests.integration.operations.change.test_upgrade import description
 from tests.support.airflow.approving import answer, approve, ask, run_of
 from tests.support.changes import ChangingApp
-from tests.support.counting import CountingApp, come_to
+from tests.support.counting import come_to
 
 from tidemark.errors import StartRefused
+from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold
 from tidemark_airflow import cases, changes
 
-UPGRADED = {"rename": ["n=total"], "drop": [], "add": ["total.most=0"]}
+VERSION_ONE = "version_one({name!r})"
+VERSION_TWO = "version({name!r}, '2', 'total', n='count(*)', most='max(v)')"
+VERSION_NINE = VERSION_TWO.replace("'2'", "'9'")
+
 RESET = {"to": "earliest", "state": "empty", "offsets": [], "time": ""}
-REPAIR = {"stores": [], "source": "best"}
+CHANGES = {
+    "upgrade": {"rename": ["n=total"], "drop": [], "add": ["total.most=0"]},
+    "rescale": {"tasks": 3},
+    "reset": RESET,
+    "repair": {"stores": [], "source": "best"},
+}
+
+_MINUTES = itertools.count()
 
 
-def asked(kind, app, when=0, **params):
-    """The context of the tasks of one run, asked for `when` minutes after midnight."""
+def asked(kind, app, **params):
+    """The context of the tasks of one run. Each run is asked for a minute later than the last."""
     given = {
         "topology": app.module,
         "dry_run": False,
@@ -33,7 +45,7 @@ def asked(kind, app, when=0, **params):
         "relaunch_timeout_s": 10,
         "drain_timeout_s": 10,
     }
-    return {"params": {**given, **params}, "dag_run": run_of(kind, when)}
+    return {"params": {**given, **(params or CHANGES[kind])}, "dag_run": run_of(kind, next(_MINUTES))}
 
 
 def planned(context):
@@ -41,28 +53,92 @@ def planned(context):
     return changes.plan(context)
 
 
-@pytest.fixture
-def app(settings, admin, unique, tmp_path, monkeypatch):
-    """1000 records of 200 keys counted; the module is another version. Nothing runs."""
-    made = ChangingApp(settings, admin, unique("changed"))
+def run(app):
+    """Count what was fed. Its instance is this very process, which stays alive, so what it says of itself is removed."""
+    app.run()
+    shutil.rmtree(app.settings.var_dir / "instances")
+
+
+def counted(settings, admin, name):
+    """1000 records of 200 keys counted by version 1. Nothing runs."""
+    made = ChangingApp(settings, admin, name)
     made.feed(1000)
-    made.run()
-    # Its instance was this very process, which is still alive.
-    shutil.rmtree(made.settings.var_dir / "instances")
-    made.module = made.for_commands(tmp_path, monkeypatch)
-    write(made, tmp_path, "version({name!r}, '2', 'total', n='count(*)', most='max(v)')")
+    run(made)
     return made
 
 
-def write(app, folder, made):
+def committed(app):
+    """What every task has committed last, and what is recorded of the state."""
+    return app.last_records(), description(app)
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    return counted(settings, admin, unique("changed"))
+
+
+def shared(name, broker, admin, folder):
+    settings = Settings.load(bootstrap_servers=broker.bootstrap, var_dir=folder / "var", state_dir=folder / "state")
+    return counted(settings, admin, f"{name}-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture(scope="module")
+def idle(broker, admin, tmp_path_factory):
+    """The application of tests that change nothing, as the last of them must leave it."""
+    made = shared("idle", broker, admin, tmp_path_factory.mktemp("idle"))
+    before = committed(made)
+    yield made
+    assert committed(made) == before
+
+
+@pytest.fixture(scope="module")
+def damaged(broker, admin, tmp_path_factory):
+    """Another, whose changelog was deleted."""
+    made = shared("damaged", broker, admin, tmp_path_factory.mktemp("damaged"))
+    delete(made, f"{made.name}-n-changelog")
+    before = committed(made)
+    yield made
+    assert committed(made) == before
+
+
+@pytest.fixture
+def deploy(tmp_path, monkeypatch):
+    """`deploy(app, made)`: what the application's module makes from now on."""
+
+    def write(app, made):
+        app.module = app.for_commands(tmp_path, monkeypatch)
+        write_module(app, tmp_path, made)
+
+    return write
+
+
+def write_module(app, folder, made):
     (folder / f"{app.module}.py").write_text(
         f"from tests.support.changes import version, version_one\ndef topology():\n    return {made.format(name=app.name)}\n"
     )
 
 
+def proposed(kind, app, deploy):
+    """A run of this kind, planned, that would change something."""
+    deploy(app, VERSION_TWO if kind == "upgrade" else VERSION_ONE)
+    context = asked(kind, app)
+    planned(context)
+    return context
+
+
+@pytest.fixture(params=CHANGES)
+def proposal(request, deploy):
+    """An application that must stay as it is, and a run of each kind, planned, that would change it."""
+    app = request.getfixturevalue("damaged" if request.param == "repair" else "idle")
+    context = proposed(request.param, app, deploy)
+    yield app, context
+    cases.release(context)
+
+
 @pytest.mark.broker
-def test_should_plan_hold_change_relaunch_and_report(app):
-    context = asked("upgrade", app, **UPGRADED)
+def test_should_plan_hold_change_relaunch_and_report(app, deploy):
+    deploy(app, VERSION_TWO)
+    context = asked("upgrade", app)
     summary = planned(context)
     assert "`n → total` is copied: renamed from n; most is 0" in summary
     assert "- **Reason given**: a \\| &lt;b>" in summary
@@ -78,7 +154,7 @@ def test_should_plan_hold_change_relaunch_and_report(app):
     cases.fence(context)
     hold = read_hold(app.settings.var_dir, app.name)
     assert (hold.by, hold.reason) == (cases.case_of(context).case.case_id, "a | <b>")
-    other = asked("upgrade", app, when=5, **UPGRADED)
+    other = asked("upgrade", app)
     with pytest.raises(AirflowFailException, match="is held by"):
         changes.preflight(other)
     for _ in range(2):  # Tried again, it finds what is done.
@@ -95,16 +171,15 @@ def test_should_plan_hold_change_relaunch_and_report(app):
 
 
 @pytest.mark.broker
-def test_should_release_the_hold_and_fail_when_the_change_fails(app, monkeypatch):
-    context = asked("upgrade", app, **UPGRADED)
-    planned(context)
+def test_should_release_the_hold_and_fail_when_the_change_fails(idle, deploy, monkeypatch):
+    context = proposed("upgrade", idle, deploy)
     approve(context)
     cases.fence(context)
     monkeypatch.setattr("tidemark.operations.change.upgrade.Upgrade.run", refused)
     with pytest.raises(AirflowFailException, match="no such luck"):
         changes.change(context)
     cases.release(context)
-    assert read_hold(app.settings.var_dir, app.name) is None
+    assert read_hold(idle.settings.var_dir, idle.name) is None
     with pytest.raises(AirflowFailException, match=r"failed: .*: change: no such luck; the report is .*report.html"):
         cases.report(context)
     # The stream runs again: what failed is planned again.
@@ -117,33 +192,32 @@ def refused(*_):
 
 
 @pytest.mark.broker
-def test_should_fail_without_retries_and_give_the_reasons_when_the_change_is_refused(app):
+def test_should_fail_without_retries_and_give_the_reasons_when_the_change_is_refused(idle, deploy):
+    deploy(idle, VERSION_TWO)
     with pytest.raises(AirflowFailException, match="--rename n=NEW"):
-        planned(asked("upgrade", app, rename=[], drop=[], add=[]))
+        planned(asked("upgrade", idle, rename=[], drop=[], add=[]))
     with pytest.raises(AirflowFailException, match="tidemark upgrade plan"):
-        planned(asked("rescale", app, when=1, tasks=3))
+        planned(asked("rescale", idle, tasks=3))
 
 
 @pytest.mark.broker
-def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
-    app.module = app.for_commands(tmp_path, monkeypatch)
-    write(app, tmp_path, "version_one({name!r})")
+def test_should_plan_rescales_and_resets(app, deploy):
+    deploy(app, VERSION_ONE)
     assert "3 tasks instead of [2]" in planned(asked("rescale", app, tasks=3))
-    reset = asked("reset", app, when=1, **RESET)
+    reset = asked("reset", app)
     assert "offsets to earliest, state: empty" in planned(reset)
     approve(reset)
     changes.change(reset)
-    assert "records are processed again" not in planned(asked("reset", app, when=2, **RESET))
+    assert "records are processed again" not in planned(asked("reset", app))
     with pytest.raises(AirflowFailException, match="time"):
-        planned(asked("reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
+        planned(asked("reset", app, **{**RESET, "to": "time", "time": "yesterday"}))
 
 
 @pytest.mark.broker
-def test_should_write_a_lost_changelog_again(app, tmp_path, monkeypatch):
-    app.module = app.for_commands(tmp_path, monkeypatch)
-    write(app, tmp_path, "version_one({name!r})")
+def test_should_write_a_lost_changelog_again(app, deploy):
+    deploy(app, VERSION_ONE)
     delete(app, f"{app.name}-n-changelog")
-    context = asked("repair", app, **REPAIR)
+    context = asked("repair", app)
     summary = planned(context)
     assert (
         f"`0_0/n`, compared with {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
@@ -159,9 +233,8 @@ def test_should_write_a_lost_changelog_again(app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
-def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the_plan(app, tmp_path, monkeypatch):
-    app.module = app.for_commands(tmp_path, monkeypatch)
-    write(app, tmp_path, "version_one({name!r})")
+def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the_plan(app, deploy):
+    deploy(app, VERSION_ONE)
     app.feed(200)
     context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     planned(context)
@@ -171,39 +244,14 @@ def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the
     for _ in range(2):  # Tried again, it finds what is done.
         changes.change(context)
     assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
-    again = asked("reset", app, when=1, **{**RESET, "state": "keep"})
+    again = asked("reset", app, **{**RESET, "state": "keep"})
     planned(again)
     assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
 
 
-def committed(app):
-    """What every task has committed last, and what is recorded of the state."""
-    return app.last_records(), description(app)
-
-
-@pytest.fixture(params=["upgrade", "rescale", "reset", "repair"])
-def change(request, app, tmp_path, monkeypatch):
-    """A run of each kind, planned, that would change something; and what deploys another topology meanwhile."""
-    kind = request.param
-    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "reset": RESET, "repair": REPAIR}[kind]
-    if kind != "upgrade":
-        app.module = app.for_commands(tmp_path, monkeypatch)
-        write(app, tmp_path, "version_one({name!r})")
-    if kind == "repair":
-        delete(app, f"{app.name}-n-changelog")
-    context = asked(kind, app, **params)
-    planned(context)
-
-    def deploy(number):
-        app.module = context["params"]["topology"] = app.for_commands(tmp_path, monkeypatch)
-        write(app, tmp_path, "version({name!r}, " + repr(number) + ", 'total', n='count(*)', most='max(v)')")
-
-    return context, deploy
-
-
 @pytest.mark.broker
-def test_should_stop_and_change_nothing_when_nobody_has_approved(app, change):
-    context, _ = change
+def test_should_stop_and_change_nothing_when_nobody_has_approved(proposal):
+    app, context = proposal
     before = committed(app)
 
     def is_refused(summary):
@@ -225,8 +273,8 @@ def test_should_stop_and_change_nothing_when_nobody_has_approved(app, change):
 
 
 @pytest.mark.broker
-def test_should_refuse_an_answer_when_its_user_may_not_approve(app, change, monkeypatch):
-    context, _ = change
+def test_should_refuse_an_answer_when_its_user_may_not_approve(proposal, monkeypatch):
+    app, context = proposal
     monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada", "7"]')
     assert [user["id"] for user in ask(context)["assigned_users"]] == ["ada", "7"]
     # With [core] simple_auth_manager_all_admins, Airflow lets anybody answer.
@@ -248,11 +296,11 @@ def test_should_refuse_an_answer_when_its_user_may_not_approve(app, change, monk
 
 
 @pytest.mark.broker
-def test_should_refuse_a_topology_that_was_deployed_between_approval_and_change(app, change):
-    context, deploy = change
+def test_should_refuse_a_topology_that_was_deployed_between_approval_and_change(proposal, deploy):
+    app, context = proposal
     approve(context)
     before = committed(app)
-    deploy("9")
+    deploy(app, VERSION_NINE)
     for step in (cases.fence, changes.change):
         with pytest.raises(
             AirflowFailException, match=r'topology\.version is "9" now and was "\d" .*Trigger a new run'
@@ -263,8 +311,11 @@ def test_should_refuse_a_topology_that_was_deployed_between_approval_and_change(
 
 
 @pytest.mark.broker
-def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(app, change):
-    context, _ = change
+@pytest.mark.parametrize("kind", CHANGES)
+def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(kind, app, deploy):
+    if kind == "repair":
+        delete(app, f"{app.name}-n-changelog")
+    context = proposed(kind, app, deploy)
     summary = cases.case_of(context).folder.read("plan.json")["summary"]
     approve(context)
     cases.fence(context)
@@ -282,8 +333,8 @@ def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(ap
 
 
 @pytest.mark.broker
-def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(app, change):
-    context, _ = change
+def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(proposal):
+    _, context = proposal
     approve(context)
     folder = cases.case_of(context).folder
     edited = json.loads((folder.folder / "plan.json").read_text())
@@ -296,16 +347,14 @@ def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(a
 
 
 @pytest.mark.broker
-def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did_not_show(app, tmp_path, monkeypatch):
-    app.module = app.for_commands(tmp_path, monkeypatch)
-    write(app, tmp_path, "version_one({name!r})")
+def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did_not_show(app, deploy):
+    deploy(app, VERSION_ONE)
     app.feed(200)
     context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
     assert "are never processed" in planned(context)
     approve(context)
     app.feed(300)
-    app.run()
-    shutil.rmtree(app.settings.var_dir / "instances")
+    run(app)
     before = committed(app)
     with pytest.raises(AirflowFailException, match=r"plan\.effects\.processes_again is true now and was false"):
         changes.change(context)
@@ -313,11 +362,8 @@ def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did
 
 
 @pytest.mark.broker
-def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app, tmp_path, monkeypatch):
-    app.module = app.for_commands(tmp_path, monkeypatch)
-    write(app, tmp_path, "version_one({name!r})")
-    context = asked("reset", app, **RESET)
-    planned(context)
+def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app, deploy, monkeypatch):
+    context = proposed("reset", app, deploy)
     approve(context)
     cases.fence(context)
     # Killed behind the commit, each try; then the stream is let go and reads on.
@@ -326,8 +372,7 @@ def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app
         with pytest.raises(AirflowFailException, match="no such luck"):
             changes.change(context)
     cases.release(context)
-    app.run()
-    shutil.rmtree(app.settings.var_dir / "instances")
+    run(app)
     before = committed(app)
     for step in (cases.fence, changes.change):
         with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
@@ -335,14 +380,28 @@ def test_should_not_repeat_a_reset_when_its_answer_was_used_before_it_failed(app
     assert committed(app) == before
 
 
+@pytest.fixture(scope="module")
+def stopped(operations, admin):
+    """An application of the operations' settings that no run may change. Nothing runs."""
+    made = ChangingApp(operations.settings, admin, f"stopped-{uuid.uuid4().hex[:8]}")
+    made.feed(100)
+    run(made)
+    return made
+
+
+def deployed(app, operations, kind):
+    """The name of a module of its own: what a run of this kind would change the application to."""
+    app.module = f"{kind}_{app.name}".replace("-", "_")
+    made = "version({name!r}, '2', 'n', n='count(*)', most='max(v)')" if kind == "upgrade" else VERSION_ONE
+    write_module(app, operations.folder, made)
+    return app.module
+
+
 @pytest.mark.broker
 @pytest.mark.airflow
-def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, admin, unique):
-    app = CountingApp(operations.settings, admin, unique("dry"))
-    app.feed(100)
-    app.run()
-    params = {"topology": operations.topology(app.name), "tasks": 3, "reason": "to see"}
-    ended, log = operations.run("rescale", params)
+def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, stopped):
+    params = {"topology": deployed(stopped, operations, "rescale"), "tasks": 3, "reason": "to see"}
+    ended, log = operations.airflow.run("rescale", params)
     skipped = dict.fromkeys(("approval", "fence", "change", "relaunch", "drain"), "skipped")
     done = dict.fromkeys(("preflight", "plan", "unless_dry_run", "release", "report"), "success")
     assert ended == {"run": "success", "tasks": {**done, **skipped}}
@@ -352,24 +411,16 @@ def test_should_end_after_the_plan_when_it_is_a_dry_run(operations, admin, uniqu
 
 @pytest.mark.broker
 @pytest.mark.airflow
-@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "reset", "repair"])
-def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_by_hand(kind, operations, admin, unique):
-    app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
-    app.feed(100)
-    app.run()
-    # Its instance was this very process, which is still alive.
-    shutil.rmtree(app.settings.var_dir / "instances")
-    app.module = operations.topology(app.name)
-    made = "version({name!r}, '2', 'n', n='count(*)', most='max(v)')" if kind == "upgrade" else "version_one({name!r})"
-    write(app, operations.folder, made)
+@pytest.mark.parametrize("kind", ["restore_oncall", *CHANGES])
+def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_by_hand(kind, operations, stopped):
     own = {
         "upgrade": {"add": ["n.most=0"]},
         "rescale": {"tasks": 3},
         "repair": {"stores": ["n"]},
     }.get(kind, {})
-    before, stores = committed(app), app.counts()
-    params = {"topology": app.module, "reason": "to see", "dry_run": False, **own}
-    ended, log = operations.run(kind, params, marked="approval")
+    before, stores = committed(stopped), stopped.counts()
+    asked_for = {"topology": deployed(stopped, operations, kind), "reason": "to see", "dry_run": False, **own}
+    ended, log = operations.airflow.run(kind, asked_for, marked="approval")
     changing = ("restore", "verify", "swap") if kind == "restore_oncall" else ("change",)
     done = dict.fromkeys(("preflight", "plan", "unless_dry_run", "approval", "release"), "success")
     skipped = {"roll_back": "skipped"} if kind == "restore_oncall" else {}
@@ -377,5 +428,5 @@ def test_should_stop_and_change_nothing_when_the_approval_is_marked_successful_b
     assert ended == {"run": "failed", "tasks": {**done, **left, **skipped, "fence": "failed", "report": "failed"}}
     assert "marking the task as successful is not an answer" in log
     assert "refused before anything was changed" in log
-    assert (committed(app), app.counts()) == (before, stores)
-    assert read_hold(app.settings.var_dir, app.name) is None
+    assert (committed(stopped), stopped.counts()) == (before, stores)
+    assert read_hold(stopped.settings.var_dir, stopped.name) is None

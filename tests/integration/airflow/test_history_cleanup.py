@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.airflow.test_operations_dags import _RUN
+from tests.support.airflow.forked_airflow import ForkedAirflow, forked_airflow
+from tests.support.airflow.operations import MigrateAirflow
 
 from tidemark.database import FactsDatabase
 from tidemark.devstack import airflow_parts, ports
 from tidemark.events.event import Event, EventKind
 from tidemark.events.table import EventReader, write_event
-from tidemark.settings import Settings, project_root
+from tidemark.settings import Settings
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
@@ -30,21 +29,8 @@ _STREAM = "stream__patient_monitoring"
 class Past:
     """An Airflow without its processes."""
 
+    airflow: ForkedAirflow
     settings: Settings
-    environment: dict[str, str]
-
-    def run(self, *, dry_run: bool) -> tuple[dict[str, Any], str]:
-        file = str(project_root() / "dags" / f"{_DAG}.py")
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, file, _DAG, json.dumps({"dry_run": dry_run}), ""],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        line = next(line for line in done.stdout.splitlines() if line.startswith("ENDED "))
-        return json.loads(line.removeprefix("ENDED "))["tasks"], done.stdout + done.stderr
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(airflow_parts.home(self.settings) / "airflow.db")) as database:
@@ -54,18 +40,18 @@ class Past:
 
 
 @pytest.fixture
-def past(tmp_path: Path, mark: str) -> Past:
+def past(tmp_path: Path, mark: str, migrate_airflow: MigrateAirflow) -> Iterator[Past]:
     settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
-    environment = airflow_parts.environment(settings, mark, ports.free_port())
-    airflow_parts.prepare(settings, environment)
-    return Past(settings, environment)
+    migrate_airflow(settings)
+    with forked_airflow(airflow_parts.environment(settings, mark, ports.free_port()), tmp_path) as airflow:
+        yield Past(airflow, settings)
 
 
 def test_should_list_old_history_then_remove_it_but_keep_what_airflow_knows_of_a_stream(past: Past) -> None:
     facts = FactsDatabase(past.settings)
     write_event(facts, Event(EventKind.STATE, "app", "1", 0, 5, {}))
-    ended, said = past.run(dry_run=True)
-    assert ended == {"plan": "success", "remove": "skipped"}, said[-4000:]
+    ended, said = past.airflow.run(_DAG, {"dry_run": True})
+    assert ended["tasks"] == {"plan": "success", "remove": "skipped"}, said[-4000:]
     assert "1 rows of events" in said
     assert len(list(EventReader(facts, "app", 0).new())) == 1
     # That run as one of a stream, begun long ago and deferred since; and what two DAGs did then.
@@ -74,8 +60,8 @@ def test_should_list_old_history_then_remove_it_but_keep_what_airflow_knows_of_a
         *(f"update {table} set dag_id = '{_STREAM}', start_date = {old}" for table in ("dag_run", "task_instance")),
         *(f"insert into log (dttm, event, dag_id) values ({old}, 'made', '{dag}')" for dag in (_STREAM, "lag_check")),
     )
-    ended, said = past.run(dry_run=False)
-    assert ended == {"plan": "success", "remove": "success"}, said[-4000:]
+    ended, said = past.airflow.run(_DAG, {"dry_run": False})
+    assert ended["tasks"] == {"plan": "success", "remove": "success"}, said[-4000:]
     assert past.sql(f"select dag_id from log where dttm = {old}") == [(_STREAM,)]
     assert sorted(past.sql("select dag_id from dag_run")) == [(_DAG,), (_STREAM,)]
     assert past.sql(f"select count(*) from task_instance where dag_id = '{_STREAM}'") == [(2,)]

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.support.airflow.operations import MigrateAirflow
 from tests.support.airflow.real_airflow import RealAirflow, real_airflow
 
 from tidemark import processes
@@ -49,7 +50,7 @@ with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=
 @pytest.mark.airflow
 @pytest.mark.timeout(300)
 def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    migrate_airflow: MigrateAirflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = tmp_path / "done"
     dags = tmp_path / "dags"
@@ -58,6 +59,7 @@ def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
     mark = f"tests-{uuid.uuid4()}"
     monkeypatch.setenv(processes.MARK, mark)
     settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
+    migrate_airflow(settings)
     with real_airflow(settings, dags, mark) as airflow:
         assert airflow.api.call("GET", f"/api/v2/pools/{MAINTENANCE_POOL}")["slots"] == MAINTENANCE_SLOTS
         for dag_id in ("audits", "stream"):

@@ -3,98 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.support.airflow.approving import answer, approve, ask
-from tests.support.alert_notes import NOTE, NOTES_FILE, noted
+from tests.support.alert_notes import noted
 from tests.support.counting import CountingApp, counting
 
 from tidemark.checks.store_growth import history_path, read
 from tidemark.checks.verdict_table import past_verdicts
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
-from tidemark.devstack import airflow_parts, ports
-from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.topics import ensure_user_topics, partition_counts, task_ids
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.settings import Settings, project_root
-
-_RUN = """
-import json, sys
-from airflow.dag_processing.dagbag import DagBag
-dag = DagBag(sys.argv[1]).dags[sys.argv[2]]
-run = dag.test(run_conf=json.loads(sys.argv[3]), mark_success_pattern=sys.argv[4] or None)
-ended = {t.task_id + (f"[{t.map_index}]" if t.map_index >= 0 else ""): str(t.state) for t in run.get_task_instances()}
-print("ENDED " + json.dumps({"run": str(run.state), "tasks": ended}))
-"""
+from tidemark.settings import project_root
 
 pytestmark = [pytest.mark.broker, pytest.mark.airflow]
-
-
-@dataclass(frozen=True)
-class Operations:
-    """An Airflow without its processes: a database, settings, and a folder for topologies of the test's own."""
-
-    settings: Settings
-    environment: dict[str, str]
-    folder: Path
-    notes: Path
-
-    def run(self, dag_id: str, conf: dict[str, Any], marked: str = "") -> tuple[dict[str, Any], str]:
-        """How the run and its tasks ended, and the log. The task `marked` is not run, but marked successful."""
-        file = str(project_root() / "dags" / f"{dag_id}.py")
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, file, dag_id, json.dumps(conf), marked],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        line = next(line for line in done.stdout.splitlines() if line.startswith("ENDED "))
-        return json.loads(line.removeprefix("ENDED ")), done.stdout + done.stderr
-
-    def topology(self, name: str) -> str:
-        """A module that counts records of `<name>-in` by key; its name."""
-        module = name.replace("-", "_")
-        (self.folder / f"{module}.py").write_text(
-            f"from tests.support.counting import counting\n\n\ndef topology():\n    return counting({name!r})\n"
-        )
-        return module
-
-
-@pytest.fixture(scope="module")
-def operations(broker: EmbeddedBroker, mark: str, tmp_path_factory: pytest.TempPathFactory) -> Operations:
-    folder = tmp_path_factory.mktemp("operations")
-    settings = Settings.load(
-        bootstrap_servers=broker.bootstrap,
-        var_dir=folder / "var",
-        state_dir=folder / "state",
-        savepoint_location=str(folder / "savepoints"),
-        num_partitions=1,
-        alert_callback=NOTE,
-    )
-    environment = airflow_parts.environment(settings, mark, ports.free_port())
-    airflow_parts.prepare(settings, environment)
-    (folder / "mine").mkdir()
-    notes = folder / "notes"
-    mine = {"TIDEMARK_TOPOLOGY_PATH": str(folder / "mine"), NOTES_FILE: str(notes)}
-    return Operations(settings, {**environment, **mine}, folder / "mine", notes)
 
 
 def a_group(name, committed, operations, admin):
@@ -119,7 +51,7 @@ def test_should_end_each_task_of_a_check_as_its_verdict_says(operations, admin, 
         for name, committed in (("level", 3), ("lost", 9), ("unknown", None))
     )
     told_before = len(noted(operations.notes))
-    ended, log = operations.run("lag_check", {"topologies": [level, lost, unknown]})
+    ended, log = operations.airflow.run("lag_check", {"topologies": [level, lost, unknown]})
     assert ended == {
         "run": "failed",
         "tasks": {"topologies": "success", "lag[0]": "success", "lag[1]": "failed", "lag[2]": "skipped"},
@@ -135,6 +67,11 @@ def test_should_end_each_task_of_a_check_as_its_verdict_says(operations, admin, 
     ]
 
 
+def test_a_run_that_cannot_be_made_should_fail_its_test_with_what_it_wrote(operations):
+    with pytest.raises(AssertionError, match="KeyError: 'no_such_dag'"):
+        operations.airflow.run("no_such_dag", {})
+
+
 def test_should_take_a_savepoint_verify_it_and_expire_old_ones(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("saved"))
     app.feed(300)
@@ -144,7 +81,7 @@ def test_should_take_a_savepoint_verify_it_and_expire_old_ones(operations, admin
     repository = SavepointRepository(operations.settings.savepoint_location, app.name)
     tasks = task_ids(app.plan, partition_counts(admin, app.settings))
     old = SavepointCommand(app.plan, app.settings, tasks, lambda _copied: None, wall_clock_ms).take()
-    ended, _ = operations.run("savepoint", {"topologies": [module, never], "keep": 1})
+    ended, _ = operations.airflow.run("savepoint", {"topologies": [module, never], "keep": 1})
     steps = [f"saved.{step}" for step in ("take", "verify", "expire")]
     assert ended["tasks"] == {
         "topologies": "success",
@@ -163,7 +100,7 @@ def test_should_keep_a_sample_of_store_sizes_when_retention_is_checked(operation
     app.feed(100)
     app.run()
     modules = [operations.topology(app.name), operations.topology(unique("never-ran"))]
-    ended, _ = operations.run("retention_check", {"topologies": modules})
+    ended, _ = operations.airflow.run("retention_check", {"topologies": modules})
     assert ended["tasks"] == {"topologies": "success", "retention[0]": "success", "retention[1]": "skipped"}
     kept = read(history_path(operations.settings.var_dir, app.name))
     assert {(sample.task, sample.store) for sample in kept} == {("0_0", "n"), ("0_1", "n")}
@@ -188,12 +125,12 @@ def test_should_fail_the_run_of_a_failed_check_even_when_there_is_nothing_to_set
     modules = [operations.topology(app.name) for app in (fine, never_compacted)]
     skipped = dict.fromkeys(("differences", "approval", "set_topics"), "skipped")
 
-    ended, log = operations.run("compaction_check", {"topologies": modules})
+    ended, log = operations.airflow.run("compaction_check", {"topologies": modules})
     checks = {"topologies": "success", "compaction[0]": "success", "compaction[1]": "failed"}
     assert ended == {"run": "failed", "tasks": {**checks, **skipped, "done": "upstream_failed"}}
     assert "cleanup.policy=delete, so it is never compacted" in log
 
-    ended, _ = operations.run("compaction_check", {"topologies": modules[:1]})
+    ended, _ = operations.airflow.run("compaction_check", {"topologies": modules[:1]})
     checks = {"topologies": "success", "compaction[0]": "success"}
     assert ended == {"run": "success", "tasks": {**checks, **skipped, "done": "skipped"}}
 

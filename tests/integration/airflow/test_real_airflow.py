@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 from pydantic import SecretStr
+from tests.support.airflow.operations import MigrateAirflow
 from tests.support.airflow.real_airflow import RealAirflow, real_airflow
 from tests.support.airflow.stream_bench import FAKE, Bench
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
@@ -57,7 +58,11 @@ pauses = pauses_dag(lambda: {{dag.dag_id: Topology.application_id, "stream__nobo
 @pytest.mark.crash
 @pytest.mark.timeout(420)
 def test_should_keep_exactly_one_instance_and_show_no_secret_whatever_is_killed(
-    bench: Bench, spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    migrate_airflow: MigrateAirflow,
+    spark_jars: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()
@@ -72,6 +77,7 @@ def test_should_keep_exactly_one_instance_and_show_no_secret_whatever_is_killed(
     notes = tmp_path / "notes"
     monkeypatch.setenv(NOTES_FILE, str(notes))
     settings = bench.settings.model_copy(update={"alert_callback": NOTE, "sasl_password": SecretStr(PASSWORD)})
+    migrate_airflow(settings)
     with real_airflow(settings, dags, mark) as airflow, arguments_watched(_secrets(settings)) as told_to_processes:
         dag_id = f"stream__{bench.topology}"
         airflow.api.wait_for_dag(dag_id)

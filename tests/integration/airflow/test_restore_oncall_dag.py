@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from tests.integration.airflow.test_operations_dags import operations as operations
 from tests.support.airflow.approving import answer, approve, ask, run_of
 from tests.support.counting import CountingApp
 
@@ -22,36 +19,9 @@ from tidemark.operations.case.plan import PlanKind, Planned
 from tidemark.operations.case.plan_hash import plan_content
 from tidemark.operations.case.report import RESTORE
 from tidemark.operations.context import OperationContext
-from tidemark.settings import Settings, project_root
+from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, read_hold, take_hold
 from tidemark_airflow import cases, oncall
-
-# A run of a DAG in Airflow's database that failed, whose tasks are then cleared as its page clears them.
-_CLEAR = """
-import sys
-from airflow._shared.timezones import timezone
-from airflow.dag_processing.bundles.manager import DagBundlesManager
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-from airflow.models.dagbag import DBDagBag
-from airflow.models.deadline import Deadline
-from airflow.models.taskinstance import clear_task_instances
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
-DagBundlesManager().sync_bundles_to_db()
-bag = DagBag(sys.argv[1], bundle_name="dags-folder")
-sync_bag_to_db(bag, "dags-folder", None)
-with create_session() as session:
-    dag = DBDagBag().get_latest_version_of_dag(sys.argv[2], session=session)
-    run = dag.create_dagrun(run_id="one", run_after=timezone.utcnow(), run_type=DagRunType.MANUAL,
-        triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.QUEUED, session=session,
-        conf={"topology": "clicks", "reason": "to see"})
-    session.flush()
-    due = [(row.deadline_time - run.queued_at).total_seconds() for row in session.query(Deadline).filter_by(dagrun_id=run.id)]
-    run.state = DagRunState.FAILED
-    clear_task_instances(run.get_task_instances(session=session), session)
-    print("CLEARED", run.state, *(round(seconds) for seconds in due))
-"""
 
 
 @pytest.fixture
@@ -296,7 +266,7 @@ def test_should_stop_no_instance_when_a_dry_run_is_refused(operations: Any, admi
     app = CountingApp(operations.settings, admin, unique("refused"))
     app.feed(10)
     asked = {"topology": operations.topology(app.name), "reason": "to see", "target": "yesterday"}
-    ended, log = operations.run("restore_oncall", asked)
+    ended, log = operations.airflow.run("restore_oncall", asked)
     begun = ("plan", "unless_dry_run", "approval", "fence", "restore", "verify", "swap", "relaunch", "drain")
     expected = {"preflight": "failed", "roll_back": "skipped", "release": "success", "report": "failed"}
     assert ended["tasks"] == expected | dict.fromkeys(begun, "upstream_failed")
@@ -306,9 +276,6 @@ def test_should_stop_no_instance_when_a_dry_run_is_refused(operations: Any, admi
 @pytest.mark.broker
 @pytest.mark.airflow
 def test_should_allow_a_failed_run_with_a_deadline_to_be_cleared(operations: Any) -> None:
-    file = str(project_root() / "dags" / "restore_oncall.py")
-    command = [sys.executable, "-c", _CLEAR, file, "restore_oncall"]
-    done = subprocess.run(command, env=operations.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    cleared = operations.airflow.clear_failed_run("restore_oncall", {"topology": "clicks", "reason": "to see"})
     allowed_s = operations.settings.oncall_response_timeout_ms // 1000 + operations.settings.rto_s
-    assert f"CLEARED queued {allowed_s}" in done.stdout.splitlines()
+    assert cleared == {"run": "queued", "due_s": [allowed_s]}

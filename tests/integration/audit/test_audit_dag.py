@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.integration.airflow.test_operations_dags import Operations, operations
+from tests.support.airflow.operations import Operations
 from tests.support.audit.application import PaymentsApp
 from tests.support.audit.faults import FAULTS
 
@@ -14,8 +14,6 @@ from tidemark.checks.verdict_table import past_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.verdict import Verdict
-
-__all__ = ["operations"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(290)]
 
@@ -27,7 +25,7 @@ def test_an_audit_should_fail_its_task_and_keep_what_it_found(operations: Operat
     (operations.folder / f"{module}.py").write_text(
         f"from tests.support.audit.application import payments\n\n\ndef topology():\n    return payments({app.name!r})\n"
     )
-    ended, log = operations.run("exactly_once_audit", {"topologies": [module], "batches": 100})
+    ended, log = operations.airflow.run("exactly_once_audit", {"topologies": [module], "batches": 100})
     assert ended["tasks"] == {"topologies": "success", "audit[0]": "failed"}, log[-3000:]
     facts = FactsDatabase(operations.settings)
     verdicts = {row.finding.subject: row.finding for row in past_verdicts(facts, app.name, "audit")}

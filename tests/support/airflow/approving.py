@@ -19,7 +19,7 @@ AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
 
 def run_of(dag_id: str, minutes: int = 0, asked_by: str | None = "ada") -> SimpleNamespace:
     """A run that a user triggered so many minutes after midnight."""
-    when = datetime(2026, 11, 21, 0, minutes, tzinfo=UTC)
+    when = datetime(2026, 11, 21, tzinfo=UTC) + timedelta(minutes=minutes)
     return SimpleNamespace(dag_id=dag_id, run_id=f"run-{minutes}", run_after=when, triggering_user_name=asked_by)
 
 

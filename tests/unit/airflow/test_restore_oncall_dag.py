@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
-from tests.integration.airflow.test_operations_dags import operations as operations
 
 from tidemark.settings import project_root
 
