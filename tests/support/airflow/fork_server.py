@@ -21,6 +21,9 @@ from airflow.sdk.execution_time.supervisor import in_process_api_server
 from sqlalchemy.orm import configure_mappers
 from tests.support.airflow.calls import clear_failed_run, run_dag
 
+from tidemark import processes
+
+_THREADS_END_S = 30
 CALLS: Mapping[str, Callable[..., Any]] = {call.__name__: call for call in (clear_failed_run, run_dag)}
 
 
@@ -43,6 +46,8 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     configure_mappers()
     asyncio.run(ask_the_api())
+    # The event loop's worker threads end a moment after it.
+    processes.wait_until(lambda: psutil.Process().num_threads() == 1, _THREADS_END_S)
     for line in sys.stdin:
         require_nothing_is_open()
         request = json.loads(line)
