@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from demo.pulse_watch import Snapshot
+from tidemark.listing import Listing
 
 _COLOURS = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}
 
@@ -31,12 +31,11 @@ def line(snapshot: Snapshot) -> str:
 
 def table(snapshot: Snapshot) -> Group:
     """Return the stream as a whole, and below it the windows that changed last."""
-    colour = _COLOURS.get(snapshot.state, "yellow")
-    whole = Table(title="patient-monitoring: heartbeats per patient and minute", title_justify="left")
-    for heading in ("instance", "patients", "current windows", "pulses in them", "events/s", "lag", "last commit"):
-        whole.add_column(heading, justify="left" if heading == "instance" else "right")
-    whole.add_row(
-        f"[{colour}]{snapshot.state}[/{colour}]",
+    numbers = ("patients", "current windows", "pulses in them", "events/s", "lag", "last commit")
+    title = "patient-monitoring: heartbeats per patient and minute"
+    whole = Listing("instance", *numbers, right=numbers, title=title, centred=False)
+    whole.add(
+        Text(snapshot.state, style=_COLOURS.get(snapshot.state, "yellow")),
         _number(snapshot.patients),
         _number(snapshot.windows),
         _number(snapshot.counts),
@@ -44,9 +43,9 @@ def table(snapshot: Snapshot) -> Group:
         _number(snapshot.lag),
         _age(snapshot.commit_age_s),
     )
-    latest = Table("patient", "window (UTC)", "pulses", title="counted last", title_justify="left")
+    latest = Listing("patient", "window (UTC)", "pulses", title="counted last", centred=False)
     for patient, start_ms, pulses in snapshot.newest:
-        latest.add_row(patient, f"{datetime.fromtimestamp(start_ms / 1000, UTC):%H:%M:%S}", str(pulses))
+        latest.add(patient, f"{datetime.fromtimestamp(start_ms / 1000, UTC):%H:%M:%S}", str(pulses))
     return Group(
         whole, latest, Text("Ctrl-C closes the table; the stream continues. `make stop` ends it.", style="dim")
     )

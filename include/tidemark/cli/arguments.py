@@ -13,9 +13,7 @@ def _topology_names(incomplete: str) -> list[str]:
     return [name for name in names() if name.startswith(incomplete)]
 
 
-TopologyName = Annotated[
-    str, typer.Argument(help="module in include/topologies", autocompletion=_topology_names, show_default=False)
-]
+TopologyName = Annotated[str, typer.Argument(help="module in include/topologies", autocompletion=_topology_names)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for a program")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 DEMO = "patient_monitoring"

@@ -11,7 +11,8 @@ from rich.console import Console
 from tidemark.audit.job import AuditResult, log_progress, run_audit
 from tidemark.audit.suites import overall
 from tidemark.checks.verdict_table import keep_verdicts
-from tidemark.cli.output import Listing, Output, View, coloured
+from tidemark.cli.output import Output, View
+from tidemark.listing import Listing, coloured
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict

@@ -11,9 +11,11 @@ from tidemark.checks.compaction_sampling import SCANNED_OFFSETS, CompactionLook,
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.checks.retention_sampling import check_retention
+from tidemark.checks.skew_sampling import READ_RECORDS, check_skew
 from tidemark.checks.verdict_table import keep_verdicts, past_verdicts
-from tidemark.cli.output import Listing, Output, as_json, coloured
+from tidemark.cli.output import Output, as_json
 from tidemark.database import FactsDatabase
+from tidemark.listing import Listing, coloured
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
@@ -41,6 +43,12 @@ def durability(topology: str, output: Output, *, history: bool) -> None:
 def lag(topology: str, output: Output, *, history: bool) -> None:
     """Judge the lag by this sample and earlier ones, or show past verdicts."""
     _run("lag", topology, output, history, lambda plan, settings: check_lag(plan, settings, topology))
+
+
+def skew(topology: str, read_records: int | None, output: Output, *, history: bool) -> None:
+    """Judge how records and keys spread, or show past verdicts."""
+    most = read_records or READ_RECORDS
+    _run("skew", topology, output, history, lambda plan, settings: check_skew(plan, settings, most))
 
 
 def _run(

@@ -8,9 +8,10 @@ from typing import Any
 
 import typer
 
-from tidemark.cli.output import Listing, Output, Verbatim, View
+from tidemark.cli.output import Output, Verbatim, View
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
+from tidemark.listing import Listing
 from tidemark.operations.clean import Clean, CleanPlan, Judged
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources

@@ -5,11 +5,12 @@ from __future__ import annotations
 import typer
 from confluent_kafka.admin import AdminClient
 
-from tidemark.cli.output import Listing, Output
+from tidemark.cli.output import Output
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
+from tidemark.listing import Listing
 from tidemark.operations.dead_letters import replay as replaying
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader, StoredDeadLetter
 from tidemark.operations.times import format_time, parse_time

@@ -6,8 +6,9 @@ import sys
 
 from rich.text import Text
 
-from tidemark.cli.output import Listing, Output, console
+from tidemark.cli.output import Output, console
 from tidemark.errors import ExitCode
+from tidemark.listing import Listing
 from tidemark.operations.machine.diagnosis import Diagnosis, Health
 from tidemark.operations.machine.examination import examine, examine_settings
 

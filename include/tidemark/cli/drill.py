@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from rich.filesize import decimal
 
 from tidemark.checks.verdict_table import write_verdicts
-from tidemark.cli.output import Listing, Output, View, console
+from tidemark.cli.output import Output, View, console
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
+from tidemark.listing import Listing
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.rates import newest_rates
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from tidemark.cli.output import Listing, Output
+from tidemark.cli.output import Output
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event
 from tidemark.events.table import EventReader
+from tidemark.listing import Listing
 from tidemark.names import events_topic
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms

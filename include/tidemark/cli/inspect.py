@@ -10,10 +10,11 @@ from pathlib import Path
 
 import typer
 
-from tidemark.cli.output import Listing, Output, View, as_json, console
+from tidemark.cli.output import Output, View, as_json, console
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
+from tidemark.listing import Listing
 from tidemark.names import TaskId
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources

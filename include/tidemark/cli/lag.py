@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.cli.output import Listing, Output
+from tidemark.cli.output import Output
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.lag import lag_of
 from tidemark.kafka.topics import partition_counts
+from tidemark.listing import Listing
 from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology_loader import load

@@ -45,7 +45,7 @@ COMMANDS = {
         "savepoint": "copy all stores elsewhere",
     },
     "Is it right?": {
-        "check": "verdicts on retention, compaction, durability and lag",
+        "check": "verdicts on retention, compaction, durability, lag and skew",
         "audit": "compare results with an independent recomputation",
         "drill": "rebuild the state elsewhere and compare it",
     },
@@ -90,9 +90,7 @@ class AllCommands(TyperGroup):
 def load(name: str) -> Any:
     """Import the module of a command and return the command."""
     module = importlib.import_module(f"tidemark.cli.commands.{name}")
-    # Two commands, or typer would make the only one the whole program.
     app = typer.Typer()
-    app.callback()(lambda: None)
     group = getattr(module, "app", None)
     if isinstance(group, typer.Typer):
         app.add_typer(group, name=name, help=module.__doc__, cls=NounGroup)

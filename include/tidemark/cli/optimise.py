@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def plan(topology: str, output: Output) -> None:
     """Show the topics that optimised=True merges and the changelogs it saves."""
     _, _, found = _compared(topology)
-    output.show(_form(topology, found), *_lines(topology, found))
+    output.show(_form(topology, found), *map(Verbatim, _lines(topology, found)))
 
 
 def measure(topology: str, records: int, seed: int, output: Output) -> None:
     """Show what `plan` shows, run both plans on generated records, and compare them. Blocks for a minute or two."""
     plain, optimised, found = _compared(topology)
-    output.people(*_lines(topology, found))
+    output.people(*map(Verbatim, _lines(topology, found)))
     if found.is_empty:
         output.show({**_form(topology, found), "measured": None})
         return

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.cli.approval import Approval
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
 from tidemark.failpoint import probe_from_environment
+from tidemark.listing import Listing
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repair_plan import RepairPlan
 from tidemark.recovery.source_of_state import SourceOfState

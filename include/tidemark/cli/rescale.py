@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.cli.approval import Approval
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
+from tidemark.listing import Listing
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.restore.listener import LoggingRestoreListener

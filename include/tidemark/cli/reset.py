@@ -9,9 +9,10 @@ from typing import Any, Self
 import typer
 
 from tidemark.cli.approval import Approval
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
+from tidemark.listing import Listing
 from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_plan import ResetPlan, parse_offsets
 from tidemark.operations.change.reset_target import ResetTo, StateAfter

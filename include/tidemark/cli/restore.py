@@ -10,12 +10,13 @@ from pathlib import Path
 
 import typer
 
-from tidemark.cli.output import Listing, Output, View
+from tidemark.cli.output import Output, View
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
+from tidemark.listing import Listing
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.disk_space import require_room

@@ -10,10 +10,11 @@ from typing import Any
 import typer
 
 from tidemark.cli.approval import Approval
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.operator_acls import Command
+from tidemark.listing import Listing
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import PastBuilder

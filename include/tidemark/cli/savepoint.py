@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from tidemark.cli.output import Listing, Output
+from tidemark.cli.output import Output
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import SavepointFailed
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.topics import partition_counts, task_ids
+from tidemark.listing import Listing
 from tidemark.operations.savepoint import Copied, SavepointCommand
 from tidemark.registry.reader import named_plan
 from tidemark.savepoints import expiry, verification

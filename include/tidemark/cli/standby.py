@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from rich.live import Live
 from rich.logging import RichHandler
 
-from tidemark.cli.output import Listing, console
+from tidemark.cli.output import console
+from tidemark.listing import Listing
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import CatchUpRate

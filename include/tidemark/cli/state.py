@@ -8,9 +8,10 @@ from typing import Any
 
 import typer
 
-from tidemark.cli.output import Listing, Output
+from tidemark.cli.output import Output
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
+from tidemark.listing import Listing
 from tidemark.operations.times import format_time, parse_time
 from tidemark.queries.client import ask
 from tidemark.settings import Settings

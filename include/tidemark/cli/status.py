@@ -10,8 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from tidemark.cli.output import Listing, Output, View
+from tidemark.cli.output import Output, View
 from tidemark.devstack import record
+from tidemark.listing import Listing
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because

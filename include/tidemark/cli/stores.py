@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.checks.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
+from tidemark.listing import Listing
 from tidemark.settings import Settings
 from tidemark.store_sizes import KnownSizes, StoreSize
 from tidemark.topology_loader import load

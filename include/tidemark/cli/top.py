@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tidemark.cli.keys import key_presses
-from tidemark.cli.output import Listing, Output, as_json, console
+from tidemark.cli.output import Output, as_json, console
 from tidemark.cli.status import STATE_COLOURS
+from tidemark.listing import Listing
 from tidemark.operations.machine.overview import NOT_ASKED, InstanceOverview, LagReader, Lags, overview
 from tidemark.settings import Settings
 from tidemark.supervision.local_instances import local_instances

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.cli.output import Listing, Output, View
+from tidemark.cli.output import Output, View
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
+from tidemark.listing import Listing
 from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings

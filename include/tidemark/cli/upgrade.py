@@ -11,10 +11,11 @@ from typing import Any
 import typer
 
 from tidemark.cli.approval import Approval
-from tidemark.cli.output import Listing, Output, View, as_json
+from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.failpoint import probe_from_environment
+from tidemark.listing import Listing
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.registry.compatibility import StoreChangeKind

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from tidemark.cli.output import Listing, Output, Verbatim, as_json, column_widths
+from tidemark.cli.output import Output, Verbatim, as_json
+from tidemark.listing import Listing, column_widths
 from tidemark.names import TaskId, TopicPartition
 from tidemark.verdict import Verdict
 
@@ -74,14 +75,13 @@ def test_text_should_wrap_between_words_before_a_table_becomes_blocks() -> None:
     ("sizes", "available", "widths"),
     [
         # All fit.
-        ([(5, 5), (10, 40)], 45, [5, 40]),
-        # The long text gives way, down to 20 characters.
-        ([(5, 5), (10, 40)], 44, [5, 39]),
-        ([(5, 5), (10, 40)], 25, [5, 20]),
-        ([(5, 5), (10, 40)], 24, None),
-        # A short text keeps its line, a long word is never cut.
-        ([(5, 15), (30, 40)], 45, [15, 30]),
-        ([(5, 15), (30, 40)], 44, None),
+        ([(5, 5), (20, 40)], 45, [5, 40]),
+        # The long text gives way, down to its least width.
+        ([(5, 5), (20, 40)], 44, [5, 39]),
+        ([(5, 5), (20, 40)], 25, [5, 20]),
+        ([(5, 5), (20, 40)], 24, None),
+        # Who lacks little gets it first, and the others share the rest.
+        ([(15, 18), (20, 40), (20, 40)], 68, [18, 25, 25]),
         ([], 10, []),
     ],
 )
@@ -89,6 +89,23 @@ def test_columns_should_share_what_is_there(
     sizes: list[tuple[int, int]], available: int, widths: list[int] | None
 ) -> None:
     assert column_widths(sizes, available) == widths
+
+
+@pytest.mark.parametrize(("width", "is_table"), [(29, True), (28, False)])
+def test_a_heading_may_wrap_where_its_column_is_narrow(width: int, is_table: bool) -> None:
+    made = Listing("current windows", "pulses in them", "last commit")
+    made.add("1", "2", "3")
+    text = rendered(made, width)
+    # Words of seven, six and six letters, two spaces for each, and four lines.
+    assert ("┃" in text) is is_table
+    assert "…" not in text
+
+
+def test_text_should_have_twenty_characters_before_a_table_becomes_blocks() -> None:
+    made = Listing("why")
+    made.add("a b c d e f g h i j k l m n o p q r s t u v w x y z")
+    assert "┃" in rendered(made, 24)
+    assert "┃" not in rendered(made, 23)
 
 
 def test_a_pipe_should_get_one_plain_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,3 +179,14 @@ def test_values_should_have_one_form_in_json() -> None:
 def test_a_row_should_have_a_cell_for_each_heading() -> None:
     with pytest.raises(ValueError, match="1 cells for the 2 headings a, b"):
         Listing("a", "b").add("x")
+
+
+def test_every_table_of_a_command_should_be_a_listing() -> None:
+    include = Path(__file__).parents[3] / "include"
+    drawing = [
+        str(file.relative_to(include))
+        for folder in ("tidemark", "demo")
+        for file in (include / folder).rglob("*.py")
+        if "rich.table" in file.read_text(encoding="utf-8")
+    ]
+    assert drawing == ["tidemark/listing.py"]

@@ -1,4 +1,4 @@
-"""Checks of an application: retention, compaction, durability, lag. Each ends with 1 if something failed."""
+"""Checks of an application: retention, compaction, durability, lag, skew. Each ends with 1 if something failed."""
 
 from __future__ import annotations
 
@@ -61,3 +61,25 @@ def lag(topology: TopologyName, as_json: AsJson = False, history: _History = Fal
     from tidemark.cli.output import Output
 
     check.lag(topology, Output(as_json=as_json), history=history)
+
+
+@app.command(
+    epilog=examples("tidemark check skew clicks", "tidemark check skew clicks --json | jq '.findings[].evidence.keys'")
+)
+def skew(
+    topology: TopologyName,
+    as_json: AsJson = False,
+    history: _History = False,
+    read_records: Annotated[
+        int | None,
+        typer.Option("--scan", min=1, help="newest records of each partition to read; default: 20000"),
+    ] = None,
+) -> None:
+    """Show how records spread over partitions and keys over tasks, and name the keys that take most of a topic.
+
+    Reads the newest records of every source and repartition topic, and the stores on this machine. Instances may run.
+    """
+    from tidemark.cli import check
+    from tidemark.cli.output import Output
+
+    check.skew(topology, read_records, Output(as_json=as_json), history=history)
