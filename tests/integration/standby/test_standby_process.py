@@ -97,7 +97,7 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert "left out: m (in memory)" in said
+    assert "not followed: m (in memory)" in said
     (row,) = local_instances(settings.var_dir, time.time())
     assert row.facts.state == "NOT_RUNNING"
     folder = settings.state_dir / "standby-0" / written.id / "0_0"
