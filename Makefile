@@ -89,7 +89,7 @@ unit: setup ## the tests without a broker, Spark or Airflow
 	@$(BIN)/python -m pytest tests/unit --numprocesses 2
 
 docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@umask 077 && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
