@@ -25,7 +25,7 @@ def show_diagnoses(output: Output) -> None:
     output.show(
         {"problems": problems, "warnings": warnings, "lines": found},
         _listing(found),
-        f"{problems} problems, {warnings} warnings" if problems or warnings else "all is well",
+        f"problems: {problems}, warnings: {warnings}" if problems or warnings else "all is well",
     )
     if problems:
         sys.exit(ExitCode.FAILED)

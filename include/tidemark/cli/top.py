@@ -78,7 +78,7 @@ def frame(settings: Settings, now_s: float, found: list[InstanceOverview], lags:
     at = time.strftime("%H:%M:%S", time.localtime(now_s))
     applications = len({each.facts.application for each in found})
     parts = [
-        f"tidemark top  {at}", f"{applications} applications, {len(found)} instances",
+        f"tidemark top  {at}", f"applications: {applications}, instances: {len(found)}",
         f"brokers {settings.bootstrap_servers}", *([keys] if keys else []),
     ]  # fmt: skip
     numbers = ("records/s", "lag", "last commit", "batch", "memory")

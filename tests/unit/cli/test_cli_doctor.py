@@ -60,14 +60,14 @@ def test_should_end_with_one_if_there_is_a_problem_and_say_what_to_do() -> None:
     (line,) = [line for line in done.stdout.splitlines() if "jars of Kafka" in line]
     assert line.startswith("problem")
     assert "run `tidemark jars kafka`" in line
-    assert "2 problems" in done.stdout
+    assert "problems: 2" in done.stdout
 
 
 def test_should_end_with_zero_if_there_are_only_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination.jars, "missing", lambda jars, folder: [])
     done = doctor()
     assert done.exit_code == 0, done.stdout
-    assert "0 problems, 2 warnings" in done.stdout
+    assert "problems: 0, warnings: 2" in done.stdout
 
 
 def test_should_tell_brokers_that_were_configured_from_those_that_nobody_has_started(

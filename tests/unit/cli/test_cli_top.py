@@ -51,7 +51,7 @@ def test_should_print_one_frame_where_there_is_no_terminal() -> None:
     done = CliRunner().invoke(build(), ["top"])
     assert done.exit_code == 0, done.output
     header, headings, row, fault = done.stdout.splitlines()
-    assert "1 applications, 1 instances" in header
+    assert "applications: 1, instances: 1" in header
     assert headings.split()[:3] == ["application", "instance", "state"]
     assert row.split()[:5] == ["patient-monitoring", "0", "RUNNING", "1,500", "—"]
     assert row.endswith(f"waits for brokers: {NOTE}")
