@@ -170,7 +170,7 @@ def _triggerer_killed(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
 
 def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
     run_id = airflow.newest_run(dag_id)["dag_run_id"]
-    wanted = {"adopted instance", "-> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"}
+    wanted = {"adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"}
 
     def missing() -> set[str]:
         text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))

@@ -209,7 +209,7 @@ class Bench:
         topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
         return [(topic, p) for topic in topics for p in range(self.partitions)]
 
-    def wait_drained(self, timeout_s: float = 240) -> None:
+    def wait_drained(self, timeout_s: float = 120) -> None:
         """Until the group's committed offsets are the source's ends."""
 
         def drained() -> bool:
