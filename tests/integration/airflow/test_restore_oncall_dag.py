@@ -279,5 +279,5 @@ def test_should_allow_a_failed_run_with_a_deadline_to_be_cleared(operations: Any
     cleared = operations.airflow.clear_failed_run("restore_oncall", {"topology": "clicks", "reason": "to see"})
     allowed_s = operations.settings.oncall_response_timeout_ms // 1000 + operations.settings.rto_s
     assert cleared["run"] == "queued"
-    # The deadline counts from a moment later than the run's place in the queue.
-    assert cleared["due_s"] == [pytest.approx(allowed_s, abs=10)]
+    ((least_s, most_s),) = cleared["due_s"]
+    assert least_s <= allowed_s <= most_s

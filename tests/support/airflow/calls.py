@@ -27,19 +27,22 @@ def run_dag(file: str, dag_id: str, conf: dict[str, Any], marked: str) -> dict[s
 def clear_failed_run(file: str, dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
     """Make a run that failed, and clear its tasks as its page clears them.
 
-    Returns the run's state after that, and the seconds after which the run had its deadlines.
+    Returns the run's state after that, and for each deadline the least and the most seconds that it is after the creation of
+    the run, which lies between two looks at the clock.
     """
     DagBundlesManager().sync_bundles_to_db()
     sync_bag_to_db(DagBag(file, bundle_name="dags-folder"), "dags-folder", None)
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        before = timezone.utcnow()
         run = dag.create_dagrun(
-            run_id="one", run_after=timezone.utcnow(), run_type=DagRunType.MANUAL, conf=conf,
+            run_id="one", run_after=before, run_type=DagRunType.MANUAL, conf=conf,
             triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.QUEUED, session=session,
         )  # fmt: skip
         session.flush()
+        after = timezone.utcnow()
         deadlines = session.query(Deadline).filter_by(dagrun_id=run.id)
-        due = [round((row.deadline_time - run.queued_at).total_seconds()) for row in deadlines]
+        due = [[(row.deadline_time - looked).total_seconds() for looked in (after, before)] for row in deadlines]
         run.state = DagRunState.FAILED
         clear_task_instances(run.get_task_instances(session=session), session)
         return {"run": str(run.state), "due_s": due}

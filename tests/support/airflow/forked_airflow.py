@@ -26,7 +26,7 @@ class ForkedAirflow:
         return self._call("run_dag", dag_id, conf=conf, marked=marked)
 
     def clear_failed_run(self, dag_id: str, conf: dict[str, Any]) -> dict[str, Any]:
-        """The state of a run that failed, once its tasks are cleared, and the seconds after which it had its deadlines."""
+        """A failed run after its tasks were cleared: its state, and bounds of the seconds after which it had deadlines."""
         cleared, _ = self._call("clear_failed_run", dag_id, conf=conf)
         return cleared
 
