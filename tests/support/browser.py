@@ -16,11 +16,12 @@ from websockets.sync.client import ClientConnection, connect
 
 from tidemark.processes import wait_until
 
-_FLAGS = (
+QUIET = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
+"""Flags of a browser without a window, which asks for nothing by itself."""
+_FLAGS = (*QUIET, "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server")
 _START_S, _ANSWER_S = 120, 60
 
 

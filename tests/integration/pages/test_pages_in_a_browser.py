@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.browser import QUIET
 from tests.unit.audit.test_audit_page import PAGE
 from tests.unit.operations.case.test_oncall_cases import APPROVED, CASE, CHANGE, CHANGING, FENCED, NOW, noted
 
@@ -21,11 +22,7 @@ from tidemark.operations.case.report import make_report
 from tidemark.topology.drawing.layout import picture
 from tidemark.topology_loader import load
 
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-    "--allow-file-access-from-files", "--virtual-time-budget=5000",
-)  # fmt: skip
+_FLAGS = (*QUIET, "--allow-file-access-from-files", "--virtual-time-budget=5000")
 _START_S = 150
 
 # A page around the one to look at, whose script writes down what the browser made of it.
