@@ -1,6 +1,6 @@
 """Entry point of `tidemark`: the list of all commands, and the import of the one that is called.
 
-`tidemark.cli.commands` has a module for each command, which says what can be typed. The modules beside this one do the work.
+`tidemark.cli.commands` has a module for each command, with its declaration. The modules beside this one do the work.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ _FIGURES = (
     ("bytes to repartition topics", "repartition_bytes"),
     ("bytes to changelog topics", "changelog_bytes"),
 )
-"""What is compared: the heading, and the name in `Measured` and in JSON."""
+"""The figures of both plans: the heading in the table, and the name in `Measured` and in JSON."""
 
 
 def report(before: Measured, after: Measured) -> list[str]:

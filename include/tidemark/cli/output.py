@@ -1,4 +1,4 @@
-"""How commands show what they have found: views for people, or one JSON value for a program.
+"""The output of commands: tables and text for people, or one JSON value for a program.
 
 With `--json` stdout holds this value and nothing else; messages go to stderr. Without a terminal, no line is wrapped, so that
 other tools can read them. `tidemark.listing` has the tables.
@@ -40,7 +40,7 @@ class Output:
     def __init__(self, *, as_json: bool = False, yes: bool = True) -> None:
         """`yes` is false for a command that asks before it changes anything."""
         if as_json and not yes:
-            raise typer.BadParameter("with it nobody can be asked: give --yes, too", param_hint="--json")
+            raise typer.BadParameter("the command asks for confirmation: give --yes, too", param_hint="--json")
         self.is_json = as_json
         self._yes = yes
 

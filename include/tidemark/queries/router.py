@@ -205,7 +205,7 @@ class Router:
             except StateUnavailable as unavailable:
                 reasons.append(unavailable.detail)
         raise StateUnavailable(
-            f"nobody can answer for task {task} of store {store.spec.name}: "
+            f"no process can answer for task {task} of store {store.spec.name}: "
             f"{'; '.join(reasons) or 'no running process has announced it'}",
             "ask again; or accept an older answer (max_lag_records, max_lag_ms, at_least); or start an instance or a standby",
         )

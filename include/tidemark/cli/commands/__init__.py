@@ -1,4 +1,4 @@
-"""What can be typed: each module is a command, and declares its arguments, its options and its help.
+"""The declarations of all commands: each module is a command, with its arguments, its options and its help.
 
 A module has a function of its own name, or a `typer.Typer` named `app` with the verbs of a noun: `upgrade.py` declares
 `tidemark upgrade plan` and `tidemark upgrade run`. `plan` shows what would happen and changes nothing; `run` does it.
