@@ -6,7 +6,8 @@ import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -204,6 +205,31 @@ class CountingApp:
         for number in self._stopped:
             remove_from_group(self._coordinator, self.name, group_instance_id(self.name, number))
         self._stopped.clear()
+
+
+@contextmanager
+def in_thread(instance: Instance, source: BatchSource) -> Iterator[list[BaseException]]:
+    """Run an instance in a thread until the block ends. If an error ended it, the error is in the list."""
+    stop, ended = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        failure: BaseException | None = None
+        try:
+            instance.run(source, stop)
+        except BaseException as error:
+            failure = error
+            ended.append(error)
+        finally:
+            instance.close(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 class Elsewhere:

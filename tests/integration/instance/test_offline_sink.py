@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
-from tests.support.counting import PARTITIONS, CountingApp, CountingSource, outputs
+from tests.support.counting import PARTITIONS, CountingApp, CountingSource, in_thread, outputs
 from tests.support.truth.topics import read_all
 
 from tidemark.checks.lag_sampling import check_lag
@@ -70,29 +70,11 @@ class StreamingApp(CountingApp):
     @contextmanager
     def streaming(self, probe: Callable[[str], None] = lambda _point: None) -> Iterator[list[BaseException]]:
         """Runs while the block does; what it has ended with is in the list, which must be empty at the end."""
-        stop, ended = threading.Event(), []
-        self.ended = ended
-        self.instance = instance = make_instance(self.plan, self.settings, 0, "counting", probe)
-
-        def run() -> None:
-            failure: BaseException | None = None
-            try:
-                source = StreamingSource(self.settings.bootstrap_servers, f"{self.name}-in", threading.Event())
-                instance.run(source, stop)
-            except BaseException as error:
-                failure = error
-                ended.append(error)
-            finally:
-                instance.close(failure)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        self.instance = make_instance(self.plan, self.settings, 0, "counting", probe)
+        source = StreamingSource(self.settings.bootstrap_servers, f"{self.name}-in", threading.Event())
+        with in_thread(self.instance, source) as ended:
+            self.ended = ended
             yield ended
-        finally:
-            stop.set()
-            thread.join(60)
-        assert not thread.is_alive()
 
     def is_level(self) -> bool:
         """Whether all input is committed."""

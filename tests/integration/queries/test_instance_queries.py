@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
-from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, in_thread
 from tests.support.truth.topics import read_all
 
 from tidemark.instance.assembly import make_instance
@@ -34,28 +34,12 @@ def app(settings, admin, unique):
 @contextmanager
 def running(app: CountingApp, number: int = 0, probe=NO_PROBE, settings=None):
     """An instance that runs until the block ends; gives its client."""
-    used, stop, failures = settings or app.settings, threading.Event(), []
+    used = settings or app.settings
     instance = make_instance(app.plan, used, number, "counting", probe)
     source = CountingSource(used.bootstrap_servers, f"{app.name}-in", threading.Event())
-
-    def work() -> None:
-        failure: BaseException | None = None
-        try:
-            instance.run(source, stop)
-        except BaseException as error:
-            failure = error
-            failures.append(error)
-        finally:
-            instance.close(failure)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with in_thread(instance, source) as failures:
         path = run_file_path(used.var_dir, app.name, number)
         yield client_of(app, lambda: (read_run_file(path) or {}).get(QUERY_URL))
-    finally:
-        stop.set()
-        thread.join(60)
     assert failures == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
-from tests.support.counting import NO_PROBE, CountingApp
+from tests.support.counting import NO_PROBE, CountingApp, in_thread
 from tests.support.standby import count
 
 from tidemark.clock import wall_clock_ms
@@ -27,42 +27,31 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
     stop, idle = threading.Event(), threading.Event()
     instance = make_instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     source = app.source(app.settings.bootstrap_servers, f"{app.name}-in", idle)
-    failures: list[BaseException | None] = []
-
-    def run() -> None:
-        failure: BaseException | None = None
-        try:
-            instance.run(source, stop)
-        except BaseException as error:
-            failure = error
-        instance.close(failure)
-        failures.append(failure)
 
     def feed() -> None:
         while not stop.wait(_EVERY_S):
             if fed is None or fed.is_set():
                 app.feed(2 * BUSY_KEYS, keys=BUSY_KEYS)
 
-    threads = [threading.Thread(target=run), threading.Thread(target=feed)]
-    for thread in threads:
-        thread.start()
+    feeding = threading.Thread(target=feed)
+    feeding.start()
     try:
-        context = context_of(app)
+        with in_thread(instance, source) as failures:
+            context = context_of(app)
 
-        # Also of one that committed before: what happens next is to happen to a running application, not to its start.
-        def is_running() -> bool:
-            return instance.states.state is InstanceState.RUNNING and all(
-                f.record for f in context.evidence.facts().values()
-            )
+            # Also of one that committed before: what happens next is to happen to a running application, not to its start.
+            def is_running() -> bool:
+                return instance.states.state is InstanceState.RUNNING and all(
+                    f.record for f in context.evidence.facts().values()
+                )
 
-        assert wait_until(lambda: failures or is_running(), 60)
-        assert failures == []
-        yield
+            assert wait_until(lambda: bool(failures) or is_running(), 60)
+            assert failures == []
+            yield
     finally:
         stop.set()
-        for thread in threads:
-            thread.join(30)
-    assert failures == [None]
+        feeding.join(30)
+    assert failures == []
 
 
 def context_of(app: CountingApp) -> OperationContext:
