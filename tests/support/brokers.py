@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ Brokers = TypeVar("Brokers", EmbeddedBroker, EmbeddedCluster)
 _META, _BOOTSTRAP = "meta.properties", "bootstrap.checkpoint"
 _formatted: dict[str, bytes] = {}
 """What Kafka's tool has written for the first broker of this process."""
+_KEEP_ALL = {"log.retention.ms": "-1"}
+"""Tests use fixed timestamps, and Kafka deletes what is older than seven days within five minutes."""
 
 
 @contextmanager
@@ -21,10 +24,12 @@ def brief(brokers: Brokers) -> Iterator[Brokers]:
     """Start the brokers, and kill them at the end of the block.
 
     Kafka's tool, which takes a JVM of its own, formats the folder of the first broker, and the others get a copy with their own
-    ids. An orderly stop takes seconds, for which nobody needs what the brokers hold.
+    ids. They keep records of any age, unless a topic says otherwise. An orderly stop takes seconds, for which nobody needs what
+    the brokers hold.
     """
     nodes = [brokers] if isinstance(brokers, EmbeddedBroker) else list(map(brokers.node, brokers.node_ids))
     for node in nodes:
+        node.node = replace(node.node, overrides={**_KEEP_ALL, **node.node.overrides})
         _format(node)
     with brokers:
         _keep(nodes[0].folder / "data")

@@ -104,7 +104,7 @@ def test_should_report_an_unusable_location_and_continue(bench, location, caplog
     last = bench.last()
     asked = bench.ask(location=location)
     last.take(bench.tasks)
-    (said,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert said.startswith(f"no last savepoint: id={asked}: ")
     assert location in said
     assert said.endswith("; the stop continues")
