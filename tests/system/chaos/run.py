@@ -82,7 +82,7 @@ def run_faults(
         what = " + ".join(names)
         if recovery_s is None:
             course.stuck.append(what)
-            console.print(f"  stuck: {what}: {world.lag()} offsets behind")
+            console.print(f"  stuck: {what}: {world.standing()}", markup=False)
         for name in names if recovery_s is not None else ():
             course.recoveries[name].append(recovery_s)
         minutes_left = minutes - (time.monotonic() - began) / 60
@@ -203,7 +203,9 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
                 small = AirflowStream(folder / "airflow", brokers.direct, brokers.proxied)
                 world.airflow = watched.enter_context(small)
             if not wait_until(world.committed_from_now(), _STUCK_S, 0.5):
-                raise RuntimeError("the stream does not keep up before anything has failed")
+                raise RuntimeError(
+                    f"nothing has failed, and yet {_STUCK_S} s of input are not read: {world.standing()}"
+                )
             with Sampler(world, folder / "samples.csv") as sampler:
                 run_faults(world, course, kinds, options, console)
             console.print("no more faults; what is left is worked off, then all is compared")
