@@ -153,6 +153,6 @@ def _params() -> dict[str, Param]:
             type="integer",
             minimum=0,
             title="Longest backoff (seconds)",
-            description="The first relaunch is immediate; the next ones follow after 10, 20, 40, … s, at most this long.",
+            description="After short runs in a row, a relaunch waits for 10, 20, 40, … s, at most this long.",
         ),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidemark.alerts import AlertKind
 from tidemark.errors import ExitCode
@@ -14,20 +15,31 @@ from tidemark.supervision.outage_file import RecordedOutage
 class RestartBudget:
     """The limit of relaunches of an instance, and the wait before each of them.
 
-    The first relaunch in a window is immediate; the n-th after that waits `backoff_first_s * 2**(n-1)` seconds.
+    A relaunch is immediate if the run before it lasted for `settled_s` or was the first one in the window. After n shorter runs
+    in a row it waits `backoff_first_s * 2**(n-1)` seconds.
     """
 
     max_restarts: int = 20
     window_s: float = 3600.0
     backoff_first_s: float = 10.0
     backoff_max_s: float = 120.0
+    settled_s: float = 120.0
 
-    def backoff_s(self, restarts_in_window: int) -> float:
-        """Return the seconds to wait before the next relaunch."""
-        if restarts_in_window == 0:
+    def backoff_s(self, short_runs: int) -> float:
+        """Return the seconds to wait before the next relaunch after so many short runs in a row."""
+        if short_runs == 0:
             return 0.0
         # 2**30 s is far beyond any cap; a larger exponent would only overflow.
-        return min(self.backoff_first_s * 2.0 ** min(restarts_in_window - 1, 30), self.backoff_max_s)
+        return min(self.backoff_first_s * 2.0 ** min(short_runs - 1, 30), self.backoff_max_s)
+
+    def short_runs(self, restarts: Sequence[float], ended: float) -> int:
+        """Return how many runs in a row were short, up to the one that ended at `ended`, from the times of the relaunches."""
+        short = 0
+        for launched, relaunched in pairwise(restarts):
+            # Before the relaunch, it waited.
+            ran_s = relaunched - self.backoff_s(short + 1) - launched
+            short = short + 1 if ran_s < self.settled_s else 0
+        return short + 1 if restarts and ended - restarts[-1] < self.settled_s else 0
 
 
 @dataclass(frozen=True)
@@ -109,5 +121,5 @@ def decide(
             f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task",
             AlertKind.RESTARTS_SPENT,
         )
-    after_s = budget.backoff_s(len(recent))
+    after_s = budget.backoff_s(budget.short_runs(recent, now))
     return Relaunch(after_s, (*recent, now + after_s))

@@ -31,7 +31,7 @@ def test_should_not_relaunch_when_that_would_end_the_same_way(code: ExitCode) ->
 
 
 @pytest.mark.parametrize(
-    ("restarts", "backoff"),
+    ("short_runs", "backoff"),
     [
         (0, 0.0),  # the first is free
         (1, 2.0),
@@ -40,8 +40,27 @@ def test_should_not_relaunch_when_that_would_end_the_same_way(code: ExitCode) ->
         (500, 5.0),  # no overflow
     ],
 )
-def test_should_double_the_backoff_up_to_its_cap(restarts: int, backoff: float) -> None:
-    assert BUDGET.backoff_s(restarts) == backoff
+def test_should_double_the_backoff_up_to_its_cap(short_runs: int, backoff: float) -> None:
+    assert BUDGET.backoff_s(short_runs) == backoff
+
+
+@pytest.mark.parametrize(
+    ("restarts", "after_s"),
+    [
+        ((NOW - 19,), 2.0),
+        ((NOW - 20,), 0.0),  # it ran long enough
+        ((NOW - 30, NOW - 21), 0.0),
+        ((NOW - 30, NOW - 19), 4.0),  # the first run lasted for 9 s, as the second launch waited for 2 s
+        ((NOW - 41, NOW - 19), 2.0),  # the first run lasted for 20 s
+        ((NOW - 70, NOW - 64, NOW - 58, NOW - 33, NOW - 5), 2.0),  # the third run was long
+        ((NOW - 70, NOW - 64, NOW - 58, NOW - 15, NOW - 5), 4.0),
+    ],
+)
+def test_should_wait_only_for_short_runs_in_a_row(restarts: tuple[float, ...], after_s: float) -> None:
+    budget = RestartBudget(max_restarts=9, window_s=100.0, backoff_first_s=2.0, backoff_max_s=5.0, settled_s=20.0)
+    decision = decide(10, restarts, NOW, budget)
+    assert isinstance(decision, Relaunch)
+    assert decision.after_s == after_s
 
 
 def test_should_include_the_backoff_in_the_time_of_the_restart() -> None:
