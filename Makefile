@@ -15,7 +15,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench latency-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 restore-bench: jars ## KEYS=1000000,10000000 a lost state from each source, beside Kafka Streams
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/restore.py --keys $(KEYS)
+
+latency-bench: jars ## the time from an event to the first committed output that contains it, beside Kafka Streams
+	@$(BIN)/tidemark jars bench
+	@$(BIN)/python bench/latency.py
 
 fmt: setup ## format the code
 	@$(BIN)/ruff format .
