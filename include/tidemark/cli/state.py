@@ -14,6 +14,7 @@ from tidemark.errors import ExitCode
 from tidemark.listing import Listing
 from tidemark.operations.times import format_time, parse_time
 from tidemark.queries.client import ask
+from tidemark.queries.position import Position, position_token
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
 
@@ -104,7 +105,7 @@ def show_scan(asked: StoreQueries, route: str, params: dict[str, Any], limit: in
     answer = {
         "entries": entries,
         "cursor": pages[-1]["cursor"],
-        "position": ",".join(f"{task}:{newest[task]['promised_offset']}" for task in sorted(newest)),
+        "position": position_token(map(Position.from_dict, newest.values())),
         "positions": list(newest.values()),
     }
     _show(asked.store, entries, answer, output)

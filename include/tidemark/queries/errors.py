@@ -62,6 +62,12 @@ class StateUnavailable(QueryRefused):
     status, title, retry_after_s = 503, "the state is not available", 1
 
 
+class PositionGone(QueryRefused):
+    """The position that the caller names is of contents that no longer exist."""
+
+    status, title = 410, "the position is gone"
+
+
 class QueryTimedOut(QueryRefused):
     """Reading took longer than `query_timeout_ms`."""
 

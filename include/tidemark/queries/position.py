@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.names import TaskId
-from tidemark.queries.errors import QueryInvalid
+from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 
-_PART = re.compile(r"(\d+_\d+)([:@])(\d+)")
+_PART = re.compile(r"(\d{1,9}_\d{1,9})(?:@(\d{1,18})|:(\d{1,18})(?:\.(\d{1,9}))?)")
 
 
 class TaskRole(StrEnum):
@@ -55,9 +55,50 @@ class Position:
         return cls(**{**body, "task": TaskId.parse(body["task"]), "role": TaskRole(body["role"])})
 
 
+@dataclass(frozen=True)
+class ChangelogOffset:
+    """A next offset of a changelog. An upgrade or rescale that writes a changelog again makes the next generation of it.
+
+    It is written `4711`, or `4711.2` in generation 2.
+    """
+
+    offset: int
+    generation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.offset}.{self.generation}" if self.generation else str(self.offset)
+
+
 def position_token(positions: Iterable[Position]) -> str:
     """Return the text that `at_least` accepts: `0_1:4711` for each task, separated by commas."""
-    return ",".join(sorted(f"{each.task}:{each.promised_offset}" for each in positions))
+    return offsets_token({each.task: ChangelogOffset(each.promised_offset, each.generation) for each in positions})
+
+
+def offsets_token(offsets: Mapping[TaskId, ChangelogOffset]) -> str:
+    """Return the same for offsets by task."""
+    return ",".join(f"{task}:{offset}" for task, offset in sorted(offsets.items()))
+
+
+def parse_position(text: str) -> tuple[dict[TaskId, ChangelogOffset], dict[TaskId, int]]:
+    """Read `0_1:4711` (changelog offset) and `0_1@17` (batch of a commit record), with commas between them.
+
+    Returns offsets and batches by task. Raises `QueryInvalid`.
+    """
+    offsets: dict[TaskId, ChangelogOffset] = {}
+    batches: dict[TaskId, int] = {}
+    for part in filter(None, text.split(",")):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise QueryInvalid(
+                f"the position has the part {part!r}, which is no position",
+                "pass the position of an earlier answer such as 0_1:4711, or task and batch of a commit record: 0_1@17",
+            )
+        task, batch, offset, generation = found.groups()
+        if batch is not None:
+            batches[TaskId.parse(task)] = int(batch)
+        else:
+            offsets[TaskId.parse(task)] = ChangelogOffset(int(offset), int(generation or 0))
+    return offsets, batches
 
 
 @dataclass(frozen=True)
@@ -70,27 +111,26 @@ class ReadBounds:
 
     max_lag_records: int | None = None
     max_lag_ms: int | None = None
-    least_offsets: Mapping[TaskId, int] = field(default_factory=dict)
+    least_offsets: Mapping[TaskId, ChangelogOffset] = field(default_factory=dict)
     least_batches: Mapping[TaskId, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, max_lag_records: int | None, max_lag_ms: int | None, at_least: str) -> ReadBounds:
-        """Read `at_least`: `0_1:4711` (changelog offset) or `0_1@17` (batch of a commit record), with commas between them.
+        """Return the bounds with the position `at_least`, as `parse_position` reads it. Raises `QueryInvalid`."""
+        return cls(max_lag_records, max_lag_ms, *parse_position(at_least))
 
-        Raises `QueryInvalid`.
-        """
-        offsets: dict[TaskId, int] = {}
-        batches: dict[TaskId, int] = {}
-        for part in filter(None, at_least.split(",")):
-            found = _PART.fullmatch(part.strip())
-            if found is None:
-                raise QueryInvalid(
-                    f"at_least has the part {part!r}, which is no position",
-                    "pass the position of an earlier answer such as 0_1:4711, or task and batch of a commit record: 0_1@17",
-                )
-            task, sign, number = found.groups()
-            (offsets if sign == ":" else batches)[TaskId.parse(task)] = int(number)
-        return cls(max_lag_records, max_lag_ms, offsets, batches)
+    def require(self, position: Position) -> None:
+        """Raise `PositionGone` or `StateUnavailable` unless an answer from this position is acceptable."""
+        least = self.least_offsets.get(position.task)
+        if least is not None and least.generation < position.generation:
+            raise PositionGone(
+                f"at_least {position.task}:{least} is of generation {least.generation} of the changelog, which an upgrade, "
+                f"rescale, reset or repair has replaced by generation {position.generation}",
+                "ask without at_least once, and pass the position of that answer from then on",
+            )
+        why = self.refusal(position)
+        if why is not None:
+            raise StateUnavailable(why, "ask again, or accept an older answer")
 
     def refusal(self, position: Position) -> str | None:
         """Return why an answer from this position is not fresh enough; None if it is."""
@@ -99,9 +139,10 @@ class ReadBounds:
             return f"{where} lags by {position.lag_records} records, max_lag_records is {self.max_lag_records}"
         if self.max_lag_ms is not None and position.lag_ms > self.max_lag_ms:
             return f"{where} lags by {position.lag_ms} ms, max_lag_ms is {self.max_lag_ms}"
-        least = self.least_offsets.get(position.task, 0)
-        if position.changelog_offset < least:
-            return f"{where} is at changelog offset {position.changelog_offset}, at_least is {least}"
+        least = self.least_offsets.get(position.task, ChangelogOffset(0, position.generation))
+        at = ChangelogOffset(position.changelog_offset, position.generation)
+        if (at.generation, at.offset) < (least.generation, least.offset):
+            return f"{where} is at changelog offset {at}, at_least is {least}"
         batch = self.least_batches.get(position.task)
         if batch is not None and (position.batch is None or position.batch < batch):
             known = "does not know its batch" if position.batch is None else f"is at batch {position.batch}"

@@ -16,7 +16,7 @@ from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint
-from tidemark.queries.errors import QueryInvalid, QueryRefused, StateUnavailable
+from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreHost
 from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
@@ -223,10 +223,12 @@ class Router:
 
 
 def _refusal(endpoint: Endpoint, answer: httpx.Response) -> QueryRefused:
-    """Return what another process said. Whatever it is, this process may still find a third that answers."""
+    """Return what another process said. Unless the position is gone, this process may still find a third that answers."""
     try:
         body: Mapping[str, Any] = answer.json()
         detail = f"{endpoint.holder}: {body['detail']}"
+        if answer.status_code == PositionGone.status:
+            return PositionGone(detail, str(body["remedy"]))
     except (ValueError, LookupError, TypeError):
         detail = f"{endpoint.holder} at {endpoint.url} answered with HTTP {answer.status_code}"
     return StateUnavailable(detail, "ask again")

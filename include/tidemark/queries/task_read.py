@@ -141,14 +141,13 @@ def arrow_stream(table: pa.Table, meta: dict[str, Any]) -> bytes:
 def read_task(host: StoreHost, task: TaskId, store: QueryableStore, asked: TaskRead, deadline: Deadline) -> TaskAnswer:
     """Answer from what this process holds. Blocks while it reads.
 
-    Raises `StateUnavailable` if it does not hold the task or not with the freshness that is asked for, `QueryTimedOut`.
+    Raises `StateUnavailable` if it does not hold the task or not with the freshness that is asked for, `PositionGone`,
+    `QueryTimedOut`.
     """
     name = store.spec.name
     try:
         with opened(host, task, name) as found:
-            refusal = asked.bounds.refusal(found.position)
-            if refusal is not None:
-                raise StateUnavailable(refusal, "ask again, or accept an older answer")
+            asked.bounds.require(found.position)
             return _answer(found.position, store, asked, deadline, found.snapshot)
     except SnapshotReleased as released:
         raise StateUnavailable(f"task {task} left {host.holder} while store {name} was read", ASK_AGAIN) from released

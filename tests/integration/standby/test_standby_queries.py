@@ -13,7 +13,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.errors import StateUnavailable
-from tidemark.queries.position import ReadBounds
+from tidemark.queries.position import ChangelogOffset, ReadBounds
 from tidemark.queries.query import KeyQuery, RangeQuery, WindowQuery
 from tidemark.queries.store_reader import Deadline
 from tidemark.queries.task_read import CountQuery, TaskRead, read_task
@@ -94,9 +94,11 @@ def test_should_not_show_an_open_or_aborted_transaction_and_say_how_far_it_lags(
     counting.commit({"n": {0: [(b"a", count(2))]}})
     own = counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
     with pytest.raises(StateUnavailable, match=f"at_least is {own}"):
-        read(counting, stores, "n", RangeQuery(), least_offsets={TaskId(0, 0): own})
+        read(counting, stores, "n", RangeQuery(), least_offsets={TaskId(0, 0): ChangelogOffset(own)})
     counting.follow(follower)
-    after = read(counting, stores, "n", RangeQuery(), least_offsets={TaskId(0, 0): own}, max_lag_records=0)
+    after = read(
+        counting, stores, "n", RangeQuery(), least_offsets={TaskId(0, 0): ChangelogOffset(own)}, max_lag_records=0
+    )
     assert counts(after) == {b"a": 2}
     assert after.position.changelog_offset >= own > before.position.changelog_offset
     # An owner counts its last record, but not the marker after it: it must be able to keep what a standby promises.

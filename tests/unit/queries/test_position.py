@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tidemark.names import TaskId
-from tidemark.queries.errors import QueryInvalid
+from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 from tidemark.queries.position import Position, ReadBounds, TaskRole, position_token
 
 
@@ -33,6 +35,18 @@ def test_should_refuse_what_is_older_than_the_caller_accepts(bounds, refused):
     assert why == refused if refused is None else refused in why
 
 
+def test_should_not_believe_a_position_of_a_changelog_that_was_replaced():
+    new = replace(at(offset=10), generation=2)
+    own = position_token([new])
+    assert own == "0_1:9.2"
+    ReadBounds.of(None, None, own).require(new)
+    with pytest.raises(PositionGone, match=r"0_1:9 is of generation 0 of the changelog.* by generation 2"):
+        ReadBounds.of(None, None, "0_1:9").require(new)
+    # A process that has not seen the change yet has nothing of the new changelog.
+    with pytest.raises(StateUnavailable, match=r"is at changelog offset 10, at_least is 9\.2"):
+        ReadBounds.of(None, None, own).require(at(offset=10))
+
+
 def test_should_not_trust_a_copy_that_does_not_know_its_batch():
     assert "does not know its batch" in ReadBounds.of(None, None, "0_1@0").refusal(at(batch=None))
 
@@ -46,7 +60,7 @@ def test_should_accept_its_own_positions():
     assert [Position.from_dict(position.to_dict()) for position in positions] == positions
 
 
-@pytest.mark.parametrize("text", ["0_1", "0_1:", "x", "0_1:-1", "0-1:3", "0_1:3;0_2:4"])
+@pytest.mark.parametrize("text", ["0_1", "0_1:", "x", "0_1:-1", "0-1:3", "0_1:3.", "0_1:3.x", "0_1@3.1", "0_1:3;0_2:4"])
 def test_should_say_how_a_position_is_written(text):
     with pytest.raises(QueryInvalid) as refused:
         ReadBounds.of(None, None, text)
