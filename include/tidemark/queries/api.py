@@ -1,7 +1,6 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,19 +17,19 @@ from starlette.exceptions import HTTPException
 from tidemark.names import TaskId
 from tidemark.queries import router as routing
 from tidemark.queries.access import Caller, RateLimit, Tokens
-from tidemark.queries.catalog import KEY, VALUE, WINDOW_END, WINDOW_START, QueryableStore
+from tidemark.queries.answer_form import ARROW_STREAM, HEX, VALUE, arrow_stream, json_entry
+from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.errors import QueryInvalid, QueryRefused
 from tidemark.queries.position import ReadBounds, position_token
 from tidemark.queries.query import MAX_TIME_MS, RangeQuery, ScanQuery, SessionQuery, WindowQuery
 from tidemark.queries.store_reader import Deadline
-from tidemark.queries.task_read import ARROW_STREAM, TaskRead, arrow_stream
+from tidemark.queries.task_read import TaskRead
 from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 
 _BODY_BYTES = 16 << 20
-_HEX = "_hex"
 _KEYS_EXAMPLE = {"keys": ["a"], "keys_hex": ["00ff"]}
 _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this application")
 
@@ -346,41 +345,25 @@ def _json(body: dict[str, Any]) -> Response:
 
 
 def _entries(answer: routing.Answer) -> list[dict[str, Any]]:
-    return [_entry(row) for row in answer.table.to_pylist()]
-
-
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a result as JSON has it: a key that is not text in hexadecimal, and no NaN and infinities, as in sinks."""
-    key: bytes = row.pop(KEY)
-    entry: dict[str, Any] = {}
-    try:
-        entry[KEY] = key.decode()
-    except UnicodeDecodeError:
-        entry[KEY + _HEX] = key.hex()
-    entry |= {name: row.pop(name) for name in (WINDOW_START, WINDOW_END) if name in row}
-    return {**entry, VALUE: {name: _plain(value) for name, value in row[VALUE].items()}}
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [json_entry(row) for row in answer.table.to_pylist()]
 
 
 def _bytes(name: str, text: str | None, hexadecimal: str | None) -> bytes | None:
     if text is not None and hexadecimal is not None:
-        raise QueryInvalid(f"both {name} and {name}{_HEX} are given", "leave one of them out")
+        raise QueryInvalid(f"both {name} and {name}{HEX} are given", "leave one of them out")
     try:
         if hexadecimal is None:
             return None if text is None else text.encode()
         return bytes.fromhex(hexadecimal)
     except UnicodeEncodeError:
-        raise QueryInvalid(f"{name} is not Unicode text", f"pass its bytes as {name}{_HEX}") from None
+        raise QueryInvalid(f"{name} is not Unicode text", f"pass its bytes as {name}{HEX}") from None
     except ValueError:
-        raise QueryInvalid(f"{name}{_HEX} is not hexadecimal", "write two digits per byte, such as 00ff") from None
+        raise QueryInvalid(f"{name}{HEX} is not hexadecimal", "write two digits per byte, such as 00ff") from None
 
 
 def _required(name: str, value: bytes | None) -> bytes:
     if value is None:
-        raise QueryInvalid(f"{name} is missing", f"pass {name}=TEXT or {name}{_HEX}=BYTES; an empty {name} is {name}=")
+        raise QueryInvalid(f"{name} is missing", f"pass {name}=TEXT or {name}{HEX}=BYTES; an empty {name} is {name}=")
     return value
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemark.queries.answer_form import KEY, VALUE, WINDOW_END, WINDOW_START
 from tidemark.queries.errors import StorePrivate, StoreUnknown
 from tidemark.registry.store_roles import ORDER, PROCESS, role_of
 from tidemark.stores.layout import ValueLayout, split_window_key
@@ -31,9 +32,6 @@ from tidemark.topology.plan import (
     TopologyPlan,
     Window,
 )
-
-KEY, WINDOW_START, WINDOW_END, VALUE = "key", "window_start_ms", "window_end_ms", "value"
-"""Columns of every answer. The times exist if the store has windows. The value is a structure: its fields may have any name."""
 
 Item = tuple[bytes, bytes]
 """The key and the value of a store as it holds them."""

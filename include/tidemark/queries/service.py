@@ -24,16 +24,14 @@ from tidemark.queries.endpoints import Endpoint, Endpoints
 from tidemark.queries.hosts import StoreHost
 from tidemark.queries.router import Peers, Router
 from tidemark.settings import Settings
-from tidemark.supervision.run_file import RunFile
+from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, RunFile
 from tidemark.topology.plan import TopologyPlan
 
 if TYPE_CHECKING:
     import uvicorn
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
-
-QUERY_URL, QUERY_ERROR = "query_url", "query_error"
-"""Fields of a run file: where the process answers queries, or why it does not. Both are null if queries are switched off."""
 
 _STOP_S = 5.0
 _LOOK_S = 0.5
@@ -106,23 +104,10 @@ class _Running:
     def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str) -> None:
         if not self._is_asked():
             return
-        # Importing these takes a second of processor time, which a stream that nobody asks does not spend.
-        import uvicorn
-
+        # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
         from tidemark.queries.api import make_api
 
-        config = uvicorn.Config(
-            make_api(router, tokens, settings, version),
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            lifespan="on",
-            ws="none",
-            server_header=False,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = uvicorn.Server(config)
+        self._server = make_server(make_api(router, tokens, settings, version))
         if self._stopping.is_set():
             return
         try:
@@ -146,6 +131,24 @@ class _Running:
         self._thread.join(_STOP_S)
         self._peers.close()
         self._socket.close()
+
+
+def make_server(api: FastAPI) -> uvicorn.Server:
+    """Return the server of an API, which `run` serves from sockets until `should_exit` is set."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        api,
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(config)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.names import TaskId
+from tidemark.queries.answer_form import arrow_stream, read_arrow_stream
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import ASK_AGAIN, StoreHost, opened
@@ -17,10 +17,6 @@ from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import MAX_TIME_MS, KeyQuery, RangeQuery, ScanQuery, SessionQuery, WindowQuery
 from tidemark.queries.store_reader import Deadline, Place, count, read_keys, read_page
 from tidemark.stores.protocol import StoreSnapshot
-
-ARROW_STREAM = "application/vnd.apache.arrow.stream"
-META = b"tidemark"
-"""The key of an answer's facts, as JSON, in the metadata of its schema."""
 
 
 @dataclass(frozen=True)
@@ -118,24 +114,14 @@ class TaskAnswer:
     @classmethod
     def from_arrow(cls, data: bytes) -> TaskAnswer:
         """Read what `to_arrow` returned."""
-        table = pa.ipc.open_stream(data).read_all()
-        meta = json.loads(table.schema.metadata[META])
+        table, meta = read_arrow_stream(data)
         last = meta["last"]
         return cls(
-            table.replace_schema_metadata(None),
+            table,
             Position.from_dict(meta["position"]),
             None if last is None else Place(last[0], bytes.fromhex(last[1])),
             meta["count"],
         )
-
-
-def arrow_stream(table: pa.Table, meta: dict[str, Any]) -> bytes:
-    """Return a table as an Arrow stream with facts in the metadata of its schema."""
-    with_meta = table.replace_schema_metadata({META: json.dumps(meta)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, with_meta.schema) as writer:
-        writer.write_table(with_meta)
-    return bytes(sink.getvalue())
 
 
 def read_task(host: StoreHost, task: TaskId, store: QueryableStore, asked: TaskRead, deadline: Deadline) -> TaskAnswer:

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 LOST = "LOST"
 """Shown as the state of a process that ended without recording its end."""
 
+QUERY_URL, QUERY_ERROR = "query_url", "query_error"
+"""Fields: where the process answers queries, or why it does not. Both are null if queries are switched off."""
+
 _REWRITE_S = 1.0
 
 

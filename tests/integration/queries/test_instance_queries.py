@@ -18,9 +18,8 @@ from tidemark.kafka.topics import partition_counts
 from tidemark.names import changelog_topic, commits_topic, endpoints_topic
 from tidemark.processes import wait_until
 from tidemark.queries.access import token_file
-from tidemark.queries.service import QUERY_ERROR, QUERY_URL
 from tidemark.standby.process import run_standby
-from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
+from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, read_run_file, run_file_path, standby_file_path
 from tidemark.tasks.values import value_layouts
 
 pytestmark = pytest.mark.broker

@@ -10,9 +10,9 @@ from tests.support.counting import CountingApp
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
+from tidemark.client import QueryFailed, QueryUnavailable
 from tidemark.errors import TidemarkError
 from tidemark.processes import wait_until
-from tidemark.queries.client import QueryFailed, QueryUnavailable
 
 pytestmark = pytest.mark.broker
 
@@ -46,7 +46,7 @@ def test_should_show_what_the_stores_hold(settings, admin, unique, tmp_path, mon
         monkeypatch.setenv("TIDEMARK_QUERY_PAGE_RECORDS", "7")
         body = json.loads(command("range", module, "n", "--json").stdout)
         assert {e["key"]: e["value"]["n"] for e in body["entries"]} == expected
-        assert body["cursor"] is None
+        assert body["is_complete"]
         body = json.loads(command("range", module, "n", "--prefix", "k0001", "--json").stdout)
         assert {e["key"] for e in body["entries"]} == {key for key in expected if key.startswith("k0001")}
         few = command("range", module, "n", "--limit", "3")

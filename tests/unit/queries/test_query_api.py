@@ -6,6 +6,7 @@ import json
 
 import pyarrow as pa
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -13,23 +14,28 @@ from tests.support.queries import ALL_TASKS, APP, TASKS, body_of, counts_host, f
 from tests.support.standby import count as count_value
 
 from tidemark.queries.access import Tokens
+from tidemark.queries.answer_form import ARROW_STREAM, META
 from tidemark.queries.api import make_api
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.router import Router
-from tidemark.queries.task_read import ARROW_STREAM, META, TaskAnswer
+from tidemark.queries.task_read import TaskAnswer
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
 TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": []}
 
 
+def api_of(host, settings: Settings, others=()) -> FastAPI:
+    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others))
+    return make_api(router, Tokens(APP, TOKENS), settings, "7")
+
+
 def client(host, *, token="all", others=(), **settings) -> TestClient:
     used = Settings(**{"query_requests_per_second": 0, **settings})
-    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return TestClient(make_api(router, Tokens(APP, TOKENS), used, "7"), headers=headers, raise_server_exceptions=False)
+    return TestClient(api_of(host, used, others), headers=headers, raise_server_exceptions=False)
 
 
 def problem(answer, status: int) -> dict:

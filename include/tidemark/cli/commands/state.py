@@ -37,8 +37,8 @@ def get(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
-    state.show_key(asked, state.named("key", as_hex), key, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    state.show_key(asked, state.key_bytes(key, as_hex), Output(as_json=as_json))
 
 
 @app.command(epilog=examples("tidemark state keys shopping purchase-totals customer-7 customer-8"))
@@ -57,8 +57,9 @@ def keys(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
-    state.show_keys(asked, state.named("keys", as_hex), keys, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    found = asked.get_many([state.key_bytes(key, as_hex) for key in keys])
+    state.show_result(asked, found, Output(as_json=as_json))
 
 
 @app.command("range", epilog=examples("tidemark state range shopping purchase-totals --prefix customer-"))
@@ -80,9 +81,10 @@ def range_(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
-    given = {state.named(name, as_hex): key for name, key in (("prefix", prefix), ("start", start), ("end", end))}
-    state.show_scan(asked, "range", given, limit, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    first, before, last = (state.optional_key(key, as_hex) for key in (prefix, start, end))
+    found = asked.range(prefix=first, start=before, end=last, limit=limit)
+    state.show_result(asked, found, Output(as_json=as_json))
 
 
 @app.command(epilog=examples("tidemark state windows patient_monitoring pulse-counts p1 --from=-10m"))
@@ -104,9 +106,9 @@ def windows(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
-    given = {state.named("key", as_hex): key, **state.times(first, last)}
-    state.show_scan(asked, "windows", given, limit, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    found = asked.windows(state.optional_key(key, as_hex), **state.times(first, last), limit=limit)
+    state.show_result(asked, found, Output(as_json=as_json))
 
 
 @app.command(epilog=examples("tidemark state sessions clicks user-sessions visitor-3"))
@@ -128,9 +130,9 @@ def sessions(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
-    given = {state.named("key", as_hex): key, **state.times(first, last)}
-    state.show_scan(asked, "sessions", given, limit, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    found = asked.sessions(state.optional_key(key, as_hex), **state.times(first, last), limit=limit)
+    state.show_result(asked, found, Output(as_json=as_json))
 
 
 @app.command(epilog=examples("tidemark state count patient_monitoring pulse-counts --approximate"))
@@ -148,7 +150,7 @@ def count(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
     state.show_count(asked, approximate, Output(as_json=as_json))
 
 
@@ -165,5 +167,5 @@ def metadata(
     from tidemark.cli import state
     from tidemark.cli.output import Output
 
-    asked = state.StoreQueries(topology, store, url, None, None, None)
-    state.show_metadata(asked, {state.named("key", as_hex): key}, Output(as_json=as_json))
+    asked = state.store_of(topology, store, url)
+    state.show_metadata(asked, state.optional_key(key, as_hex), Output(as_json=as_json))

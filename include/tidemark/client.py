@@ -1,0 +1,433 @@
+"""The Python client of interactive queries: reads the stores of a running application from any process that answers.
+
+    with StateClient("shopping") as client:
+        totals = client.store("purchase-totals", max_lag_ms=1_000)
+        print(totals.get("customer-7"))
+        frame = totals.range(prefix="customer-").to_pandas()
+
+Every method blocks, and raises `QueryFailed` with what the process answered; `QueryUnavailable` if the same query may succeed
+later. A client may be used by several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pyarrow as pa
+
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.queries.access import read_token_file, token_file
+from tidemark.queries.answer_form import (
+    ARROW_STREAM,
+    HEX,
+    KEY,
+    VALUE,
+    WINDOW_END,
+    WINDOW_START,
+    json_entry,
+    read_arrow_stream,
+)
+from tidemark.queries.position import Position, position_token
+from tidemark.settings import Settings
+from tidemark.supervision.run_file import QUERY_URL, RunView
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class QueryFailed(TidemarkError):
+    """A query was not answered. The message has the reason and what to do."""
+
+    exit_code = ExitCode.FAILED
+
+
+class QueryUnavailable(QueryFailed):
+    """Nobody can answer at present. The same query may succeed later."""
+
+    exit_code = ExitCode.RETRY
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result: a key, its value by column, and the times of its window or session in epoch milliseconds."""
+
+    key: bytes
+    value: Mapping[str, Any]
+    window_start_ms: int | None = None
+    window_end_ms: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The key as text. Raises `UnicodeDecodeError` for a key that is not UTF-8."""
+        return self.key.decode()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results of a query as an Arrow table of `key`, the times of windows, and the structure `value`.
+
+    `positions` has the position of each task that was read; of a task that was read on several pages, that of the last one.
+    `resume_position` is that of the first one, from which a watch misses no change. If not `is_complete`, there are more
+    results than the limit of the query.
+    """
+
+    table: pa.Table
+    positions: tuple[Position, ...]
+    resume_position: str
+    is_complete: bool = True
+
+    @property
+    def position(self) -> str:
+        """What `at_least` accepts: a later query with it never reads an older state."""
+        return position_token(self.positions)
+
+    def __len__(self) -> int:
+        rows: int = self.table.num_rows
+        return rows
+
+    def __iter__(self) -> Iterator[Entry]:
+        for row in self.table.to_pylist():
+            yield Entry(row[KEY], row[VALUE], row.get(WINDOW_START), row.get(WINDOW_END))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a frame with one column per field of the value. `key` is text if all keys are UTF-8, else bytes.
+
+        A field that has the name of another column becomes `value.NAME`.
+        """
+        names = [name for name in self.table.column_names if name != VALUE]
+        frame: pd.DataFrame = self.table.select(names).to_pandas()
+        try:
+            frame[KEY] = [key.decode() for key in frame[KEY]]
+        except UnicodeDecodeError:
+            frame[KEY] = list(frame[KEY])
+        values = self.table.column(VALUE).combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+        for field, column in zip(values.type, values.flatten(), strict=True):
+            frame[f"{VALUE}.{field.name}" if field.name in names else field.name] = column.to_pandas()
+        return frame
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the results as the JSON of the HTTP interface has them."""
+        return [json_entry(row) for row in self.table.to_pylist()]
+
+
+@dataclass(frozen=True)
+class Count:
+    """The number of keys, windows or sessions of a store."""
+
+    count: int
+    is_approximate: bool
+    positions: tuple[Position, ...]
+
+    @property
+    def position(self) -> str:
+        """What `at_least` accepts."""
+        return position_token(self.positions)
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """A store that can be read. `kind` is `key-value`, `window` or `session`; `columns` are Arrow types by name."""
+
+    name: str
+    kind: str
+    subtopology: int
+    retention_ms: int | None
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TaskCopy:
+    """The copy of a task in one process. `url` is empty for the asked process; `unavailable` says why it is not read."""
+
+    task: str
+    holder: str
+    url: str
+    state: str
+    position: Position | None
+    unavailable: str | None
+
+
+class StateClient:
+    """Reads the stores of one application.
+
+    Without `url` it asks a process of this machine, and finds the next one when that has been replaced. Without `token` it uses
+    `query_token` of the settings, else that of this machine's processes.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.application_id = application_id
+        self._url = url
+        self._token = token
+        self._settings = settings or Settings.load()
+        # The process ends a query after its own time-out, and says so.
+        self._http = httpx.Client(timeout=2 * self._settings.query_timeout_ms / 1000)
+
+    def __enter__(self) -> StateClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._http.close()
+
+    def stores(self) -> list[StoreInfo]:
+        """Return the stores that the token may read."""
+        return [StoreInfo(**each) for each in self._json("GET", "/v1/stores", {})["stores"]]
+
+    def store(
+        self,
+        name: str,
+        *,
+        max_lag_records: int | None = None,
+        max_lag_ms: int | None = None,
+        at_least: str | None = None,
+    ) -> StoreClient:
+        """Return a reader of one store. Every answer is within these bounds; asks nothing yet."""
+        bounds = {"max_lag_records": max_lag_records, "max_lag_ms": max_lag_ms, "at_least": at_least}
+        return StoreClient(self, name, {key: value for key, value in bounds.items() if value is not None})
+
+    @property
+    def page_records(self) -> int:
+        """The number of results that one request asks for at most."""
+        return self._settings.query_page_records
+
+    def _json(self, method: str, path: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self._send(method, path, params)
+        try:
+            found: dict[str, Any] = answer.json()
+        except ValueError as error:
+            raise _unreadable(answer.url, error) from error
+        return found
+
+    def _table(self, path: str, params: Mapping[str, Any], body: Mapping[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
+        answer = self._send("POST", path, params, body, {"Accept": ARROW_STREAM})
+        try:
+            return read_arrow_stream(answer.content)
+        except (ValueError, LookupError, TypeError) as error:
+            raise _unreadable(answer.url, error) from error
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any],
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        at = self._address()
+        given = {name: value for name, value in params.items() if value is not None}
+        try:
+            answer = self._http.request(
+                method, f"{at}{path}", params=given, json=body, headers={**self._headers(), **(headers or {})}
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise no_answer(at, error) from error
+        if not answer.is_success:
+            raise refusal(answer)
+        return answer
+
+    def _address(self) -> str:
+        return (self._url or local_url(self._settings.var_dir, self.application_id)).rstrip("/")
+
+    def _headers(self) -> dict[str, str]:
+        token = self._token or token_of(self._settings, self.application_id)
+        return {"Authorization": f"Bearer {token}"}
+
+
+@dataclass(frozen=True)
+class StoreClient:
+    """Reads one store. Keys are text or bytes; times are epoch milliseconds. Made by `StateClient.store`."""
+
+    client: StateClient
+    name: str
+    bounds: Mapping[str, Any]
+
+    def get(self, key: str | bytes) -> Entry | None:
+        """Return a key of a key-value store; None if it does not exist."""
+        return next(iter(self.get_many([key])), None)
+
+    def get_many(self, keys: Sequence[str | bytes]) -> Result:
+        """Return those keys of a key-value store that exist. The number of keys is limited by `query_page_records`."""
+        return self._result([self._page("keys", {f"{KEY}s{HEX}": [_bytes(key).hex() for key in keys]})])
+
+    def range(
+        self,
+        *,
+        prefix: str | bytes | None = None,
+        start: str | bytes | None = None,
+        end: str | bytes | None = None,
+        limit: int | None = None,
+    ) -> Result:
+        """Return the keys that begin with `prefix`, or those from `start` to before `end`, or all."""
+        given = {"prefix": prefix, "start": start, "end": end}
+        return self._scan(
+            "range", {f"{n}{HEX}": _bytes(key).hex() for n, key in given.items() if key is not None}, limit
+        )
+
+    def windows(
+        self,
+        key: str | bytes | None = None,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        limit: int | None = None,
+    ) -> Result:
+        """Return the windows of a key, or of all keys, whose start is from `from_ms` to `to_ms`, both included."""
+        return self._scan("windows", _times(key, from_ms, to_ms), limit)
+
+    def sessions(
+        self,
+        key: str | bytes | None = None,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        limit: int | None = None,
+    ) -> Result:
+        """Return the sessions of a key, or of all keys, that have any time from `from_ms` to `to_ms`, both included."""
+        return self._scan("sessions", _times(key, from_ms, to_ms), limit)
+
+    def count(self, *, approximate: bool = False) -> Count:
+        """Return the number of keys, windows or sessions: exactly, which reads all of them, or approximately."""
+        found = self.client._json("GET", self._path("count"), {**self.bounds, "approximate": approximate})
+        return Count(found["count"], found["is_approximate"], _positions(found))
+
+    def copies(self, key: str | bytes | None = None) -> list[TaskCopy]:
+        """Return which processes hold the task of a key, or all tasks of the store. A task that nobody holds has no copy."""
+        found = self.metadata(key)
+        return [
+            TaskCopy(
+                task["task"],
+                copy["holder"],
+                copy["url"],
+                copy["state"],
+                Position.from_dict(copy["position"]) if "position" in copy else None,
+                copy.get("unavailable"),
+            )
+            for task in found["tasks"]
+            for copy in task["copies"]
+        ]
+
+    def metadata(self, key: str | bytes | None = None) -> dict[str, Any]:
+        """Return the answer of `/v1/metadata` as it is."""
+        given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
+        return self.client._json("GET", "/v1/metadata", {"store": self.name, **given})
+
+    def _scan(self, route: str, given: dict[str, Any], limit: int | None) -> Result:
+        """Follow the cursor until `limit` results were returned (None: all of them)."""
+        pages: list[tuple[pa.Table, dict[str, Any]]] = []
+        found, most = 0, self.client.page_records
+        while True:
+            left = most if limit is None else min(most, limit - found)
+            table, facts = self._page(route, {**given, "limit": left})
+            pages.append((table, facts))
+            found += table.num_rows
+            if facts["cursor"] is None or found == limit:
+                return self._result(pages)
+            given = {**given, "cursor": facts["cursor"]}
+
+    def _page(self, route: str, body: Mapping[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
+        return self.client._table(self._path(route), self.bounds, body)
+
+    def _path(self, route: str) -> str:
+        return f"/v1/stores/{self.name}/{route}"
+
+    def _result(self, pages: Sequence[tuple[pa.Table, dict[str, Any]]]) -> Result:
+        first: dict[str, Position] = {}
+        last: dict[str, Position] = {}
+        for _, facts in pages:
+            for position in _positions(facts):
+                first.setdefault(str(position.task), position)
+                last[str(position.task)] = position
+        return Result(
+            pa.concat_tables([table for table, _ in pages]),
+            tuple(last.values()),
+            position_token(first.values()),
+            pages[-1][1]["cursor"] is None,
+        )
+
+
+def local_url(var_dir: Path, application_id: str) -> str:
+    """Return the address of a process of this machine that answers queries, an instance's if there is one.
+
+    Raises `QueryUnavailable`.
+    """
+    for folder in ("instances", "standbys"):
+        for path in sorted((var_dir / folder).glob(f"{application_id}-*.json")):
+            run = RunView.read(path)
+            if run is None or run.values.get("application_id") != application_id or not run.is_running():
+                continue
+            if url := run.values.get(QUERY_URL):
+                return str(url)
+    raise QueryUnavailable(
+        f"no instance and no standby of {application_id} answers queries on this machine: start one, or pass --url of another "
+        "machine's (`query_url` in its run file)"
+    )
+
+
+def token_of(settings: Settings, application_id: str) -> str:
+    """Return the token to ask with. Raises `InvalidSettings`, `QueryFailed`."""
+    given = settings.query_token.get_secret_value()
+    if given:
+        return given
+    path = token_file(settings.var_dir, application_id)
+    if not path.exists():
+        raise QueryFailed(
+            f"there is no token to ask {application_id} with: set TIDEMARK_QUERY_TOKEN in the environment; {path}, which an "
+            "instance makes, does not exist"
+        )
+    return next(iter(read_token_file(path)))
+
+
+def no_answer(url: str, error: Exception) -> QueryUnavailable:
+    """Return the error for a process that cannot be reached, or that ends in the middle of its answer."""
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return QueryUnavailable(
+        f"{url} does not answer ({what}): look whether that process still runs, with `tidemark status`"
+    )
+
+
+def refusal(answer: httpx.Response) -> QueryFailed:
+    """Return the error that a process answered."""
+    kind = QueryUnavailable if answer.status_code in (429, 503) else QueryFailed
+    try:
+        said = answer.json()
+        return kind(f"{said['detail']}: {said['remedy']}")
+    except (ValueError, LookupError, TypeError):
+        return kind(f"{answer.url} answered with HTTP {answer.status_code}: look at the log of that process")
+
+
+def _unreadable(url: httpx.URL, error: Exception) -> QueryFailed:
+    return QueryFailed(
+        f"the answer of {url} cannot be read ({type(error).__name__}): ask a process that runs this version of Tidemark"
+    )
+
+
+def _positions(facts: Mapping[str, Any]) -> tuple[Position, ...]:
+    return tuple(map(Position.from_dict, facts["positions"]))
+
+
+def _bytes(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else key
+
+
+def _times(key: str | bytes | None, from_ms: int | None, to_ms: int | None) -> dict[str, Any]:
+    given = {f"{KEY}{HEX}": None if key is None else _bytes(key).hex(), "from_ms": from_ms, "to_ms": to_ms}
+    return {name: value for name, value in given.items() if value is not None}

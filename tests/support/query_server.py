@@ -1,0 +1,29 @@
+"""An API of queries behind a real server on a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fastapi import FastAPI
+
+from tidemark.processes import wait_until
+from tidemark.queries.service import make_server
+
+
+@contextmanager
+def served(api: FastAPI) -> Iterator[str]:
+    """Serve until the block ends; gives the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = make_server(api)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        assert wait_until(lambda: server.started, 30)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()

@@ -1,0 +1,110 @@
+"""The Python client beside a real server of stores in memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.queries import APP, TASKS, counts_host, fill, stored_key
+from tests.support.query_server import served
+from tests.support.standby import count as count_value
+from tests.unit.queries.test_query_api import api_of
+
+from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.names import TaskId
+from tidemark.queries.position import TaskRole
+from tidemark.settings import Settings
+from tidemark.topology.plan import StoreKind
+
+LONG = b"\xff" * 200_000
+COUNTS = {b"": 1, "ä☃".encode(): 2, b"\x00\xff": 3, LONG: 4, **{b"k%02d" % n: n for n in range(20)}}
+
+
+@pytest.fixture(scope="module")
+def address():
+    host = counts_host(COUNTS)
+    owner = TaskId(0, int(partitions_of([b"a"], TASKS)[0]))
+    for start in (0, 60_000, 400_000):
+        item = {stored_key(StoreKind.WINDOW, b"a", start): count_value(start)}
+        fill(host.held[owner]["w"], item)
+    fill(host.held[TaskId(0, 1)]["s"], {stored_key(StoreKind.SESSION, b"a", 5, 9): count_value(7)})
+    settings = Settings(query_requests_per_second=0)
+    with served(api_of(host, settings)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(address):
+    with StateClient(APP, url=address, token="all", settings=Settings(query_page_records=7)) as made:
+        yield made
+
+
+def test_should_find_any_key(client):
+    store = client.store("n")
+    for key, number in COUNTS.items():
+        assert store.get(key) == Entry(key, {"n": number})
+    assert store.get("ä☃").text == "ä☃"
+    assert store.get("missing") is None
+    assert {entry.key for entry in store.get_many(["", LONG, "missing"])} == {b"", LONG}
+
+
+def test_should_read_all_pages_with_their_positions(client):
+    found = client.store("n").range()
+    assert {entry.key: entry.value["n"] for entry in found} == COUNTS
+    assert found.is_complete
+    assert [str(position.task) for position in found.positions] == ["0_0", "0_1", "0_2"]
+    assert {position.role for position in found.positions} == {TaskRole.ACTIVE}
+    assert found.position == found.resume_position == "0_0:10,0_1:10,0_2:10"
+    some = client.store("n", at_least=found.position).range(prefix="k", limit=10)
+    assert len(some) == 10
+    assert not some.is_complete
+    assert len(client.store("n").range(start="k05", end="k08")) == 3
+
+
+def test_should_read_windows_sessions_and_counts(client):
+    windows = client.store("w").windows("a", from_ms=60_000)
+    assert list(windows) == [Entry(b"a", {"n": at}, at, at + 60_000) for at in (60_000, 400_000)]
+    assert list(client.store("s").sessions(to_ms=5)) == [Entry(b"a", {"n": 7}, 5, 9)]
+    assert len(client.store("s").sessions(to_ms=4)) == 0
+    counted = client.store("n").count()
+    assert (counted.count, counted.is_approximate) == (len(COUNTS), False)
+    assert counted.position == "0_0:10,0_1:10,0_2:10"
+
+
+def test_should_make_frames(client):
+    frame = client.store("n").range(prefix="k0").to_pandas()
+    assert dict(zip(frame["key"], frame["n"], strict=True)) == {f"k{n:02d}": n for n in range(10)}
+    # One key that is no text makes all of them bytes: a column has one type.
+    assert set(client.store("n").range().to_pandas()["key"]) == COUNTS.keys()
+    windows = client.store("w").windows().to_pandas()
+    assert list(windows.columns) == ["key", "window_start_ms", "window_end_ms", "n"]
+    empty = client.store("n").range(prefix="nothing").to_pandas()
+    assert (list(empty.columns), len(empty)) == (["key", "n"], 0)
+
+
+def test_should_name_stores_and_copies(client):
+    kinds = {store.name: store.kind for store in client.stores()}
+    assert kinds.keys() == {"n", "w", "s"}
+    (copy,) = client.store("n").copies("k01")
+    assert (copy.holder, copy.state, copy.position.lag_records) == ("0", "active", 0)
+    assert len(client.store("n").copies()) == 3
+
+
+def test_should_say_why_it_got_no_answer(client, address):
+    with pytest.raises(QueryFailed, match="has no store other: query one of the stores n"):
+        client.store("other").count()
+    with pytest.raises(QueryUnavailable, match="at_least is 11"):
+        client.store("n", at_least="0_0:11").count()
+    with pytest.raises(QueryFailed, match="not one of the tokens"):
+        StateClient(APP, url=address, token="wrong", settings=Settings()).stores()
+    with pytest.raises(QueryUnavailable, match="does not answer"):
+        StateClient(APP, url="http://127.0.0.1:1", token="all", settings=Settings()).stores()
+
+
+def test_should_have_the_json_of_the_http_interface(client):
+    entries = client.store("n").get_many(["", b"\x00\xff"]).to_json()
+    assert sorted(map(json.dumps, entries)) == [
+        '{"key": "", "value": {"n": 1}}',
+        '{"key_hex": "00ff", "value": {"n": 3}}',
+    ]
