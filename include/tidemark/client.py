@@ -11,7 +11,11 @@ later. A client may be used by several threads.
 
 from __future__ import annotations
 
+import io
+import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +30,7 @@ from tidemark.queries.answer_form import (
     ARROW_STREAM,
     HEX,
     KEY,
+    META,
     VALUE,
     WINDOW_END,
     WINDOW_START,
@@ -33,11 +38,17 @@ from tidemark.queries.answer_form import (
     read_arrow_stream,
 )
 from tidemark.queries.position import Position, position_token
+from tidemark.queries.server_events import CHANGE, END, GONE, LOST, SLOW, ServerEvent, parse_events
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_URL, RunView
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_SILENCE_S = 20.0
+"""A stream without even a comment for this long is lost."""
+_RETRY_S = 0.5
 
 
 class QueryFailed(TidemarkError):
@@ -132,6 +143,41 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A committed change of a key; `value` is None if the key was deleted.
+
+    `position` is that of the changed task, for `at_least`. A watch continues after this change from `resume_position`.
+    """
+
+    key: bytes
+    value: Mapping[str, Any] | None
+    window_start_ms: int | None
+    window_end_ms: int | None
+    position: str
+    resume_position: str
+
+
+@dataclass(frozen=True)
+class InstanceEvent:
+    """An event of an instance, as [events](events.md) describes its `kind` and `body`. `id` continues after it."""
+
+    kind: str
+    time_ms: int
+    body: Mapping[str, Any]
+    id: str
+
+
+@dataclass(frozen=True)
+class TaskContents:
+    """Everything that a store holds in one task, at one position. `batches` can be read once."""
+
+    position: Position
+    approximate_count: int
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
 class StoreInfo:
     """A store that can be read. `kind` is `key-value`, `window` or `session`; `columns` are Arrow types by name."""
 
@@ -203,6 +249,40 @@ class StateClient:
         """Return a reader of one store. Every answer is within these bounds; asks nothing yet."""
         bounds = {"max_lag_records": max_lag_records, "max_lag_ms": max_lag_ms, "at_least": at_least}
         return StoreClient(self, name, {key: value for key, value in bounds.items() if value is not None})
+
+    def events(self, *, after: str | None = None) -> Iterator[InstanceEvent]:
+        """Yield the events of the instance that is asked: those that it has kept, or those after the id `after`, then new ones.
+
+        Ends when the instance ends, and raises `QueryUnavailable` when the connection is lost.
+        """
+        headers = {} if after is None else {"Last-Event-ID": after}
+        with self._stream("/v1/events", {}, headers) as answer:
+            for event in _server_events(answer):
+                if event.kind in (SLOW, END):
+                    return
+                if event.kind == LOST:
+                    continue
+                found = json.loads(event.data)
+                yield InstanceEvent(found["kind"], found["time_ms"], found["body"], event.id or "")
+
+    @contextmanager
+    def _stream(
+        self, path: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
+        """Open an answer without a known end. Raises `QueryFailed`, also when it breaks off inside of the block."""
+        at = self._address()
+        given = {name: value for name, value in params.items() if value is not None}
+        timeout = httpx.Timeout(self._http.timeout.connect, read=_SILENCE_S)
+        try:
+            with self._http.stream(
+                "GET", f"{at}{path}", params=given, headers={**self._headers(), **(headers or {})}, timeout=timeout
+            ) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise refusal(answer)
+                yield answer
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise no_answer(at, error) from error
 
     @property
     def page_records(self) -> int:
@@ -330,6 +410,46 @@ class StoreClient:
         given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
         return self.client._json("GET", "/v1/metadata", {"store": self.name, **given})
 
+    def watch(
+        self, key: str | bytes | None = None, *, after: str | None = None, patience_s: float = 60.0
+    ) -> Iterator[Change]:
+        """Yield the changes of a key, or of all keys, each after its commit: those after a position, else from now on.
+
+        Never ends by itself. If the connection is lost, it continues elsewhere where it was, and raises `QueryUnavailable` once
+        nobody has answered for `patience_s`. Raises `QueryFailed` if the changelog no longer has the changes.
+        """
+        given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
+        at, lost_s = after, time.monotonic()
+        while True:
+            try:
+                with self.client._stream(self._path("watch"), {**given, "after": at}) as answer:
+                    for event in _server_events(answer):
+                        lost_s, at = time.monotonic(), event.id or at
+                        if event.kind == CHANGE:
+                            yield _change(event)
+                        elif event.kind == GONE:
+                            raise QueryFailed(
+                                f"the watch has ended: {json.loads(event.data)['why']}: query the store again"
+                            )
+            except QueryUnavailable:
+                if time.monotonic() - lost_s > patience_s:
+                    raise
+                time.sleep(_RETRY_S)
+
+    @contextmanager
+    def contents(self, task: str) -> Iterator[TaskContents]:
+        """Open everything that the store holds in one task, from one snapshot. Raises `QueryUnavailable` if it breaks off."""
+        with self.client._stream(self._path("export"), {**self.bounds, "task": task}) as answer:
+            reader = pa.ipc.open_stream(io.BufferedReader(_Body(answer.iter_bytes())))
+            facts = json.loads(reader.schema.metadata[META])
+            position = Position.from_dict(facts["position"])
+            schema = reader.schema.remove_metadata()
+            yield TaskContents(position, facts["approximate_count"], schema, _batches(reader, answer))
+
+    def tasks(self) -> list[str]:
+        """Return the tasks of the store."""
+        return [task["task"] for task in self.metadata()["tasks"]]
+
     def _scan(self, route: str, given: dict[str, Any], limit: int | None) -> Result:
         """Follow the cursor until `limit` results were returned (None: all of them)."""
         pages: list[tuple[pa.Table, dict[str, Any]]] = []
@@ -362,6 +482,28 @@ class StoreClient:
             position_token(first.values()),
             pages[-1][1]["cursor"] is None,
         )
+
+
+class _Body(io.RawIOBase):
+    """The body of an answer as a file that is read once."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._left = memoryview(part)
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 def local_url(var_dir: Path, application_id: str) -> str:
@@ -412,6 +554,31 @@ def refusal(answer: httpx.Response) -> QueryFailed:
         return kind(f"{said['detail']}: {said['remedy']}")
     except (ValueError, LookupError, TypeError):
         return kind(f"{answer.url} answered with HTTP {answer.status_code}: look at the log of that process")
+
+
+def _batches(reader: pa.ipc.RecordBatchReader, answer: httpx.Response) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a stream. Raises `QueryUnavailable` if it breaks off."""
+    try:
+        yield from reader
+    except (httpx.HTTPError, pa.ArrowException, OSError) as error:
+        raise no_answer(f"{answer.url}", error) from error
+
+
+def _server_events(answer: httpx.Response) -> Iterator[ServerEvent]:
+    return parse_events(answer.iter_lines())
+
+
+def _change(event: ServerEvent) -> Change:
+    found = json.loads(event.data)
+    key = found[KEY].encode() if KEY in found else bytes.fromhex(found[f"{KEY}{HEX}"])
+    return Change(
+        key,
+        found[VALUE],
+        found.get(WINDOW_START),
+        found.get(WINDOW_END),
+        found["position"],
+        event.id or found["position"],
+    )
 
 
 def _unreadable(url: httpx.URL, error: Exception) -> QueryFailed:

@@ -237,6 +237,12 @@ class Settings(BaseSettings):
         200, "queries that each token may send to one process per second; 0: no limit", "", least=0
     )
     query_timeout_ms: int = setting(5_000, "how long one query may read before it is ended", "", least=1)
+    query_streams: int = setting(
+        16, "watches, exports and streams of events that one process serves at the same time", "", least=1
+    )
+    query_stall_ms: int = setting(
+        10_000, "how long such a stream waits for a client that does not read, before it is disconnected", "", least=1
+    )
     query_threads: int = setting(4, "queries that one process answers at the same time", "", least=1)
     audit_time_share: Annotated[float, Field(gt=0, le=1)] = setting(
         0.7, "share of one core's time that an audit uses while it reads (above 0; 1: no pauses)", ""

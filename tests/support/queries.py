@@ -12,7 +12,8 @@ from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState, OpenStore, StoreRestore
-from tidemark.queries.position import Position, TaskRole
+from tidemark.queries.position import ChangelogOffset, Position, TaskRole
+from tidemark.queries.server_events import ServerEvent
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
@@ -108,6 +109,40 @@ def counts_host(counts: Mapping[bytes, int], tasks: int = TASKS, **more) -> Held
     for key, number in zip(counts, partitions_of(list(counts), tasks).tolist() if counts else [], strict=True):
         fill(held[TaskId(0, number)]["n"], {(WHOLE, key): count(counts[key])})
     return HeldTasks(held=held, **more)
+
+
+@dataclass
+class ScriptedChanges:
+    """A `ChangeSource` whose watches send the parts of a script, one script after the other; `asked` is what was asked for."""
+
+    scripts: list[list[bytes]] = field(default_factory=list)
+    asked: list[tuple[str, list[TaskId], bytes | None, dict[TaskId, ChangelogOffset]]] = field(default_factory=list)
+    closed: int = 0
+
+    def watch(self, store, tasks, key, after) -> ScriptedParts:
+        self.asked.append((store.spec.name, list(tasks), key, dict(after)))
+        return ScriptedParts(self, self.scripts.pop(0) if self.scripts else [])
+
+
+@dataclass
+class ScriptedParts:
+    """A `PartSource` that sends its script and ends."""
+
+    made_by: ScriptedChanges
+    script: list[bytes]
+
+    @property
+    def keep_alive(self) -> bytes:
+        return b": still here\n\n"
+
+    def read(self) -> bytes | None:
+        return self.script.pop(0) if self.script else None
+
+    def last_part(self, kind: str, why: str) -> bytes | None:
+        return ServerEvent(kind, json.dumps({"why": why})).to_bytes()
+
+    def close(self) -> None:
+        self.made_by.closed += 1
 
 
 def body_of(answer) -> dict:

@@ -1,4 +1,4 @@
-"""An API of queries behind a real server on a real socket."""
+"""An API of queries behind a real server on a real socket, and settings with which a client asks it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from fastapi import FastAPI
 
 from tidemark.processes import wait_until
 from tidemark.queries.service import make_server
+from tidemark.settings import Settings
 
 
 @contextmanager
-def served(api: FastAPI) -> Iterator[str]:
+def served(api: FastAPI, settings: Settings) -> Iterator[str]:
     """Serve until the block ends; gives the address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = make_server(api)
+        server = make_server(api, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         assert wait_until(lambda: server.started, 30)

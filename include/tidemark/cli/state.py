@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import typer
@@ -14,6 +16,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.listing import Listing
 from tidemark.operations.times import format_time, parse_time
+from tidemark.queries.answer_form import KEY, VALUE, WINDOW_END, WINDOW_START, json_entry
 from tidemark.queries.position import Position
 from tidemark.topology_loader import load
 
@@ -107,6 +110,22 @@ def show_metadata(asked: StoreClient, key: bytes | None, output: Output) -> None
             numbers = [f"{at[name]:,}" if name in at else "—" for name in figures.values()]
             table.add(task["task"], copy["holder"], copy["state"], copy["url"] or "the asked one", *numbers)
     output.show(answer, table)
+
+
+def show_changes(asked: StoreClient, key: bytes | None, after: str | None, limit: int | None, output: Output) -> None:
+    """Print changes as they are committed, at most `limit` of them."""
+    for change in islice(asked.watch(key, after=after), limit):
+        times = [(WINDOW_START, change.window_start_ms), (WINDOW_END, change.window_end_ms)]
+        spans = {name: at for name, at in times if change.window_start_ms is not None}
+        entry = json_entry({KEY: change.key, **spans, VALUE: change.value})
+        if output.is_json:
+            places = {"position": change.position, "resume_position": change.resume_position}
+            print(json.dumps({**entry, **places}, ensure_ascii=False), flush=True)
+            continue
+        value = entry[VALUE]
+        shown = "deleted" if value is None else ", ".join(f"{name}={each}" for name, each in value.items())
+        span = "".join(f"  {'—' if at is None else format_time(at)}" for at in spans.values())
+        print(f"{shown_key(entry)}{span}  {shown}", flush=True)
 
 
 def _where(position: str, positions: Iterable[Position]) -> dict[str, Any]:

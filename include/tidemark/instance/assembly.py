@@ -34,6 +34,7 @@ from tidemark.kafka.topic_config import changelog_policies
 from tidemark.kafka.topics import format_partitions, task_ids
 from tidemark.names import group_instance_id, transactional_id
 from tidemark.queries.active_stores import ActiveStores
+from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.service import QueryService
 from tidemark.recovery.facts import Witnesses
 from tidemark.registry.topic_identities import Identities
@@ -95,7 +96,8 @@ def make_instance(
         },
     )
     restores = RestoreBoardListener()
-    listeners = instance_listeners(plan, settings, number, client, run_file, clock, restores)
+    events = EventFeed(str(clock()))
+    listeners = instance_listeners(plan, settings, number, client, run_file, clock, restores, events)
     states = StateMachine(app, number, listeners.on_change)
     listeners.on_change(states.state, states.state)
 
@@ -183,7 +185,7 @@ def make_instance(
         last_savepoint=last_savepoint,
         purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
         active_stores=active_stores,
-        queries=QueryService(plan, settings, task_ids(plan, partitions), active_stores, client, run_file),
+        queries=QueryService(plan, settings, task_ids(plan, partitions), active_stores, client, run_file, events),
     )
 
 

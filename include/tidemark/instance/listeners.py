@@ -8,12 +8,14 @@ from typing import Any
 from tidemark.database import FactsDatabase
 from tidemark.events.database_sink import EventWriter
 from tidemark.events.event import Rebalance, Waiting
+from tidemark.events.feed_sink import FeedSink
 from tidemark.events.listeners import Listeners, LoggingListener
 from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
 from tidemark.events.user_listener import load_listeners
 from tidemark.names import events_topic
 from tidemark.queries.active_stores import RestoreBoard
+from tidemark.queries.event_feed import EventFeed
 from tidemark.restore.listener import RestoreProgress
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import RunFile
@@ -29,6 +31,7 @@ def instance_listeners(
     run_file: RunFile,
     clock: Callable[[], int],
     restores: RestoreBoardListener,
+    feed: EventFeed,
 ) -> Listeners:
     """Return all listeners, to be closed with the instance. Waits for neither broker nor database.
 
@@ -37,7 +40,7 @@ def instance_listeners(
     app = plan.application_id
     facts = FactsDatabase(settings)
     users = load_listeners(settings.listeners, app, instance)
-    sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts))
+    sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts), FeedSink(feed))
     recorder = EventRecorder(app, plan.version, instance, clock, sinks)
     own = (LoggingListener(), RunFileListener(run_file, clock), restores, recorder)
     return Listeners((*own, *users), (*sinks, *users))

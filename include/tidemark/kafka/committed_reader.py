@@ -39,8 +39,11 @@ class ChangelogBatch:
     next_offset: int
 
 
-def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Consumer:
-    """Return a consumer without a group that reports the next offset at a partition's end and never skips deleted offsets."""
+def read_committed_consumer(client_config: Mapping[str, Any], name: str, queued_kbytes: int = 65_536) -> Consumer:
+    """Return a consumer without a group that reports the next offset at a partition's end and never skips deleted offsets.
+
+    `queued_kbytes` bounds what it fetches ahead.
+    """
     return Consumer(
         {
             **client_config,
@@ -53,7 +56,7 @@ def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Cons
             # A client that has enough queued fetches again after this time; the default, a second, limits it to 100 000
             # records a second.
             "fetch.queue.backoff.ms": 10,
-            "queued.max.messages.kbytes": 65_536,
+            "queued.max.messages.kbytes": queued_kbytes,
         }
     )
 

@@ -49,6 +49,14 @@ class Caller:
                 f"ask with a token that has the scope read or read:{store}",
             )
 
+    def require_all(self) -> None:
+        """Raise `ScopeMissing` unless this caller may read all stores, and so whatever concerns the application."""
+        if READ not in self.scopes:
+            raise ScopeMissing(
+                "the token allows only some stores to be read, and this concerns the whole application",
+                f"ask with a token that has the scope {READ}",
+            )
+
 
 class Tokens:
     """The callers that one application knows."""

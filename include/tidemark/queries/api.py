@@ -1,18 +1,20 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Body, Depends, FastAPI, Query, Request, Response
+from fastapi import Body, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.names import TaskId
 from tidemark.queries import router as routing
@@ -20,10 +22,15 @@ from tidemark.queries.access import Caller, RateLimit, Tokens
 from tidemark.queries.answer_form import ARROW_STREAM, HEX, VALUE, arrow_stream, json_entry
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.cursor import Cursor
-from tidemark.queries.errors import QueryInvalid, QueryRefused
-from tidemark.queries.position import ReadBounds, position_token
+from tidemark.queries.errors import NoEvents, QueryInvalid, QueryRefused
+from tidemark.queries.event_feed import FeedReader
+from tidemark.queries.export import TaskExport
+from tidemark.queries.part_source import LiveSources
+from tidemark.queries.position import ReadBounds, parse_position, position_token
 from tidemark.queries.query import MAX_TIME_MS, RangeQuery, ScanQuery, SessionQuery, WindowQuery
+from tidemark.queries.server_events import EVENT_STREAM
 from tidemark.queries.store_reader import Deadline
+from tidemark.queries.streamed_response import StreamSlots
 from tidemark.queries.task_read import TaskRead
 from tidemark.settings import Settings
 
@@ -102,7 +109,14 @@ class Asking:
     wants_arrow: bool
 
 
-def make_api(router: routing.Router, tokens: Tokens, settings: Settings, topology_version: str) -> FastAPI:
+AS_ARROW: dict[int | str, dict[str, Any]] = {200: {"content": {ARROW_STREAM: {}}}}
+AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
+"""What the description of the interface says about answers that are Arrow streams, and about server-sent events."""
+
+
+def make_api(
+    router: routing.Router, tokens: Tokens, settings: Settings, topology_version: str, live: LiveSources
+) -> FastAPI:
     """Return the application that answers queries. Everything but `/v1/health` asks for a token."""
 
     @asynccontextmanager
@@ -120,7 +134,9 @@ def make_api(router: routing.Router, tokens: Tokens, settings: Settings, topolog
         redoc_url=None,
     )
     _handle_errors(api)
+    api.add_middleware(BodyLimit)
     rates = RateLimit(settings.query_requests_per_second)
+    slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
     def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
         found = tokens.caller(None if seen is None else seen.credentials)
@@ -238,6 +254,49 @@ def make_api(router: routing.Router, tokens: Tokens, settings: Settings, topolog
         answer = router.count(asked.store, approximate, asked.request)
         return _json({"count": answer.count, "is_approximate": approximate, **_positions(answer)})
 
+    @api.get("/v1/stores/{store}/watch", tags=["streams"], responses=AS_EVENTS)
+    def watch(
+        asked: asked_by,
+        key: str | None = None,
+        key_hex: str | None = None,
+        after: Annotated[str, Query(description="position after which the watch begins; without it, now")] = "",
+        last_event_id: Annotated[
+            str, Header(description="id of the last event that was seen, instead of `after`")
+        ] = "",
+    ) -> Response:
+        """Send the changes of a key, or of the whole store, as server-sent events, each after its commit."""
+        named = _bytes("key", key, key_hex)
+        offsets, batches = parse_position(last_event_id or after)
+        if batches:
+            raise QueryInvalid("a watch cannot begin at the batch of a commit record", "pass the position of an answer")
+        tasks = router.watched(asked.store, named, asked.request)
+        return slots.respond(EVENT_STREAM, lambda: live.changes.watch(asked.store, tasks, named, offsets))
+
+    @api.get("/v1/stores/{store}/export", tags=["streams"], responses=AS_ARROW)
+    def export(request: Request, asked: asked_by) -> Response:
+        """Send all contents of one task's store, which `task` names, as an Arrow stream of one snapshot."""
+        task = asked.request.task
+        if task is None:
+            raise QueryInvalid("task is missing", "export one task after another; /v1/metadata lists those of a store")
+        params = {name: value for name, value in request.query_params.items() if name != "task"}
+        stall_s = settings.query_stall_ms / 1000
+        return slots.respond(ARROW_STREAM, lambda: router.export(asked.store, task, params, stall_s, asked.request))
+
+    @api.get("/v1/events", tags=["process"], responses=AS_EVENTS)
+    def events(
+        who: known,
+        last_event_id: Annotated[str, Header(description="id of the last event that was seen")] = "",
+    ) -> Response:
+        """Send the state transitions, rebalances and restores of this instance as server-sent events, from the last 1000 on."""
+        who.require_all()
+        feed = live.events
+        if feed is None:
+            raise NoEvents(
+                f"{router.host.holder} is a standby, which has no states of an instance",
+                "ask an instance; /v1/metadata shows how far the copies of a standby are",
+            )
+        return slots.respond(EVENT_STREAM, lambda: FeedReader(feed, last_event_id))
+
     @api.get("/v1/metadata", tags=["stores"])
     def metadata(asked: asked_by, key: str | None = None, key_hex: str | None = None) -> Response:
         """Return who holds the tasks of a store, or the task of a key, and how far each copy is."""
@@ -257,19 +316,20 @@ def make_api(router: routing.Router, tokens: Tokens, settings: Settings, topolog
         answer = router.local(asked.store, _task(task_id), read, asked.request.deadline)
         return Response(answer.to_arrow(), media_type=ARROW_STREAM)
 
+    @api.get("/v1/stores/{store}/tasks/{task_id}/export", tags=["between processes"], responses=AS_ARROW)
+    def task_export(asked: asked_by, task_id: str) -> Response:
+        """Send all contents of one task's store for another process, from what this process holds."""
+        task = router.require_task(asked.store, _task(task_id))
+        bounds = asked.request.bounds
+        return slots.respond(
+            ARROW_STREAM, lambda: TaskExport(router.host, task, asked.store, bounds, settings.query_timeout_ms)
+        )
+
     return api
 
 
 def _handle_errors(api: FastAPI) -> None:
     """Give every error the same form: what is wrong, where, and what to do."""
-
-    @api.middleware("http")
-    async def bounded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if request.method == "POST" and int(request.headers.get("content-length", _BODY_BYTES + 1)) > _BODY_BYTES:
-            return _problem(
-                413, "the body is too large", f"a body has at most {_BODY_BYTES} bytes", "ask for fewer keys"
-            )
-        return await call_next(request)
 
     @api.exception_handler(QueryRefused)
     async def refused(_: Request, error: QueryRefused) -> Response:
@@ -295,6 +355,24 @@ def _handle_errors(api: FastAPI) -> None:
     async def failed(_: Request, error: Exception) -> Response:
         log.error("a query failed", exc_info=error)
         return _problem(500, "the query failed", type(error).__name__, "look at the log of this process")
+
+
+class BodyLimit:
+    """Refuses a body that is too large before it is read, and one whose size is not known."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            length = Headers(scope=scope).get("content-length", "")
+            if not length.isdecimal() or int(length) > _BODY_BYTES:
+                refused = _problem(
+                    413, "the body is too large", f"a body has at most {_BODY_BYTES} bytes", "ask for fewer keys"
+                )
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _problem(status: int, title: str, detail: str, remedy: str) -> Response:

@@ -64,6 +64,10 @@ class QueryableStore:
         values = pa.StructArray.from_arrays(list(fields.values()), list(fields))
         return pa.table({**self._keys([key for key, _ in items]), VALUE: values})
 
+    def key_table(self, keys: Sequence[bytes]) -> pa.Table:
+        """Return stored keys as a table of keys and windows."""
+        return pa.table(self._keys(keys))
+
     def _keys(self, keys: Sequence[bytes]) -> dict[str, pa.Array]:
         if self.spec.kind is StoreKind.KEY_VALUE:
             return {KEY: pa.array(keys, pa.binary())}

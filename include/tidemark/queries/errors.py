@@ -44,6 +44,12 @@ class StoreUnknown(QueryRefused):
     status, title = 404, "there is no such store"
 
 
+class NoEvents(QueryRefused):
+    """This process has no events of an instance."""
+
+    status, title = 404, "there are no events"
+
+
 class QueryInvalid(QueryRefused):
     """The query does not fit the store, or a parameter has no meaning."""
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pyarrow as pa
@@ -17,11 +17,15 @@ from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable
+from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost
+from tidemark.queries.part_source import PartSource
 from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
 from tidemark.queries.store_reader import Deadline
 from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_task
+
+T = TypeVar("T")
 
 _CONNECT_S = 1.0
 _SILENT_S = 5.0
@@ -61,14 +65,36 @@ class Peers:
                 f"{url}{path}", json=body, headers={"Authorization": authorization}, timeout=timeout
             )
         except httpx.HTTPError as error:
-            with self._lock:
-                self._silent[url] = self._monotonic()
-            raise StateUnavailable(
-                f"{url} does not answer ({type(error).__name__})", "look whether that process still runs"
-            ) from error
+            raise self._silence(url, error) from error
         with self._lock:
             self._silent.pop(url, None)
         return answer
+
+    def stream(
+        self, url: str, path: str, params: Mapping[str, str], authorization: str, wait_s: float
+    ) -> httpx.Response:
+        """Return a response whose body is read later, part by part. Raises `StateUnavailable` if there is none in time."""
+        request = self._client.build_request(
+            "GET",
+            f"{url}{path}",
+            params=params,
+            headers={"Authorization": authorization},
+            timeout=httpx.Timeout(wait_s, connect=_CONNECT_S),
+        )
+        try:
+            answer = self._client.send(request, stream=True)
+            if not answer.is_success:
+                answer.read()
+        except httpx.HTTPError as error:
+            raise self._silence(url, error) from error
+        return answer
+
+    def _silence(self, url: str, error: httpx.HTTPError) -> StateUnavailable:
+        with self._lock:
+            self._silent[url] = self._monotonic()
+        return StateUnavailable(
+            f"{url} does not answer ({type(error).__name__})", "look whether that process still runs"
+        )
 
     def close(self) -> None:
         """Close all connections."""
@@ -137,10 +163,19 @@ class Router:
 
     def local(self, store: QueryableStore, task: TaskId, asked: TaskRead, deadline: Deadline) -> TaskAnswer:
         """Answer for another process from what this one holds, and ask nobody. Blocks."""
-        self._require_task(store, task)
+        self.require_task(store, task)
         if not isinstance(asked.query, CountQuery):
             require_fitting(store, asked.query)
         return read_task(self.host, task, store, asked, deadline)
+
+    def require_task(self, store: QueryableStore, task: TaskId) -> TaskId:
+        """Return the task. Raises `QueryInvalid` if the store has no such task."""
+        known = [each for each in self.tasks if each.subtopology == store.subtopology.index]
+        if task not in known:
+            raise QueryInvalid(
+                f"store {store.spec.name} has no task {task}", f"its tasks are {known[0]} to {known[-1]}"
+            )
+        return task
 
     def metadata(self, store: QueryableStore, key: bytes | None, request: Request) -> list[dict[str, Any]]:
         """Return which processes hold the tasks of a store, or of one key, with their positions. Blocks.
@@ -174,16 +209,30 @@ class Router:
 
     def _tasks_of(self, store: QueryableStore, request: Request) -> list[TaskId]:
         if request.task is not None:
-            self._require_task(store, request.task)
+            self.require_task(store, request.task)
             return [request.task]
         return [task for task in self.tasks if task.subtopology == store.subtopology.index]
 
-    def _require_task(self, store: QueryableStore, task: TaskId) -> None:
-        known = [each for each in self.tasks if each.subtopology == store.subtopology.index]
-        if task not in known:
-            raise QueryInvalid(
-                f"store {store.spec.name} has no task {task}", f"its tasks are {known[0]} to {known[-1]}"
-            )
+    def export(
+        self, store: QueryableStore, task: TaskId, params: Mapping[str, str], wait_s: float, request: Request
+    ) -> PartSource:
+        """Return all contents of a task's store, of which one holder's copy is read. `params` are the caller's. Blocks."""
+        self.require_task(store, task)
+
+        def open_copy(endpoint: Endpoint) -> PartSource:
+            if not endpoint.url:
+                return TaskExport(self.host, task, store, request.bounds, request.deadline.timeout_ms)
+            path = f"/v1/stores/{store.spec.name}/tasks/{task}/export"
+            answer = self.peers.stream(endpoint.url, path, params, request.authorization, wait_s)
+            if answer.is_success:
+                return PeerExport(endpoint.holder, answer)
+            raise _refusal(endpoint, answer)
+
+        return self._first(store, task, open_copy, request)
+
+    def watched(self, store: QueryableStore, key: bytes | None, request: Request) -> list[TaskId]:
+        """Return the tasks in which a key, or any key, of a store may change."""
+        return self._tasks_of(store, request) if key is None else list(self._owners(store, [key], request))
 
     def _holders(self, task: TaskId) -> list[Endpoint]:
         """Return who holds a task: the active one first, this process before others, silent ones last."""
@@ -192,7 +241,11 @@ class Router:
         return sorted(found, key=lambda e: (bool(e.url) and self.peers.is_silent(e.url), _ORDER[e.copies[task]]))
 
     def _ask(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> TaskAnswer:
-        """Return the first answer that is fresh enough. Raises `StateUnavailable` with what each holder said."""
+        """Return the first answer that is fresh enough."""
+        return self._first(store, task, lambda endpoint: self._read(endpoint, store, task, asked, request), request)
+
+    def _first(self, store: QueryableStore, task: TaskId, ask: Callable[[Endpoint], T], request: Request) -> T:
+        """Return what the first holder gives that can. Raises `StateUnavailable` with what each holder said."""
         reasons: list[str] = []
         for endpoint in self._holders(task):
             request.deadline.require("finding the task's state", "ask again, or raise TIDEMARK_QUERY_TIMEOUT_MS")
@@ -201,7 +254,7 @@ class Router:
                 reasons.append(f"{endpoint.holder} restores it ({'; '.join(progress) or 'it opens the stores'})")
                 continue
             try:
-                return self._read(endpoint, store, task, asked, request)
+                return ask(endpoint)
             except StateUnavailable as unavailable:
                 reasons.append(unavailable.detail)
         raise StateUnavailable(

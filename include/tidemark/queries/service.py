@@ -20,8 +20,11 @@ from tidemark.kafka.topics import create_topics, endpoints_spec
 from tidemark.names import TaskId
 from tidemark.queries.access import Tokens
 from tidemark.queries.catalog import Catalog
+from tidemark.queries.changelog_watch import Changelogs
 from tidemark.queries.endpoints import Endpoint, Endpoints
+from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import StoreHost
+from tidemark.queries.part_source import LiveSources
 from tidemark.queries.router import Peers, Router
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, RunFile
@@ -40,7 +43,7 @@ _BACKLOG = 128
 
 @dataclass(eq=False, repr=False)
 class QueryService:
-    """Answers queries from `start` until `close`. `tasks` are all tasks of the application."""
+    """Answers queries from `start` until `close`. `tasks` are all tasks of the application; a standby has no `events`."""
 
     plan: TopologyPlan
     settings: Settings
@@ -48,6 +51,7 @@ class QueryService:
     host: StoreHost
     client_config: Mapping[str, Any]
     run_file: RunFile
+    events: EventFeed | None = None
     _running: _Running | None = field(init=False, default=None)
 
     def start(self) -> None:
@@ -95,19 +99,21 @@ class _Running:
         router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers)
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
+        changes = Changelogs(plan.application_id, service.client_config, settings.broker_timeout_ms)
+        live = LiveSources(changes, service.events, self._stopping)
         self._thread = threading.Thread(
-            target=self._serve, args=(router, tokens, settings, plan.version), name="query-server", daemon=True
+            target=self._serve, args=(router, tokens, settings, plan.version, live), name="query-server", daemon=True
         )
         self._thread.start()
         self._endpoints.start()
 
-    def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str) -> None:
+    def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str, live: LiveSources) -> None:
         if not self._is_asked():
             return
         # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
         from tidemark.queries.api import make_api
 
-        self._server = make_server(make_api(router, tokens, settings, version))
+        self._server = make_server(make_api(router, tokens, settings, version, live), settings)
         if self._stopping.is_set():
             return
         try:
@@ -124,8 +130,8 @@ class _Running:
         return False
 
     def close(self) -> None:
-        self._endpoints.close()
         self._stopping.set()
+        self._endpoints.close()
         if self._server is not None:
             self._server.should_exit = True
         self._thread.join(_STOP_S)
@@ -133,7 +139,7 @@ class _Running:
         self._socket.close()
 
 
-def make_server(api: FastAPI) -> uvicorn.Server:
+def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     """Return the server of an API, which `run` serves from sockets until `should_exit` is set."""
     import uvicorn
 

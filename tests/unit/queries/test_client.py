@@ -30,7 +30,7 @@ def address():
         fill(host.held[owner]["w"], item)
     fill(host.held[TaskId(0, 1)]["s"], {stored_key(StoreKind.SESSION, b"a", 5, 9): count_value(7)})
     settings = Settings(query_requests_per_second=0)
-    with served(api_of(host, settings)) as url:
+    with served(api_of(host, settings), settings) as url:
         yield url
 
 

@@ -10,7 +10,17 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.support.queries import ALL_TASKS, APP, TASKS, body_of, counts_host, fill, queried_plan, stored_key
+from tests.support.queries import (
+    ALL_TASKS,
+    APP,
+    TASKS,
+    ScriptedChanges,
+    body_of,
+    counts_host,
+    fill,
+    queried_plan,
+    stored_key,
+)
 from tests.support.standby import count as count_value
 
 from tidemark.queries.access import Tokens
@@ -19,6 +29,7 @@ from tidemark.queries.api import make_api
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.hosts import CopyState, StoreRestore
+from tidemark.queries.part_source import LiveSources
 from tidemark.queries.router import Router
 from tidemark.queries.task_read import TaskAnswer
 from tidemark.settings import Settings
@@ -27,15 +38,15 @@ from tidemark.topology.plan import StoreKind
 TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": []}
 
 
-def api_of(host, settings: Settings, others=()) -> FastAPI:
+def api_of(host, settings: Settings, others=(), live: LiveSources | None = None) -> FastAPI:
     router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others))
-    return make_api(router, Tokens(APP, TOKENS), settings, "7")
+    return make_api(router, Tokens(APP, TOKENS), settings, "7", live or LiveSources(ScriptedChanges(), None))
 
 
-def client(host, *, token="all", others=(), **settings) -> TestClient:
+def client(host, *, token="all", others=(), live=None, **settings) -> TestClient:
     used = Settings(**{"query_requests_per_second": 0, **settings})
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return TestClient(api_of(host, used, others), headers=headers, raise_server_exceptions=False)
+    return TestClient(api_of(host, used, others, live), headers=headers, raise_server_exceptions=False)
 
 
 def problem(answer, status: int) -> dict:
@@ -133,11 +144,11 @@ def test_should_answer_as_arrow_with_cursor_and_positions():
 def test_should_let_only_health_be_asked_without_a_token():
     asked = client(counts_host({}), token=None)
     assert body_of(asked.get("/v1/health")) == {"holder": "0"}
-    routes = {route.path for route in asked.app.routes} - {"/v1/health"}
-    assert {"/v1/stores", "/v1/openapi.json", "/v1/metadata"} < routes
-    for path in sorted(routes):
+    routes = {(method, r.path) for r in asked.app.routes for method in r.methods} - {("GET", "/v1/health")}
+    assert {("GET", f"/v1/{name}") for name in ("stores", "openapi.json", "metadata", "events")} < routes
+    for method, path in sorted(routes):
         filled = path.replace("{store}", "n").replace("{task_id}", "0_0")
-        body = problem(asked.request("POST" if "keys" in path or "tasks" in path else "GET", filled, json={}), 401)
+        body = problem(asked.request(method, filled, json={}), 401)
         assert "Authorization: Bearer" in body["remedy"]
     wrong = asked.get("/v1/stores", headers={"Authorization": "Bearer wrong"})
     assert "not one of the tokens" in problem(wrong, 401)["detail"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -152,6 +153,44 @@ def count(
 
     asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
     state.show_count(asked, approximate, Output(as_json=as_json))
+
+
+@app.command(epilog=examples("tidemark state watch patient_monitoring pulse-counts p1"))
+def watch(
+    topology: TopologyName,
+    store: _Store,
+    key: Annotated[str | None, typer.Argument(help="the key; without it, all keys")] = None,
+    after: Annotated[str | None, typer.Option(help="position after which the watch begins; by default now")] = None,
+    as_hex: _Hex = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="end after so many changes; by default never")] = None,
+    url: _Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show changes of a key, or of all keys, each after its commit. With `--json`, one line for each."""
+    from tidemark.cli import state
+    from tidemark.cli.output import Output
+
+    asked = state.store_of(topology, store, url)
+    state.show_changes(asked, state.optional_key(key, as_hex), after, limit, Output(as_json=as_json))
+
+
+@app.command(epilog=examples("tidemark state export shopping purchase-totals --parquet totals.parquet"))
+def export(
+    topology: TopologyName,
+    store: _Store,
+    parquet: Annotated[Path, typer.Option(help="the Parquet file to write, which is replaced")],
+    max_lag_records: _LagRecords = None,
+    max_lag_ms: _LagMs = None,
+    at_least: _AtLeast = None,
+    url: _Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a whole store to a Parquet file: each task at one position, which is kept in the file."""
+    from tidemark.cli import state, state_export
+    from tidemark.cli.output import Output
+
+    asked = state.store_of(topology, store, url, max_lag_records, max_lag_ms, at_least)
+    state_export.export_store(asked, parquet, Output(as_json=as_json))
 
 
 @app.command(epilog=examples("tidemark state metadata patient_monitoring pulse-counts p1"))
