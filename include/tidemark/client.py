@@ -39,6 +39,7 @@ from tidemark.queries.answer_form import (
 )
 from tidemark.queries.position import Position, position_token
 from tidemark.queries.server_events import CHANGE, END, GONE, LOST, SLOW, ServerEvent, parse_events
+from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_URL, RunView
 
@@ -220,7 +221,7 @@ class StateClient:
         self._token = token
         self._settings = settings or Settings.load()
         # The process ends a query after its own time-out, and says so.
-        self._http = httpx.Client(timeout=2 * self._settings.query_timeout_ms / 1000)
+        self._http = httpx.Client(verify=trusted(self._settings), timeout=2 * self._settings.query_timeout_ms / 1000)
 
     def __enter__(self) -> StateClient:
         return self

@@ -232,6 +232,20 @@ class Settings(BaseSettings):
         "token with which `tidemark state` asks; if empty, the first one of the file above; environment only",
         "",
     )
+    query_tls_certificate: str = setting(
+        "", "PEM file of the certificate chain with which queries are answered over TLS; if empty, without TLS", ""
+    )
+    query_tls_key: str = setting(
+        "",
+        "PEM file of its private key, not encrypted, which others than owner and group cannot read; if empty, the file above",
+        "",
+    )
+    query_tls_ca: str = setting(
+        "",
+        "PEM file of the certificate authorities that those who ask trust, the other processes among them; if empty, the "
+        "usual ones",
+        "",
+    )
     query_page_records: int = setting(10_000, "maximum number of results in one page of a query", "", least=1)
     query_requests_per_second: int = setting(
         200, "queries that each token may send to one process per second; 0: no limit", "", least=0

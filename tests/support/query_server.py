@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from tidemark.processes import wait_until
 from tidemark.queries.service import make_server
+from tidemark.queries.tls import uses_tls
 from tidemark.settings import Settings
 
 
@@ -23,7 +24,7 @@ def served(api: FastAPI, settings: Settings) -> Iterator[str]:
         thread.start()
         assert wait_until(lambda: server.started, 30)
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"{'https' if uses_tls(settings) else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,8 +47,9 @@ class Answer:
 class Peers:
     """Asks other processes, with the token of whoever asked this one. Safe to use from threads."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._client = httpx.Client(follow_redirects=False, trust_env=False)
+    def __init__(self, verify: ssl.SSLContext | bool = True, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`verify` is as in httpx."""
+        self._client = httpx.Client(follow_redirects=False, trust_env=False, verify=verify)
         self._monotonic = monotonic
         self._silent: dict[str, float] = {}
         self._lock = threading.Lock()

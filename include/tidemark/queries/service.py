@@ -26,6 +26,7 @@ from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import StoreHost
 from tidemark.queries.part_source import LiveSources
 from tidemark.queries.router import Peers, Router
+from tidemark.queries.tls import key_file, require_usable, trusted, uses_tls
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, RunFile
 from tidemark.topology.plan import TopologyPlan
@@ -85,17 +86,20 @@ class _Running:
         """Open the port and start the threads. Raises `OSError`, `InvalidSettings`."""
         settings, plan = service.settings, service.plan
         tokens = Tokens.load(settings, plan.application_id)
+        require_usable(settings)
+        verify = trusted(settings)
         self._socket = _listening(settings.query_host, settings.query_port)
         advertised = settings.query_advertised_host or settings.query_host
         host = f"[{advertised}]" if ":" in advertised else advertised
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        scheme = "https" if uses_tls(settings) else "http"
+        self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
         self._endpoints = Endpoints(
             plan.application_id,
             service.client_config,
             lambda: Endpoint.of(service.host, self.url),
             lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
         )
-        self._peers = Peers()
+        self._peers = Peers(verify)
         router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers)
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
@@ -143,6 +147,9 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     """Return the server of an API, which `run` serves from sockets until `should_exit` is set."""
     import uvicorn
 
+    tls: dict[str, Any] = {}
+    if uses_tls(settings):
+        tls = {"ssl_certfile": settings.query_tls_certificate, "ssl_keyfile": str(key_file(settings))}
     config = uvicorn.Config(
         api,
         log_config=None,
@@ -153,6 +160,7 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
         server_header=False,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
+        **tls,
     )
     return uvicorn.Server(config)
 

@@ -11,8 +11,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.queries import APP, ScriptedChanges, ScriptedParts, counts_host, fill, queried_plan
+from tests.support.queries import ALL_TASKS, APP, ScriptedChanges, ScriptedParts, counts_host, fill, queried_plan
 from tests.support.query_server import served
+from tests.support.secured import Authority
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of, problem
 from tests.unit.queries.test_query_api import client as http_client
@@ -20,16 +21,19 @@ from tests.unit.queries.test_query_api import client as http_client
 from tidemark.cli.output import Output
 from tidemark.cli.state_export import export_store
 from tidemark.client import Change, QueryFailed, QueryUnavailable, StateClient
+from tidemark.errors import InvalidSettings
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
 from tidemark.queries import export
 from tidemark.queries.catalog import Catalog
+from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import CopyState
 from tidemark.queries.part_source import LiveSources
 from tidemark.queries.position import ChangelogOffset, ReadBounds
 from tidemark.queries.server_events import CHANGE, GONE, POSITION, ServerEvent
+from tidemark.queries.tls import require_usable, trusted
 from tidemark.settings import Settings
 from tidemark.stores.protocol import WHOLE
 
@@ -216,3 +220,47 @@ def test_should_not_show_events_to_everybody_and_say_that_a_standby_has_none():
     host = counts_host({}, state=CopyState.STANDBY)
     assert "scope read" in problem(http_client(host, token="one", live=live).get("/v1/events"), 403)["remedy"]
     assert "is a standby" in problem(http_client(host).get("/v1/events"), 404)["detail"]
+
+
+def test_should_answer_over_tls_to_those_who_trust_its_authority(tmp_path):
+    authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
+    pem = authority.signed("server")
+    tls = {"query_tls_certificate": str(pem), "query_tls_ca": str(authority.file)}
+    with asked(counts_host({b"a": 5}), **tls) as client:
+        assert client.store("n").get("a").value == {"n": 5}
+        url = client._address()
+        assert url.startswith("https://")
+        # Another process passes a query and an export on to it, over TLS as well.
+        other_process = Endpoint("1", url, dict.fromkeys(ALL_TASKS, CopyState.ACTIVE))
+        with asked(counts_host({}, tasks=0), others=[other_process], **tls) as empty:
+            assert empty.store("n").get("a").value == {"n": 5}
+            rows = [row for task in empty.store("n").tasks() for row in contents(empty, task)]
+            assert [(row["key"], row["value"]) for row in rows] == [(b"a", {"n": 5})]
+        for distrusts in ({"query_tls_ca": str(other.file)}, {}):
+            with (
+                StateClient(APP, url=url, token="all", settings=Settings(**distrusts)) as stranger,
+                pytest.raises(QueryUnavailable, match="CERTIFICATE_VERIFY_FAILED"),
+            ):
+                stranger.stores()
+
+
+def test_should_name_a_certificate_that_cannot_be_used(tmp_path):
+    pem = Authority(tmp_path).signed("server")
+    require_usable(Settings(query_tls_certificate=str(pem)))
+    other = tmp_path / "other.pem"
+    other.write_text("no certificate")
+    other.chmod(0o600)
+    for settings in (
+        {"query_tls_certificate": str(tmp_path / "missing.pem")},
+        {"query_tls_certificate": str(pem), "query_tls_key": str(other)},
+        {"query_tls_certificate": str(other)},
+    ):
+        with pytest.raises(InvalidSettings, match=r"query_tls_certificate: .* cannot be used"):
+            require_usable(Settings(**settings))
+    with pytest.raises(InvalidSettings, match="set query_tls_certificate, too"):
+        require_usable(Settings(query_tls_key=str(pem)))
+    with pytest.raises(InvalidSettings, match="query_tls_ca"):
+        trusted(Settings(query_tls_ca=str(other)))
+    pem.chmod(0o604)
+    with pytest.raises(InvalidSettings, match="chmod 600"):
+        require_usable(Settings(query_tls_certificate=str(pem)))

@@ -30,8 +30,9 @@ from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.router import Router
+from tidemark.queries.router import Peers, Router
 from tidemark.queries.task_read import TaskAnswer
+from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
@@ -39,7 +40,7 @@ TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": []}
 
 
 def api_of(host, settings: Settings, others=(), live: LiveSources | None = None) -> FastAPI:
-    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others))
+    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), Peers(trusted(settings)))
     return make_api(router, Tokens(APP, TOKENS), settings, "7", live or LiveSources(ScriptedChanges(), None))
 
 
