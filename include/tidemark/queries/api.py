@@ -1,7 +1,7 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from tidemark.queries.access import Caller, RateLimit, Tokens
 from tidemark.queries.answer_form import ARROW_STREAM, HEX, VALUE, arrow_stream, json_entry
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.cursor import Cursor
-from tidemark.queries.errors import NoEvents, QueryInvalid, QueryRefused
+from tidemark.queries.errors import REFUSALS, NoEvents, QueryInvalid, QueryRefused
 from tidemark.queries.event_feed import FeedReader
 from tidemark.queries.export import TaskExport
 from tidemark.queries.part_source import LiveSources
@@ -37,12 +37,28 @@ from tidemark.settings import Settings
 log = logging.getLogger(__name__)
 
 _BODY_BYTES = 16 << 20
+_LENGTH_DIGITS = 12
 _KEYS_EXAMPLE = {"keys": ["a"], "keys_hex": ["00ff"]}
 _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this application")
 
 
 DEFAULT_LIMIT = 1000
 """Results of one page unless the caller wants more."""
+
+
+class KeysParameters(BaseModel):
+    """Keys as text, and keys in hexadecimal."""
+
+    keys: list[str] = []
+    keys_hex: list[str] = []
+
+    def found(self, most: int) -> list[bytes]:
+        """Return the keys, each once. Raises `QueryInvalid` if there are none, or more than `most`."""
+        texts, hexes = self.keys, self.keys_hex
+        found = [*(_bytes("keys", text, None) for text in texts), *(_bytes("keys", None, text) for text in hexes)]
+        if not 1 <= len(found) <= most:
+            raise QueryInvalid(f"{len(found)} keys are asked for", f"ask for 1 to {most} keys at once")
+        return list(dict.fromkeys(key for key in found if key is not None))
 
 
 class ScanParameters(BaseModel):
@@ -99,6 +115,34 @@ class SessionParameters(_TimeParameters):
         return SessionQuery(_bytes("key", self.key, self.key_hex), self.from_ms, self.to_ms)
 
 
+class Problem(BaseModel):
+    """The body of every answer that is not a success."""
+
+    status: int
+    title: str = Field(description="what kind of error it is")
+    detail: str = Field(description="what failed, and where")
+    remedy: str = Field(description="what to do")
+
+
+_TITLES = {
+    400: "the request cannot be read",
+    404: "there is no such route",
+    405: "the route has no such method",
+    413: "the body is too large",
+    500: "the query failed",
+}
+_A_PROBLEM = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    # Naming the model here would cost a quarter of a second at the first request: one validator per route and status.
+    status: {"content": _A_PROBLEM, "description": title}
+    for status, title in sorted({**{kind.status: kind.title for kind in REFUSALS}, **_TITLES}.items())
+}
+"""What the description of the interface says about errors."""
+AS_ARROW: dict[int | str, dict[str, Any]] = {200: {"content": {ARROW_STREAM: {}}}}
+AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
+"""What it says about answers that are Arrow streams, if the caller accepts them, and about server-sent events."""
+
+
 @dataclass(frozen=True)
 class Asking:
     """Who asks what of the routes that read stores."""
@@ -107,11 +151,6 @@ class Asking:
     store: QueryableStore
     request: routing.Request
     wants_arrow: bool
-
-
-AS_ARROW: dict[int | str, dict[str, Any]] = {200: {"content": {ARROW_STREAM: {}}}}
-AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
-"""What the description of the interface says about answers that are Arrow streams, and about server-sent events."""
 
 
 def make_api(
@@ -132,6 +171,7 @@ def make_api(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        responses=PROBLEMS,
     )
     _handle_errors(api)
     api.add_middleware(BodyLimit)
@@ -188,7 +228,9 @@ def make_api(
     @api.get("/v1/openapi.json", tags=["process"])
     def openapi(_: known) -> dict[str, Any]:
         """Describe this interface."""
-        return api.openapi()
+        described = api.openapi()
+        described["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+        return described
 
     @api.get("/v1/stores", tags=["stores"])
     def stores(who: known) -> dict[str, Any]:
@@ -201,7 +243,7 @@ def make_api(
             "stores": [_described(name, store) for name, store in allowed.items()],
         }
 
-    @api.get("/v1/stores/{store}/key", tags=["key-value stores"])
+    @api.get("/v1/stores/{store}/key", tags=["key-value stores"], responses=AS_ARROW)
     def key(asked: asked_by, key: str | None = None, key_hex: str | None = None) -> Response:
         """Return the value of one key of a key-value store; `entry` is null if the key does not exist."""
         name = _bytes("key", key, key_hex)
@@ -211,39 +253,39 @@ def make_api(
         entries = _entries(answer)
         return _json({"entry": entries[0] if entries else None, **_positions(answer)})
 
-    @api.post("/v1/stores/{store}/keys", tags=["key-value stores"])
-    def keys(asked: asked_by, body: Annotated[dict[str, Any], Body(examples=[_KEYS_EXAMPLE])]) -> Response:
+    @api.post("/v1/stores/{store}/keys", tags=["key-value stores"], responses=AS_ARROW)
+    def keys(asked: asked_by, wanted: Annotated[KeysParameters, Body(examples=[_KEYS_EXAMPLE])]) -> Response:
         """Return the values of many or of large keys. A key that does not exist has no entry."""
-        named = _keys_of(body, settings.query_page_records)
+        named = wanted.found(settings.query_page_records)
         answer = router.keys(asked.store, named, asked.request)
         return _page(asked, answer)
 
-    @api.get("/v1/stores/{store}/range", tags=["key-value stores"])
+    @api.get("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
     def range_(asked: asked_by, wanted: Annotated[RangeParameters, Query()]) -> Response:
         """Return the keys that begin with `prefix`, or those from `start` to before `end`, or all, ordered by their bytes."""
         return scanned(asked, wanted)
 
-    @api.post("/v1/stores/{store}/range", tags=["key-value stores"])
+    @api.post("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
     def long_range(asked: asked_by, wanted: Annotated[RangeParameters, Body()]) -> Response:
         """Return the same, with parameters that are too long for a URL."""
         return scanned(asked, wanted)
 
-    @api.get("/v1/stores/{store}/windows", tags=["window stores"])
+    @api.get("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
     def windows(asked: asked_by, wanted: Annotated[WindowParameters, Query()]) -> Response:
         """Return the windows of one key, or of all keys, whose start is from `from_ms` to `to_ms`, both included."""
         return scanned(asked, wanted)
 
-    @api.post("/v1/stores/{store}/windows", tags=["window stores"])
+    @api.post("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
     def long_windows(asked: asked_by, wanted: Annotated[WindowParameters, Body()]) -> Response:
         """Return the same, with parameters that are too long for a URL."""
         return scanned(asked, wanted)
 
-    @api.get("/v1/stores/{store}/sessions", tags=["session stores"])
+    @api.get("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
     def sessions(asked: asked_by, wanted: Annotated[SessionParameters, Query()]) -> Response:
         """Return the sessions of one key, or of all keys, that have any time from `from_ms` to `to_ms`, both included."""
         return scanned(asked, wanted)
 
-    @api.post("/v1/stores/{store}/sessions", tags=["session stores"])
+    @api.post("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
     def long_sessions(asked: asked_by, wanted: Annotated[SessionParameters, Body()]) -> Response:
         """Return the same, with parameters that are too long for a URL."""
         return scanned(asked, wanted)
@@ -303,12 +345,12 @@ def make_api(
         named = _bytes("key", key, key_hex)
         return _json({"tasks": router.metadata(asked.store, named, asked.request)})
 
-    @api.post("/v1/stores/{store}/tasks/{task_id}", tags=["between processes"])
+    @api.post("/v1/stores/{store}/tasks/{task_id}", tags=["between processes"], responses=AS_ARROW)
     def task_read(asked: asked_by, task_id: str, body: Annotated[dict[str, Any], Body()]) -> Response:
         """Answer one read of one task for another process, from what this process holds."""
         try:
             read = TaskRead.from_dict(body).at_most(settings.query_page_records)
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
             raise QueryInvalid(
                 f"the read of task {task_id} cannot be understood: {error}",
                 "run the same version of Tidemark everywhere",
@@ -336,25 +378,25 @@ def _handle_errors(api: FastAPI) -> None:
         retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
         if error.status == 401:
             retry = {"WWW-Authenticate": "Bearer"}
-        return JSONResponse(error.to_dict(), error.status, retry)
+        return _problem(error.status, error.title, error.detail, error.remedy, retry)
 
     @api.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _problem(
-            422, "the query is not valid", f"{where}: {first['msg']}", f"correct {where}; see /v1/openapi.json"
-        )
+        return _problem(422, QueryInvalid.title, f"{where}: {first['msg']}", f"correct {where}; see /v1/openapi.json")
 
     @api.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
         what = f"{request.method} {request.url.path}: {error.detail}"
-        return _problem(error.status_code, "there is no such route", what, "see /v1/openapi.json")
+        title = _TITLES.get(error.status_code, "the request is refused")
+        # 405 has to name the methods that exist.
+        return _problem(error.status_code, title, what, "see /v1/openapi.json", error.headers)
 
     @api.exception_handler(Exception)
     async def failed(_: Request, error: Exception) -> Response:
         log.error("a query failed", exc_info=error)
-        return _problem(500, "the query failed", type(error).__name__, "look at the log of this process")
+        return _problem(500, _TITLES[500], type(error).__name__, "look at the log of this process")
 
 
 class BodyLimit:
@@ -366,17 +408,18 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
             length = Headers(scope=scope).get("content-length", "")
-            if not length.isdecimal() or int(length) > _BODY_BYTES:
-                refused = _problem(
-                    413, "the body is too large", f"a body has at most {_BODY_BYTES} bytes", "ask for fewer keys"
-                )
+            if not length.isdecimal() or len(length) > _LENGTH_DIGITS or int(length) > _BODY_BYTES:
+                refused = _problem(413, _TITLES[413], f"a body has at most {_BODY_BYTES} bytes", "ask for fewer keys")
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def _problem(status: int, title: str, detail: str, remedy: str) -> Response:
-    return JSONResponse({"status": status, "title": title, "detail": detail, "remedy": remedy}, status)
+def _problem(status: int, title: str, detail: str, remedy: str, headers: Mapping[str, str] | None = None) -> Response:
+    texts = {"title": title, "detail": detail, "remedy": remedy}
+    # A message may quote half of a surrogate pair, which UTF-8 does not have.
+    plain = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+    return JSONResponse({"status": status, **plain}, status, headers)
 
 
 def _may_read(caller: Caller, store: str) -> bool:
@@ -443,20 +486,6 @@ def _required(name: str, value: bytes | None) -> bytes:
     if value is None:
         raise QueryInvalid(f"{name} is missing", f"pass {name}=TEXT or {name}{HEX}=BYTES; an empty {name} is {name}=")
     return value
-
-
-def _keys_of(body: dict[str, Any], most: int) -> list[bytes]:
-    texts, hexes = body.get("keys", []), body.get("keys_hex", [])
-    if (
-        not isinstance(texts, list)
-        or not isinstance(hexes, list)
-        or not all(isinstance(k, str) for k in [*texts, *hexes])
-    ):
-        raise QueryInvalid("keys and keys_hex are not lists of texts", 'write {"keys": ["a"], "keys_hex": ["00ff"]}')
-    found = [*(_bytes("keys", text, None) for text in texts), *(_bytes("keys", None, text) for text in hexes)]
-    if not 1 <= len(found) <= most:
-        raise QueryInvalid(f"{len(found)} keys are asked for", f"ask for 1 to {most} keys at once")
-    return list(dict.fromkeys(key for key in found if key is not None))
 
 
 def _task(text: str) -> TaskId:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 
@@ -30,7 +29,7 @@ class Cursor:
         try:
             task, at = json.loads(base64.urlsafe_b64decode(text.encode()))
             return cls(TaskId.parse(task), None if at is None else Place(int(at[0]), bytes.fromhex(at[1])))
-        except (ValueError, TypeError, LookupError, AttributeError, binascii.Error) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise QueryInvalid(
                 "the cursor is not one that an answer contained", "pass the cursor of the last page unchanged"
             ) from error

@@ -78,3 +78,10 @@ class QueryTimedOut(QueryRefused):
     """Reading took longer than `query_timeout_ms`."""
 
     status, title = 504, "the query took too long"
+
+
+REFUSALS = (
+    CallerUnknown, ScopeMissing, StorePrivate, StoreUnknown, NoEvents, QueryInvalid, TooManyRequests, StateUnavailable,
+    PositionGone, QueryTimedOut,
+)  # fmt: skip
+"""All reasons."""

@@ -55,22 +55,32 @@ class TaskRead:
 
     @classmethod
     def from_dict(cls, body: dict[str, Any]) -> TaskRead:
-        """Read what `to_dict` returned. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
+        """Read what `to_dict` returned.
+
+        Raises `ValueError`, `TypeError`, `LookupError` or `OverflowError` for anything else.
+        """
         kind, given = body["kind"], dict(body["query"])
         if kind == "keys":
             given["keys"] = tuple(bytes.fromhex(key) for key in given["keys"])
         for name in {"from_ms", "to_ms"} & given.keys():
-            if not 0 <= given[name] <= MAX_TIME_MS:
+            if not 0 <= _whole(name, given[name]) <= MAX_TIME_MS:
                 raise ValueError(f"{name} {given[name]} is not a time")
         for name in ("start", "end", "key"):
-            if given.get(name) is not None:
+            # A range begins somewhere; the others may be left out.
+            if name in given and (name == "start" or given[name] is not None):
                 given[name] = bytes.fromhex(given[name])
-        after = body["after"]
+        after, at_least = body["after"], body["at_least"]
+        lags = {name: body[name] for name in ("max_lag_records", "max_lag_ms")}
+        for name, lag in lags.items():
+            if lag is not None:
+                _whole(name, lag)
+        if not isinstance(at_least, str):
+            raise TypeError("at_least is not a text")
         return cls(
             _QUERIES[kind](**given),
-            ReadBounds.of(body["max_lag_records"], body["max_lag_ms"], body["at_least"]),
+            ReadBounds.of(lags["max_lag_records"], lags["max_lag_ms"], at_least),
             None if after is None else Place(int(after[0]), bytes.fromhex(after[1])),
-            int(body["limit"]),
+            _whole("limit", body["limit"]),
         )
 
     def at_most(self, results: int) -> TaskRead:
@@ -88,6 +98,12 @@ _QUERIES: dict[str, type[Query]] = {
     "count": CountQuery,
 }
 _KINDS = {made: name for name, made in _QUERIES.items()}
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is not a whole number")
+    return value
 
 
 def _plain(value: object) -> object:

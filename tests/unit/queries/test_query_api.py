@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pyarrow as pa
@@ -171,7 +172,9 @@ def test_should_say_what_is_unknown():
     asked = client(counts_host({}))
     assert "n, s, w" in problem(asked.get("/v1/stores/other/count"), 404)["remedy"]
     assert "/v1/nowhere" in problem(asked.get("/v1/nowhere"), 404)["detail"]
-    assert "PUT" in problem(asked.put("/v1/stores", content=b"{}"), 405)["detail"]
+    refused = asked.put("/v1/stores", content=b"{}")
+    assert "PUT" in problem(refused, 405)["detail"]
+    assert refused.headers["Allow"] == "GET"
 
 
 @pytest.mark.parametrize(
@@ -183,6 +186,8 @@ def test_should_say_what_is_unknown():
         ("n/range", {"limit": 0}, "limit"),
         ("n/range", {"limit": 20_000}, "limit"),
         ("n/range", {"cursor": "nonsense"}, "cursor"),
+        ("n/range", {"cursor": base64.urlsafe_b64encode(b'["0_0", [Infinity, ""]]').decode()}, "cursor"),
+        ("n/range", {"cursor": base64.urlsafe_b64encode(b"[" * 10_000).decode()}, "cursor"),
         ("n/range", {"prefix": "a", "start": "b"}, "either a prefix"),
         ("n/range", {"start": "b", "end": "a"}, "after the last"),
         ("n/windows", {}, "key-value store"),
@@ -287,11 +292,19 @@ READ = {"kind": "range", "query": {"start": "", "end": None}, "after": None, "li
         {"limit": 0},
         {"at_least": "zero"},
         {"max_lag_ms": None, "limit": None},
+        {"query": {"start": None, "end": None}},
+        {"kind": "windows", "query": {"key": None, "from_ms": 0.5, "to_ms": 5}},
+        {"after": [float("inf"), ""]},
+        {"max_lag_ms": "5"},
+        {"at_least": 5},
+        {"limit": True},
     ],
 )
 def test_should_refuse_a_read_of_another_process_that_it_does_not_understand(changed):
     asked = client(counts_host({}), query_page_records=10)
-    problem(asked.post("/v1/stores/n/tasks/0_0", json={**READ, **changed}), 422)
+    # The client's own JSON has no infinity.
+    body, kind = json.dumps({**READ, **changed}), {"Content-Type": "application/json"}
+    problem(asked.post("/v1/stores/n/tasks/0_0", content=body, headers=kind), 422)
 
 
 def test_should_bound_the_reads_of_other_processes():
