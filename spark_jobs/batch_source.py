@@ -1,27 +1,22 @@
 """The source of batches through Spark: one thread per sub-topology, which computes one batch ahead.
 
-Each thread runs in one of two gears (`docs/decisions/0015-two-gears.md`). A sub-topology that is behind by more than a batch
-catches up in bounded reads; otherwise it is a Structured Streaming query. The task loop does not see a difference.
+Each batch is a bounded read between two offsets of each partition (`docs/decisions/0027-one-gear.md`).
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_jobs.bounded_read import BoundedReader
-from spark_jobs.catch_up_gear import CatchUpGear
-from spark_jobs.kafka_reading import as_they_come, assignment
-from spark_jobs.live_gear import LiveGear
+from spark_jobs.sliced_read import SlicedReader
 from spark_jobs.table_reader import read_table
 from tidemark.errors import BatchTooLarge, OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
@@ -40,42 +35,36 @@ log = logging.getLogger(__name__)
 _STOP_S = 60.0
 _TOO_LARGE = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
 _TOLD_CHARACTERS = 500
+_WARM_UP_OFFSETS = 100
 
 
 class SparkBatchSource:
-    """Implements `BatchSource` for instance number `instance`.
+    """Implements `BatchSource` for instance number `instance`."""
 
-    Only this instance uses `folder`. Files that a killed process left in it are removed.
-    """
-
-    def __init__(
-        self, spark: SparkSession, plan: TopologyPlan, settings: Settings, instance: int, folder: Path
-    ) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        self._folder = folder
+    def __init__(self, spark: SparkSession, plan: TopologyPlan, settings: Settings, instance: int) -> None:
         self._spark = spark
         self._plan = plan
         self._settings = settings
-        group = f"{plan.application_id}-{instance}"
-        self._readers = [BoundedReader(spark, settings, subtopology, group) for subtopology in plan.subtopologies]
+        self._group = f"{plan.application_id}-{instance}"
+        self._readers = [BoundedReader(spark, settings, subtopology, self._group) for subtopology in plan.subtopologies]
         self._ends = EndOffsets(AdminClient(librdkafka_config(settings)), settings.broker_timeout_ms / 1000)
         self._out: HandOver | None = None
         self._feeders: list[_Feeder] = []
-        # The first query of a JVM takes a second to start; meanwhile the group rebalances and stores are restored.
+        # The first read of a JVM takes some seconds; meanwhile the group rebalances and stores are restored.
         self._warming_up = threading.Thread(target=self._warm_up, name="warm-up")
         self._warming_up.start()
 
     def _warm_up(self) -> None:
-        """Start and end a query that reads nothing. A failure is only logged: the first real query would fail, too."""
-        folder = self._folder / "warm-up"
-        lead = self._plan.subtopologies[0].lead.topic
+        """Read the last records of the first sub-topology. A failure is only logged: the first batch would fail, too."""
+        subtopology = self._plan.subtopologies[0]
         try:
-            latest = {"assign": assignment([TopicPartition(lead, 0)]), "startingOffsets": "latest"}
-            stream = as_they_come(self._spark, self._settings, latest)
-            stream.writeStream.foreachBatch(_nothing).option("checkpointLocation", folder.as_uri()).start().stop()
-        except (Py4JError, PySparkException, OSError) as error:
+            ends = self._ends.stable([TopicPartition(topic, 0) for topic in subtopology.source_topics])
+            starts = {place: max(0, end - _WARM_UP_OFFSETS) for place, end in ends.items()}
+            # A reader of its own, because a reader remembers what kind of records it has seen.
+            reader = BoundedReader(self._spark, self._settings, subtopology, f"{self._group}-warm-up")
+            reader.tables(starts, ends)
+        except (OutcomeUnknown, Py4JError, PySparkException, OSError) as error:
             log.info("the warm-up of Spark failed: %s", error)
-        shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
@@ -85,9 +74,8 @@ class SparkBatchSource:
             starts = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
             if not starts:
                 continue
-            catch_up = CatchUpGear(self._settings, subtopology, reader, self._ends, out)
-            live = LiveGear(self._spark, self._settings, subtopology, reader, out, self._folder)
-            feeder = _Feeder(self._spark, subtopology, catch_up, live, out, starts, size)
+            sliced = SlicedReader(self._settings, subtopology, reader, self._ends, out)
+            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size)
             self._feeders.append(feeder)
             feeder.start()
 
@@ -117,10 +105,6 @@ class SparkBatchSource:
         return read_table(self._spark, self._plan, self._settings, spec, partition, start, end, should_continue)
 
 
-def _nothing(_frame: DataFrame, _batch_id: int) -> None:
-    """A batch handler that does nothing."""
-
-
 def _explained(error: Exception) -> Exception:
     """Return a `BatchTooLarge` if a smaller batch may help, else the error itself."""
     if not any(words in str(error) for words in _TOO_LARGE):
@@ -131,7 +115,7 @@ def _explained(error: Exception) -> Exception:
 
 
 class _Feeder(threading.Thread):
-    """Reads one sub-topology, alternating between the two gears, until it is stopped or fails."""
+    """Reads one sub-topology until it is stopped or fails."""
 
     _numbers = itertools.count()
 
@@ -139,8 +123,7 @@ class _Feeder(threading.Thread):
         self,
         spark: SparkSession,
         subtopology: SubTopology,
-        catch_up: CatchUpGear,
-        live: LiveGear,
+        reader: SlicedReader,
         out: HandOver,
         starts: Offsets,
         size: BatchSize,
@@ -148,21 +131,16 @@ class _Feeder(threading.Thread):
         # Spark jobs are cancelled by this name, so it must be different for every start.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
         self._spark = spark
-        self._catch_up = catch_up
-        self._live = live
+        self._reader = reader
         self._out = out
         self._starts = starts
         self._size = size
 
     def run(self) -> None:
-        """Alternate between catching up and reading live, which ends when input arrives faster than it is processed."""
-        offsets = self._starts
+        """Read until stopped, and report a failure to whoever takes the batches."""
         try:
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
-            while not self._out.stopped.is_set():
-                offsets = self._catch_up.run(offsets, self._size)
-                if not self._out.stopped.is_set():
-                    offsets = self._live.run(offsets, self._size)
+            self._reader.run(self._starts, self._size)
         except Exception as error:
             # A failure while stopping comes from the cancellation of the job.
             if not self._out.stopped.is_set():

@@ -50,8 +50,7 @@ class BoundedReader:
         self._ahead_ms = settings.max_timestamp_ahead_ms
         # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
-        self.statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
-        """Over batches of this sub-topology, whichever gear reads them."""
+        self._statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
         self._empty: dict[int, pa.Table] = {}
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
@@ -61,14 +60,14 @@ class BoundedReader:
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
             if records := sum(end - start for start, end in spans.values()):
-                frame = self._read(spans, {**following(f"{self._group}-catch-up"), **read_options(self._subtopology)})
-                found |= self.statements.tables(frame, pipelines, records)
+                frame = self._read(spans, {**following(f"{self._group}-records"), **read_options(self._subtopology)})
+                found |= self._statements.tables(frame, pipelines, records)
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
                 first = {p: (start, start + 1) for p, (start, _) in spans.items()}
                 nothing = self._read(first, read_options(self._subtopology)).where("false")
-                self._empty |= self.statements.tables(nothing, missing, records=0)
+                self._empty |= self._statements.tables(nothing, missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
 

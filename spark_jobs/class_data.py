@@ -1,13 +1,13 @@
 """Archives the classes of a Spark driver: `class_data.py ARCHIVE`.
 
-It reads the topics of a topology in both gears and ends. It uses the brokers of the settings and creates the topics there.
+It reads the topics of a topology, in several batches and in one, and ends. It uses the brokers of the settings and creates the
+topics there.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,14 @@ def main(arguments: list[str]) -> int:
     starts = {TopicPartition(topic, p): 0 for topic in sources for p in range(counts[topic])}
     spark = spark_session(settings, "class-data")
     gateway: Any = spark.sparkContext._gateway
-    with tempfile.TemporaryDirectory() as folder:
-        source = SparkBatchSource(spark, plan, settings, 0, Path(folder) / "queries")
-        # These records are more than a batch may contain, so the catch-up gear reads them; the live gear reads the later
-        # ones.
-        _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS)
-        source.start(starts, BatchSize(_RECORDS // 4))
-        _take(source, _RECORDS)
-        _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS // 10)
-        _take(source, _RECORDS // 10)
-        source.stop()
+    source = SparkBatchSource(spark, plan, settings, 0)
+    # These records are more than a batch may contain, the later ones are less.
+    _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS)
+    source.start(starts, BatchSize(_RECORDS // 4))
+    _take(source, _RECORDS)
+    _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS // 10)
+    _take(source, _RECORDS // 10)
+    source.stop()
     spark.stop()
     # The JVM ends when its standard input does, and writes the archive then.
     gateway.shutdown()

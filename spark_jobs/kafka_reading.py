@@ -1,4 +1,4 @@
-"""Reads Kafka records through Spark, read_committed: as a stream, or once between two offsets."""
+"""Reads Kafka records through Spark between two offsets of each partition, read_committed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,6 @@ _READ_OPTIONS = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
-
-
-def as_they_come(spark: SparkSession, settings: Settings, options: Mapping[str, str]) -> DataFrame:
-    """Return a streaming frame. `options` name the partitions and the offsets to start from."""
-    reader = spark.readStream.format("kafka").options(**spark_kafka_options(settings))
-    return reader.options(**_READ_OPTIONS).options(**options).load()
 
 
 def read_between(

@@ -21,7 +21,6 @@ _QUIET = (
     # It warns about every group id that is set, because members of one group would interfere. A bounded read has no member.
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
 )
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 @contextmanager
@@ -55,20 +54,13 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
-        # Spark's list without Kafka, so that a bounded read creates its rows as a stream does, instead of creating each
-        # twice.
+        # Spark's list without Kafka, so that a read creates each row once instead of twice.
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.streaming.pollingDelay": "50ms",
-        # The default one starts a process (`readlink`) for every file that it touches, at least twenty per batch. Its
-        # advantage, that it survives a crash, is not needed here, because every start has a new checkpoint.
-        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # Hadoop sets file modes by this setting, not by the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",
-        "spark.sql.streaming.minBatchesToRetain": "2",
-        # By default, consumers and the records that they have fetched are kept for five minutes for a query that continues
-        # from there. No query continues after the separate read of dead letters, so its records would fill the heap.
+        # By default, consumers and the records that they have fetched are kept for five minutes for a read that continues
+        # from there. None continues after the separate read of dead letters, so its records would fill the heap.
         **{
             f"spark.kafka.consumer.{cache}.{name}": seconds
             for cache in ("cache", "fetchedData.cache")
@@ -78,7 +70,6 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         # Spark keeps what its web page would show in the heap, even without the page: by default the last thousand of each.
         **{f"spark.ui.retained{what}": "20" for what in ("Jobs", "Stages", "Tasks", "DeadExecutors")},
         "spark.sql.ui.retainedExecutions": "20",
-        "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.log.level": "WARN",
         # Spark's own expression, and the option of Kafka clients that contains a password.
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",

@@ -90,7 +90,7 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
     try:
         use_temporary_folder(temporary_folders(settings.state_dir, f"{plan.application_id}-{number}"))
         spark = spark_session(settings, f"{plan.application_id}-{number}")
-        instance.run(SparkBatchSource(spark, instance.plan, settings, number, instance.folder / ".queries"), stop)
+        instance.run(SparkBatchSource(spark, instance.plan, settings, number), stop)
     except BaseException as error:
         failure = error
         raise

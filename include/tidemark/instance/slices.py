@@ -119,14 +119,6 @@ def shares_of(unread: Mapping[int, int], most_records: int) -> dict[int, int]:
     return {number: min(count, max(1, most_records * count // total)) for number, count in unread.items()}
 
 
-def is_level(unread: int, arrived_in_s: float, start_s: float, most_records: int) -> bool:
-    """Return whether a query that takes `start_s` to start would find at most one batch.
-
-    `unread` records arrived in `arrived_in_s`, and are assumed to go on arriving at that rate.
-    """
-    return unread * (1 + start_s / max(arrived_in_s, 1e-3)) <= most_records
-
-
 @dataclass(frozen=True)
 class Slice:
     """The range of one bounded read, as next offsets of every partition. `is_all`: it covers all that the broker had."""

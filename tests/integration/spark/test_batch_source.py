@@ -46,7 +46,7 @@ def records_in_memory(spark):
 
 
 def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
-    spark, settings, kafka_jars, create_topic, unique, tmp_path
+    spark, settings, kafka_jars, create_topic, unique
 ):
     """Such a batch is read a second time. Spark would keep its records for minutes, and they would fill the heap."""
     topic = create_topic(unique("in"), partitions=1)
@@ -56,7 +56,7 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
     assert producer.flush(30) == 0
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
-    source = SparkBatchSource(spark, topology.plan(), settings, 0, tmp_path / "queries")
+    source = SparkBatchSource(spark, topology.plan(), settings, 0)
     before, letters = records_in_memory(spark), 0
     source.start({TopicPartition(topic, 0): 0}, BatchSize(_RECORDS))
     try:

@@ -46,7 +46,7 @@ def records():
 
 
 @pytest.fixture
-def source(spark, settings, kafka_jars, create_topic, unique, tmp_path):
+def source(spark, settings, kafka_jars, create_topic, unique):
     """A source of one optimised table with its topic filled."""
     topic = create_topic(unique("wards"), partitions=1, cleanup_policy="compact")
     producer, refused = Producer({"bootstrap.servers": settings.bootstrap_servers}), []
@@ -56,7 +56,7 @@ def source(spark, settings, kafka_jars, create_topic, unique, tmp_path):
     topology = Topology(unique("tables"), optimised=True)
     table = topology.table(topic, schema="ward STRING, beds INT, at BIGINT", timestamp="at", store="wards")
     table.to(unique("out"))
-    made = SparkBatchSource(spark, topology.plan(), settings, 0, tmp_path / "queries")
+    made = SparkBatchSource(spark, topology.plan(), settings, 0)
     made.plan, made.topic = topology.plan(), topic
     yield made
     made.stop()

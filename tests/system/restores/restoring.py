@@ -565,9 +565,7 @@ def _in_use(folder: str, names: list[str]) -> list[str]:
 
 
 def _listing(folder: Path) -> set[str]:
-    # Spark's notes on a query: the JVM of a killed instance lives on for a moment.
-    not_state = {".lock", ".queries"}
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not not_state & set(path.parts)}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != ".lock"}
 
 
 def one_restore(scene: Scene, drawn: Drawn, chance: random.Random) -> Outcome:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from tidemark.instance.slices import NO_TIME, Slices, UnreadRecords, choose_ends, is_level, shares_of
+from tidemark.instance.slices import NO_TIME, Slices, UnreadRecords, choose_ends, shares_of
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import Source, SubTopology
 
@@ -234,8 +234,3 @@ def test_should_wait_for_records_that_arrive_while_it_catches_up():
 )
 def test_should_share_a_batch_out_in_proportion_to_what_is_unread(unread, most, shares):
     assert shares_of(unread, most) == shares
-
-
-@pytest.mark.parametrize(("unread", "level"), [(0, True), (499, True), (500, True), (501, False)])
-def test_should_go_live_only_where_the_first_batch_will_hold_everything(unread, level):
-    assert is_level(unread, arrived_in_s=1.0, start_s=1.0, most_records=1000) is level

@@ -1,4 +1,4 @@
-"""Both gears of the source of batches on a real broker: which records are read together, and when the gear changes."""
+"""The source of batches on a real broker: which records are read together, behind and level."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def renamed(thing, name):
 
 
 @contextmanager
-def reading(spark, plan, settings, folder, starts, most):
+def reading(spark, plan, settings, starts, most):
     """A started source of batches."""
-    source = SparkBatchSource(spark, plan, settings, 0, folder / "queries")
+    source = SparkBatchSource(spark, plan, settings, 0)
     source.start(starts, BatchSize(most))
     try:
         yield source
@@ -110,7 +110,7 @@ def running(spark, plan, settings):
 
     def run():
         try:
-            source = SparkBatchSource(spark, instance.plan, settings, 0, instance.folder / ".queries")
+            source = SparkBatchSource(spark, instance.plan, settings, 0)
             instance.run(source, stop)
         except BaseException as error:
             failures.append(error)
@@ -144,10 +144,9 @@ def messages(settings, topic):
     return [(row.key.decode(), json.loads(row.value)) for place in rows.values() for row in place]
 
 
-def gears(caplog):
-    """The gear of each batch in turn, repeats left out."""
-    summary = [part for line in caplog.messages for part in line.split() if part.startswith("gear=")]
-    return [gear for i, gear in enumerate(summary) if i == 0 or summary[i - 1] != gear]
+def sizes(caplog):
+    """The number of offsets of each batch in turn."""
+    return [int(part[8:]) for line in caplog.messages for part in line.split() if part.startswith("offsets=")]
 
 
 def test_should_count_every_pulse_of_a_backlog_when_a_small_topic_is_newer(
@@ -172,7 +171,7 @@ def test_should_count_every_pulse_of_a_backlog_when_a_small_topic_is_newer(
     run_until(spark, plan, small, dict(zip(places, (12_000, 20), strict=True)))
     last = {(key, value["window_start"]): value["pulses"] for key, value in messages(small, unique("pulse-counts"))}
     assert sum(last.values()) == 12_000
-    assert "gear=catch-up" in caplog.text
+    assert max(sizes(caplog)) <= 1000
 
 
 def test_should_join_a_stream_with_a_table_of_its_size_as_kafka_streams_does(spark, hurried, admin, unique, start_ms):
@@ -269,11 +268,11 @@ def records(count):
     return [("k", {"id": "k"}, 1) for _ in range(count)]
 
 
-def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(spark, hurried, counted, tmp_path):
+def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(spark, hurried, counted):
     plan, (first, second) = counted
     for place in (first, second):
         produce(hurried, place.topic, records(3000), place.partition)
-    with reading(spark, plan, hurried, tmp_path, {first: 0, second: 100}, 500) as source:
+    with reading(spark, plan, hurried, {first: 0, second: 100}, 500) as source:
         assert batches_to(source, {first: 1})[0].starts == {first: 0, second: 100}
         source.start({second: 1234}, BatchSize(500))
         again = batches_to(source, {second: 3000})
@@ -287,7 +286,7 @@ def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(sp
         assert source.next(0.1) is None
 
 
-def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, unique, create_topic, tmp_path, start_ms):
+def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, unique, create_topic, start_ms):
     topology = Topology(unique("letters"))
     many, few = create_topic(unique("many")), create_topic(unique("few"))
     table = topology.table(few, schema=SCHEMA, key="id", timestamp="at", store="few")
@@ -303,7 +302,7 @@ def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, uniqu
     )
     places = TopicPartition(many, 0), TopicPartition(few, 0)
     ends = dict(zip(places, (903, 4), strict=True))
-    with reading(spark, topology.plan(), hurried, tmp_path, dict.fromkeys(places, 0), 200) as source:
+    with reading(spark, topology.plan(), hurried, dict.fromkeys(places, 0), 200) as source:
         batches = batches_to(source, ends)
     letters = [letter for batch in batches for letter in batch.dead_letters]
     expected = [(many, 450 + i, b"{broken %d" % i) for i in range(3)]
@@ -340,7 +339,7 @@ def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
         assert wait_until(
             lambda: failures or all(t.next_offsets[t.lead.topic] == 700 for t in instance._tasks.values()), 60
         )
-    assert {"gear=catch-up", "gear=live"} <= set(gears(caplog))
+    assert max(sizes(caplog)) <= 200
     assert len(strays) == 14
     counts = {}
     for key, value in messages(small, unique("out")):
@@ -355,15 +354,15 @@ def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
 
 @pytest.mark.parametrize("most", [200, 5_000])
 def test_should_hand_over_few_dead_letters_at_a_time_however_many_there_are(
-    spark, hurried, unique, create_topic, tmp_path, start_ms, monkeypatch, most
+    spark, hurried, unique, create_topic, start_ms, monkeypatch, most
 ):
-    """Covers both gears. Held all at once, a million dead letters ended a driver with a heap of 1 GB."""
+    """Held all at once, a million dead letters ended a driver with a heap of 1 GB."""
     monkeypatch.setattr(bounded_read, "LETTERS_AT_ONCE", 100)
     topic = create_topic(unique("in"), partitions=2)
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
     places = [TopicPartition(topic, number) for number in (0, 1)]
-    with reading(spark, topology.plan(), hurried, tmp_path, dict.fromkeys(places, 0), most) as source:
+    with reading(spark, topology.plan(), hurried, dict.fromkeys(places, 0), most) as source:
         if most > 1_000:
             produce(hurried, topic, [("k", {"id": "k"}, start_ms)])
             assert batches_to(source, {places[0]: 1})
@@ -381,35 +380,44 @@ def test_should_hand_over_few_dead_letters_at_a_time_however_many_there_are(
     assert sum(pc.sum(table.column("n")).as_py() or 0 for table in good) == 100
 
 
-def test_should_catch_up_when_a_burst_comes_and_go_live_again(spark, hurried, counted, tmp_path, caplog, admin):
+def test_should_split_a_burst_and_read_all_unread_records_at_once_before_and_after(spark, hurried, counted, admin):
     plan, places = counted
-    with reading(spark, plan, hurried, tmp_path, dict.fromkeys(places, 0), 500) as source:
+    with reading(spark, plan, hurried, dict.fromkeys(places, 0), 500) as source:
         produce(hurried, places[0].topic, records(20))
         quiet = batches_to(source, {places[0]: 20})
-        assert gears(caplog) == ["gear=live"]
-        queries = tmp_path / "queries"
-        first = set(queries.iterdir())
         for place in places:
             produce(hurried, place.topic, records(1500), place.partition)
         ends = {places[0]: 1520, places[1]: 1500}
         burst = batches_to(source, ends)
         assert burst[0].starts == quiet[-1].ends
-        sizes = [sum(batch.ends[p] - batch.starts[p] for p in places) for batch in burst]
-        assert max(sizes) <= 500, "a batch that is too large is thrown away before it is handed over"
-        assert wait_until(lambda: set(queries.iterdir()) - first, 60)
-        assert not first & set(queries.iterdir()), "a query that has ended leaves nothing"
-        produce(hurried, places[1].topic, records(3), 1)
-        assert batches_to(source, ends | {places[1]: 1503})[0].starts == ends
-        assert gears(caplog) == ["gear=live", "gear=catch-up", "gear=live"]
+        assert max(sum(batch.ends[p] - batch.starts[p] for p in places) for batch in burst) <= 500
+        for place in places:
+            produce(hurried, place.topic, records(3), place.partition)
+        after = batches_to(source, {place: end + 3 for place, end in ends.items()})
+        assert (after[0].starts, len(after) <= 2) == (ends, True)
+        assert sum(pc.sum(t.column("n")).as_py() for b in (*quiet, *burst, *after) for t in b.pipelines) == 3026
     groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
     assert not any(plan.application_id in group for group in groups), "bounded reads are no members of any group"
 
 
-def test_should_say_why_it_cannot_continue(spark, hurried, counted, tmp_path, admin):
+def test_should_wait_for_the_commit_interval_when_a_batch_had_all_unread_records(spark, settings, counted):
+    plan, places = counted
+    slow = settings.model_copy(update={"commit_interval_ms": 3_600_000})
+    with reading(spark, plan, slow, dict.fromkeys(places, 0), 500) as source:
+        produce(slow, places[0].topic, records(1))
+        batches_to(source, {places[0]: 1})
+        produce(slow, places[0].topic, records(1))
+        assert source.next(2.0) is None
+        begun = time.monotonic()
+        source.stop()
+        assert time.monotonic() - begun < 10
+
+
+def test_should_say_why_it_cannot_continue(spark, hurried, counted, admin):
     plan, (first, second) = counted
     produce(hurried, first.topic, records(3000))
     with (
-        reading(spark, plan, hurried, tmp_path, {first: 0, second: 5}, 500) as source,
-        pytest.raises(OutcomeUnknown, match="failed to read the sources"),
+        reading(spark, plan, hurried, {first: 0, second: 5}, 500) as source,
+        pytest.raises(OutcomeUnknown, match=r"the sources: .*\[1\] ends at offset 0, and is to be read from 5 on"),
     ):
         batches_to(source, {second: 6})
