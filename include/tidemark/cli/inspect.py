@@ -18,7 +18,7 @@ from tidemark.listing import Listing
 from tidemark.names import TaskId
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
-from tidemark.operations.rewind.build import Past, PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder, PointInTimeState
 from tidemark.operations.times import format_time, parse_time
 from tidemark.settings import Settings
 from tidemark.store_rows import StoreRow, rows_of
@@ -46,7 +46,7 @@ class Selected:
         return self.key in (None, row.key) and row.key.startswith(self.prefix)
 
 
-def show_past(topology: str, at: str, out: Path | None, selected: Selected, output: Output) -> None:
+def show_point_in_time(topology: str, at: str, out: Path | None, selected: Selected, output: Output) -> None:
     """Build the stores as they were at a time in another folder, and show them. Blocks."""
     try:
         at_ms = parse_time(at, wall_clock_ms())
@@ -62,7 +62,7 @@ def show_past(topology: str, at: str, out: Path | None, selected: Selected, outp
     with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
         folder = out or Path(temporary)
         with RichRestoreListener(messages) as listener:
-            built = PastBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
+            built = PointInTimeBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
         found: Found = {}
         for task in built:
             for name, rows in _rows(plan, task, folder, selected):
@@ -97,26 +97,26 @@ def _rows(
                 yield spec.name, filter(selected.has, rows_of(subtopology, spec, held))
 
 
-def _form(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> dict[str, object]:
+def _form(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, PointInTimeState], found: Found) -> dict[str, object]:
     tasks = [
         {
             "task": task,
-            "batch": past.moment.record.batch,
-            "commit_time_ms": past.moment.record.commit_time_ms,
-            "source_offsets": past.moment.record.end_offsets,
-            "stream_time_ms": past.moment.record.stream_times.task_ms,
+            "batch": state.point_in_time.record.batch,
+            "commit_time_ms": state.point_in_time.record.commit_time_ms,
+            "source_offsets": state.point_in_time.record.end_offsets,
+            "stream_time_ms": state.point_in_time.record.stream_times.task_ms,
         }
-        for task, past in built.items()
+        for task, state in built.items()
     ]
     rows = [{"task": task, "store": name, **as_json(row)} for (task, name), held in found.items() for row in held]
     return {"application_id": plan.application_id, "at_ms": at_ms, "tasks": tasks, "rows": rows}
 
 
-def _views(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> Iterator[View]:
+def _views(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, PointInTimeState], found: Found) -> Iterator[View]:
     title = f"{plan.application_id} at {format_time(at_ms)}"
     tasks = Listing("task", "batch", "committed", "source offsets", "stream time", title=title)
-    for task, past in built.items():
-        record = past.moment.record
+    for task, state in built.items():
+        record = state.point_in_time.record
         offsets = ", ".join(f"{topic} {offset}" for topic, offset in record.end_offsets.items())
         stream_time = _format_stream_time(record.stream_times.task_ms)
         tasks.add(str(task), str(record.batch), format_time(record.commit_time_ms), offsets, stream_time)

@@ -17,7 +17,7 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.listing import Listing
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
-from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.plan import RewindPlan
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
 from tidemark.operations.times import format_time, parse_time
@@ -56,10 +56,10 @@ def _context(topology: str) -> OperationContext:
 
 
 def _rewind(context: OperationContext, state_dir: Path, output: Output) -> Rewind:
-    """Return the rewind that builds the past below `state_dir`."""
+    """Return the rewind that builds the earlier state below `state_dir`."""
     probe, report = probe_from_environment(), output.message
     workspace = Workspace(state_dir, context.plan.application_id, new_id(), REWINDS_FOLDER)
-    return Rewind(PastBuilder(context, LoggingRestoreListener(), probe, report), workspace, probe, report)
+    return Rewind(PointInTimeBuilder(context, LoggingRestoreListener(), probe, report), workspace, probe, report)
 
 
 def _approval(output: Output) -> Approval[RewindPlan]:

@@ -29,7 +29,7 @@ def inspect(
 
     The application may run; nothing of it is changed.
     """
-    from tidemark.cli.inspect import Selected, show_past
+    from tidemark.cli.inspect import Selected, show_point_in_time
     from tidemark.cli.output import Output
 
-    show_past(topology, at, out, Selected(store, key, prefix, limit), Output(as_json=as_json))
+    show_point_in_time(topology, at, out, Selected(store, key, prefix, limit), Output(as_json=as_json))

@@ -30,7 +30,7 @@ from tidemark.operations.case.target import Latest, PointInTime, Target, moment_
 from tidemark.operations.context import OperationContext
 from tidemark.operations.disk_space import require_room
 from tidemark.operations.restore.run import RestoreRun, make_plan
-from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.plan import RewindPlan, require_rewindable
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind, RewindState
 from tidemark.operations.workspace import RestoreState, Workspace
@@ -329,7 +329,7 @@ class OnCall:
         return RestoreRun(self.restoring, self._workspace, self.listener, self.probe, self.report)
 
     def _rewind(self, workspace: Workspace) -> Rewind:
-        builder = PastBuilder(self.rewinding, self.listener, self.probe, self.report)
+        builder = PointInTimeBuilder(self.rewinding, self.listener, self.probe, self.report)
         return Rewind(builder, workspace, self.probe, self.report)
 
     def _run_rewind(self, planned: Planned) -> None:

@@ -29,15 +29,15 @@ from tidemark.topology.plan import StoreSpec
 
 
 @dataclass(frozen=True)
-class Past:
+class PointInTimeState:
     """The state of one task at a time, and what Kafka knew when it was determined."""
 
     facts: TaskFacts
-    moment: TaskPointInTime
+    point_in_time: TaskPointInTime
 
 
 @dataclass(frozen=True)
-class PastBuilder:
+class PointInTimeBuilder:
     """Finds the state of a time and builds it. The copies in `context` are those that do not advance: savepoints.
 
     `report` is called with what an operator should know, one line each.
@@ -49,7 +49,7 @@ class PastBuilder:
     report: Callable[[str], None]
     _spoiled: set[str] = field(default_factory=set)
 
-    def moments(self, at_ms: int) -> dict[TaskId, Past]:
+    def states_at(self, at_ms: int) -> dict[TaskId, PointInTimeState]:
         """Return the state of each task at `at_ms`. Blocks; raises `StartRefused`."""
         clients, evidence, app = self.context.clients, self.context.evidence, self.context.plan.application_id
         tasks = evidence.tasks()
@@ -64,49 +64,61 @@ class PastBuilder:
         copies = find_copies(evidence.copies, tasks)
         facts = evidence.witnesses.facts(tasks)
         return {
-            task: Past(facts[task], self._moment(facts[task], copies[task], around.get(task), lags_ms, at_ms))
+            task: PointInTimeState(
+                facts[task], self._point_in_time(facts[task], copies[task], around.get(task), lags_ms, at_ms)
+            )
             for task in tasks
         }
 
-    def build(self, at_ms: int, folder: Path) -> dict[TaskId, Past]:
+    def build(self, at_ms: int, folder: Path) -> dict[TaskId, PointInTimeState]:
         """Build every store as of that time in `folder_of(folder, task, store)`, and compare each with its changelog.
 
         The evidence is read again afterwards, because a batch may have been committed, or values compacted away, in the
         meantime. Blocks. Raises `StartRefused`.
         """
-        built: dict[TaskId, Past] = {}
-        wanted = self.moments(at_ms)
-        while stale := {t: p for t, p in wanted.items() if t not in built or not built[t].moment.is_still(p.moment)}:
+        built: dict[TaskId, PointInTimeState] = {}
+        wanted = self.states_at(at_ms)
+        while stale := {
+            t: p for t, p in wanted.items() if t not in built or not built[t].point_in_time.is_still(p.point_in_time)
+        }:
             for task in stale:
                 shutil.rmtree(folder / str(task), ignore_errors=True)
             side_by_side(
                 lambda one: self._one(*one, at_ms, folder),
-                [(past, spec) for past in stale.values() for spec in self.stores_of(past.facts.task)],
+                [(state, spec) for state in stale.values() for spec in self.stores_of(state.facts.task)],
                 self.context.clients.settings.restore_threads,
                 on_failure=lambda: None,
             )
             built |= stale
-            self.probe("past-built")
-            wanted = self.moments(at_ms)
+            self.probe("point-in-time-built")
+            wanted = self.states_at(at_ms)
         return built
 
-    def build_present(self, past: Past, committed: CommittedProgress, spec: StoreSpec, folder: Path) -> None:
+    def build_present(
+        self, state: PointInTimeState, committed: CommittedProgress, spec: StoreSpec, folder: Path
+    ) -> None:
         """Build what the changelog holds now, from the changelog alone, including what has expired since that time."""
-        job = restore_job(self.context.plan, past.facts, spec, committed, self.context.clients.clock())
-        job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_times.of(spec.name)))
+        job = restore_job(self.context.plan, state.facts, spec, committed, self.context.clients.clock())
+        job = replace(
+            job, first_live_segment=first_live_segment(spec, state.point_in_time.record.stream_times.of(spec.name))
+        )
         self.context.rebuilder.builder(self.listener, self.probe, []).build(
-            past.facts.task, job, whole_changelog(job), folder, lambda: True
+            state.facts.task, job, whole_changelog(job), folder, lambda: True
         )
 
     def stores_of(self, task: TaskId) -> list[StoreSpec]:
-        """Return the stores whose past can be built: those that have a changelog of their own."""
+        """Return the stores that can be built as of an earlier time: those that have a changelog of their own."""
         return [spec for spec in self.context.evidence.witnesses.logged_stores(task) if spec.source_topic is None]
 
-    def job(self, past: Past, spec: StoreSpec) -> RestoreJob:
+    def job(self, state: PointInTimeState, spec: StoreSpec) -> RestoreJob:
         """Return what a restore of a store to that time needs."""
-        job = restore_job(self.context.plan, past.facts, spec, past.moment.committed, self.context.clients.clock())
-        end_offset = past.moment.stores[spec.name].candidate.end_offset
-        target = replace(job.target, changelog_offset=end_offset, commit_time_ms=past.moment.record.commit_time_ms)
+        job = restore_job(
+            self.context.plan, state.facts, spec, state.point_in_time.committed, self.context.clients.clock()
+        )
+        end_offset = state.point_in_time.stores[spec.name].candidate.end_offset
+        target = replace(
+            job.target, changelog_offset=end_offset, commit_time_ms=state.point_in_time.record.commit_time_ms
+        )
         return replace(job, target=target)
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, remedy: str) -> None:
@@ -120,7 +132,7 @@ class PastBuilder:
         if not verdict.is_proven:
             self.report(verdict.summary)
 
-    def _moment(
+    def _point_in_time(
         self,
         facts: TaskFacts,
         found: Mapping[str, Sequence[StateCopy]],
@@ -142,12 +154,12 @@ class PastBuilder:
         configs = topic_configs(clients.admin, list(topics.values()), clients.settings) if topics else {}
         return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
 
-    def _one(self, past: Past, spec: StoreSpec, at_ms: int, folder: Path) -> None:
+    def _one(self, state: PointInTimeState, spec: StoreSpec, at_ms: int, folder: Path) -> None:
         """Build one store and verify it. If a copy proves unusable, the next source is tried."""
-        task = past.facts.task
+        task = state.facts.task
         target = folder_of(folder, task, spec.name)
-        chosen = past.moment.stores[spec.name]
-        job = self.job(past, spec)
+        chosen = state.point_in_time.stores[spec.name]
+        job = self.job(state, spec)
         try:
             self.context.rebuilder.builder(self.listener, self.probe, self.context.evidence.copies).build(
                 task, job, chosen.candidate, target, lambda: True
@@ -156,7 +168,7 @@ class PastBuilder:
             self._spoiled.add(chosen.candidate.location)
             shutil.rmtree(target, ignore_errors=True)
             self.report(f"store {task}/{spec.name}: {error}; the next source of state is tried")
-            self._one(self.moments(at_ms)[task], spec, at_ms, folder)
+            self._one(self.states_at(at_ms)[task], spec, at_ms, folder)
             return
         except RestoreSuspended as error:
             raise StartRefused(f"store {task}/{spec.name}: {error}; try again") from error

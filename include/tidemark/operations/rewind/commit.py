@@ -14,7 +14,7 @@ from tidemark.kafka.topics import format_partitions, partition_counts
 from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
-from tidemark.operations.rewind.build import Past
+from tidemark.operations.rewind.build import PointInTimeState
 from tidemark.operations.rewind.store_diff import LiveStore, changes
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.stores.directory import folder_of
@@ -32,7 +32,7 @@ class TaskWork:
     `stores` are those with a changelog.
     """
 
-    past: Past
+    earlier: PointInTimeState
     present: CommittedProgress
     stores: tuple[StoreSpec, ...]
     then_folder: Path
@@ -41,12 +41,12 @@ class TaskWork:
     @property
     def task(self) -> TaskId:
         """The task being rewound."""
-        return self.past.facts.task
+        return self.earlier.facts.task
 
     @property
     def then(self) -> CommittedProgress:
         """The progress that the task is rewound to."""
-        return self.past.moment.committed
+        return self.earlier.point_in_time.committed
 
     @property
     def batch(self) -> int:

@@ -26,7 +26,7 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId, transactional_id
 from tidemark.operations.change.commit import fence
 from tidemark.operations.clients import Clients
-from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
 from tidemark.operations.rewind.plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
 from tidemark.operations.times import format_time
@@ -71,7 +71,7 @@ class RewindProgress:
 class Rewind:
     """One rewind, with its workspace below `<state_dir>/.rewinds`. `report` is called with a line for each step."""
 
-    builder: PastBuilder
+    builder: PointInTimeBuilder
     workspace: Workspace
     probe: Probe
     report: Callable[[str], None]
@@ -142,7 +142,7 @@ class Rewind:
             move
             for one in work
             if one.stores
-            for move in self.workspace.moves_of(str(one.task), held, one.past.facts.last_instance)
+            for move in self.workspace.moves_of(str(one.task), held, one.earlier.facts.last_instance)
         )
         progress = RewindProgress(
             RewindState.COMMITTING, at_ms, context.clients.clock(), {str(one.task): one.batch for one in work}, moves
@@ -158,18 +158,18 @@ class Rewind:
         """Build both states of every task in the workspace. Returns the work per task."""
         builder = self.builder
         self.report(f"building the state of {format_time(at_ms)}")
-        pasts = builder.build(at_ms, self.workspace.built)
+        states = builder.build(at_ms, self.workspace.built)
         facts = builder.context.evidence.facts()
         self.report("building the present state from the changelogs")
         work = []
-        for task, past in pasts.items():
+        for task, state in states.items():
             present = self._present(facts[task])
-            self._require_sources(facts[task], past.moment.committed)
+            self._require_sources(facts[task], state.point_in_time.committed)
             stores = tuple(builder.stores_of(task))
             for spec in stores:
                 folder = folder_of(self._now_folder, task, spec.name)
-                builder.build_present(replace(past, facts=facts[task]), present, spec, folder)
-            work.append(TaskWork(past, present, stores, self.workspace.built, self._now_folder))
+                builder.build_present(replace(state, facts=facts[task]), present, spec, folder)
+            work.append(TaskWork(state, present, stores, self.workspace.built, self._now_folder))
         return work
 
     @property
@@ -203,7 +203,7 @@ class Rewind:
     def _planned(self, at_ms: int, work: list[TaskWork]) -> RewindPlan:
         tasks, stores = [], []
         for one in work:
-            record, reached = one.past.moment.record, one.present.next_offsets
+            record, reached = one.earlier.point_in_time.record, one.present.next_offsets
             back = {topic: one.then.next_offsets[topic] for topic in reached}
             tasks.append(
                 TaskRewind(

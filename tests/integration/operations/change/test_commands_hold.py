@@ -24,7 +24,7 @@ from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import RestoreRun, make_plan
-from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
 from tidemark.operations.workspace import Workspace, new_id, workspaces
 from tidemark.restore.listener import LoggingRestoreListener
@@ -89,7 +89,7 @@ class HeldApp(ChangingApp):
                 patch.setattr(Workspace, "swap_back", seen)
                 run.roll_back()
         elif command == "rewind":
-            builder = PastBuilder(self._context(past_sources), listener, NO_PROBE, said)
+            builder = PointInTimeBuilder(self._context(past_sources), listener, NO_PROBE, said)
             workspace = Workspace(self.settings.state_dir, self.name, new_id(), REWINDS_FOLDER)
             assert Rewind(builder, workspace, NO_PROBE, said).run(self.then_ms, approve)
         elif command == "repair":

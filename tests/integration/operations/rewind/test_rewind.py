@@ -27,7 +27,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
-from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
@@ -63,7 +63,7 @@ def last_commit_ms(app):
 
 def builder_of(app, probe=NO_PROBE, said=None):
     context = OperationContext.of(app.plan, app.settings, past_sources(app.plan, app.settings), wall_clock_ms)
-    return PastBuilder(context, LoggingRestoreListener(), probe, (said if said is not None else []).append)
+    return PointInTimeBuilder(context, LoggingRestoreListener(), probe, (said if said is not None else []).append)
 
 
 def rewind_of(app, probe=NO_PROBE, said=None):
@@ -89,7 +89,7 @@ def past_counts(app, at_ms, tmp_path, probe=NO_PROBE, said=None):
 def test_should_show_the_counts_of_then_and_change_nothing(app, tmp_path):
     found, built = past_counts(app, app.then_ms, tmp_path)
     assert found == app.then
-    assert {past.moment.record.commit_time_ms <= app.then_ms for past in built.values()} == {True}
+    assert {state.point_in_time.record.commit_time_ms <= app.then_ms for state in built.values()} == {True}
     assert past_counts(app, wall_clock_ms(), tmp_path)[0] == app.expected
     assert counts_of(app) == app.expected
 
@@ -99,7 +99,7 @@ def test_should_show_the_present_of_an_application_that_commits_meanwhile(app, t
     ran = []
 
     def commit_once(point):
-        if point == "past-built" and not ran:
+        if point == "point-in-time-built" and not ran:
             ran.append(point)
             app.feed(300)
             app.run()
@@ -320,7 +320,7 @@ def test_should_refuse_when_a_member_joins_during_the_rewind(app):
     elsewhere, before = Elsewhere(app), committed(app)
 
     def join(point):
-        if point == "past-built":
+        if point == "point-in-time-built":
             elsewhere.join_group()
 
     try:
