@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tidemark.errors import PreflightFailed
 from tidemark.processes import wait_until
-from tidemark.supervision.run_file import recorded_process
+from tidemark.supervision.local_instances import LocalInstance, read_instances
+from tidemark.supervision.run_file import LOST
 
 Window = tuple[str, int]
 """Patient and window start."""
@@ -39,7 +40,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class InstanceView:
+class InstanceSummary:
     """A summary of the instances of one application."""
 
     state: str
@@ -47,15 +48,15 @@ class InstanceView:
     last_commit_ms: int | None
 
     @classmethod
-    def of(cls, said: list[Mapping[str, Any]], is_alive: Callable[[Mapping[str, Any]], bool]) -> InstanceView:
-        """Summarise the contents of run files; instances whose process is gone are ignored."""
-        alive = [one for one in said if is_alive(one)]
+    def of(cls, instances: Sequence[LocalInstance]) -> InstanceSummary:
+        """Summarise instances; those that have ended are ignored."""
+        alive = [one for one in instances if one.is_alive]
         if not alive:
-            return cls("LOST" if said else "STARTING", 0.0, None)
-        commits = [int(one["last_commit_ms"]) for one in alive if one.get("last_commit_ms")]
-        states = sorted({str(one["state"]) for one in alive})
-        rate = sum(float(one.get("records_per_second") or 0) for one in alive)
-        return cls("+".join(states), rate, max(commits) if commits else None)
+            return cls(LOST if instances else "STARTING", 0.0, None)
+        commits = [one.last_commit_ms for one in alive if one.last_commit_ms is not None]
+        states = sorted({one.state for one in alive})
+        rate = sum(one.records_per_second or 0.0 for one in alive)
+        return cls("+".join(states), rate, max(commits, default=None))
 
 
 def current(counts: Mapping[Window, tuple[int, int]], now_ms: int, grace_ms: int) -> dict[Window, int]:
@@ -71,7 +72,7 @@ class PulseWatch:
         client: Mapping[str, Any],
         application_id: str,
         topics: tuple[str, str],
-        instances: Path,
+        var_dir: Path,
         grace_ms: int,
         began_ms: int,
     ) -> None:
@@ -81,7 +82,7 @@ class PulseWatch:
         """
         self._source, sink = topics
         self._application_id = application_id
-        self._instances = instances
+        self._var_dir = var_dir
         self._grace_ms = grace_ms
         self._began_ms = began_ms
         self._counts: dict[Window, tuple[int, int]] = {}
@@ -117,7 +118,7 @@ class PulseWatch:
         open_windows = current(self._counts, now_ms, self._grace_ms)
         self._counts = {window: self._counts[window] for window in open_windows}
         self._newest = {window: pulses for window, pulses in self._newest.items() if window in open_windows}
-        view = InstanceView.of(self._said(), _is_alive)
+        view = InstanceSummary.of(read_instances(self._var_dir, self._application_id))
         return Snapshot(
             state=view.state,
             patients=len({patient for patient, _ in open_windows}),
@@ -163,21 +164,3 @@ class PulseWatch:
             # The broker does not answer just now: the table shows what else is known.
             return -1
         return lag
-
-    def _said(self) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        for file in self._instances.glob(f"{self._application_id}-*.json"):
-            try:
-                said = json.loads(file.read_text())
-            except (OSError, ValueError):
-                # The file was removed just now.
-                continue
-            # The launcher keeps other files in the same folder.
-            if said.get("application_id") == self._application_id:
-                found.append(said)
-        return found
-
-
-def _is_alive(said: Mapping[str, Any]) -> bool:
-    process = recorded_process(said)
-    return process is not None and process.is_alive()

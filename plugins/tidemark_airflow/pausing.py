@@ -73,9 +73,9 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
 
     Returns the names of these instances.
     """
+    from tidemark.supervision.instance_files import known_instances
     from tidemark.supervision.liveness import observe
     from tidemark.supervision.stop import ask_to_leave
-    from tidemark.supervision.stop_under_hold import known_instances
 
     asked: list[str] = []
     for files in known_instances(settings.var_dir, application_id):

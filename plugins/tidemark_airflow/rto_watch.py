@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.alerts import Alert, AlertKind, raise_alert
-from tidemark.checks.liveness import CHECK, Input, Look, Standstill, ended, follow, judged
+from tidemark.checks.liveness import CHECK, Input, Look, ended, follow, judged
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TopicPartition
 from tidemark.processes import Identity
@@ -25,6 +25,7 @@ from tidemark.supervision.instance_files import InstanceFiles, read_json, write_
 from tidemark.supervision.liveness import observe
 from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.run_file import RunView
+from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.threads import own_thread

@@ -12,11 +12,11 @@ from tidemark.names import TaskId
 from tidemark.overview.application import Application, ProcessFiles
 from tidemark.overview.commit_window import CommitFigures, CommitWindow
 from tidemark.overview.history import CheckView, History
-from tidemark.overview.instances import InstanceView
 from tidemark.overview.live import LiveView
 from tidemark.overview.sampler import Overview
 from tidemark.processes import Identity, Place
 from tidemark.stream_times import StreamTimes
+from tidemark.supervision.local_instances import LocalInstance
 from tidemark.supervision.run_file import run_file_path, standby_file_path
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict
@@ -27,18 +27,19 @@ APP = PLAN.application_id
 TASK = TaskId(0, 0)
 
 
-def instance(**given: Any) -> InstanceView:
+def instance(**given: Any) -> LocalInstance:
     """An instance that runs well, except for what is given."""
     well: dict[str, Any] = {
-        "number": 0, "state": "RUNNING", "is_alive": True, "host": "here", "since_ms": NOW - 60_000, "topology_version": "1",
-        "records_per_second": 1234.0, "last_commit_ms": NOW - 1000, "last_commit_s": 0.25, "stream_time_ms": NOW - 1400,
+        "application": APP, "instance": 0, "state": "RUNNING", "is_alive": True, "host": "here", "since_ms": NOW - 60_000,
+        "topology_version": "1", "records_per_second": 1234.0, "last_commit_ms": NOW - 1000, "last_commit_s": 0.25,
+        "stream_time_ms": NOW - 1400,
         "partitions": ("clicks[0]", "clicks[1]"), "generation": 3, "exit_code": None, "restore": None, "outage": None,
         "standstill": None,
     }  # fmt: skip
-    return InstanceView(**(well | given))
+    return LocalInstance(**(well | given))
 
 
-def application(*instances: InstanceView, **given: Any) -> Application:
+def application(*instances: LocalInstance, **given: Any) -> Application:
     """An application whose DAG is on, and of which nothing else is known except for what is given."""
     files = given.pop("files", None) or ProcessFiles(instances=instances)
     return Application(

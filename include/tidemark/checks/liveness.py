@@ -6,10 +6,9 @@ instance that runs and has nothing to read is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from tidemark.supervision.standstill_file import Standstill
 from tidemark.verdict import Finding, Verdict
 
 CHECK = "rto"
@@ -41,30 +40,6 @@ class Look:
     commits: bool = False
     input: Input | None = None
     waits_for: str = ""
-
-
-@dataclass(frozen=True)
-class Standstill:
-    """An instance without progress since `since_ms`. `committed`: as in `Input`, if known; `is_told`: a person was alerted."""
-
-    since_ms: int
-    why: str
-    committed: int | None = None
-    is_told: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for a file, which outlives the process that watches."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, body: object) -> Standstill | None:
-        """Build from the result of `to_dict`; returns None for anything else."""
-        if not isinstance(body, Mapping):
-            return None
-        try:
-            return cls(**body)
-        except TypeError:
-            return None
 
 
 def follow(known: Standstill | None, look: Look) -> Standstill | None:

@@ -64,8 +64,7 @@ def _watch(plan: TopologyPlan, settings: Settings, began_ms: int) -> PulseWatch:
     output = next(s.sink for s in source.nodes if isinstance(s, RowSink) and s.inputs == (counting.node,))
     topics = (source.lead.topic, output.topic)
     grace_ms = counting.window.grace_ms if counting.window else 0
-    folder = settings.var_dir / "instances"
-    return PulseWatch(librdkafka_config(settings), plan.application_id, topics, folder, grace_ms, began_ms)
+    return PulseWatch(librdkafka_config(settings), plan.application_id, topics, settings.var_dir, grace_ms, began_ms)
 
 
 def _launch(api: AirflowApi) -> None:

@@ -25,18 +25,18 @@ def show_status(output: Output) -> None:
     """Show what runs, and what was left. Ends with 1 if a part is dead or no stack is recorded."""
     settings, now = Settings.load(), time.time()
     services = service_rows(settings)
-    instances = [found.facts for found in local_instances(settings.var_dir, now)]
+    instances = local_instances(settings.var_dir, now)
     holds, leftovers, outages = hold_rows(settings), leftover_rows(settings), outage_rows(settings)
     output.show(
         {
             "services": services,
-            "instances": instances,
+            "instances": [instance_form(instance, now) for instance in instances],
             "outages": outages,
             "holds": holds,
             "leftovers": leftovers,
         },
         *_service_views(services, settings),
-        *([instance_listing(instances)] if instances else []),
+        *([instance_listing(instances, now)] if instances else []),
         *_outage_views(outages),
         *_hold_views(holds),
         *_leftover_views(leftovers, settings, now),
@@ -162,8 +162,28 @@ STATE_COLOURS = {"RUNNING": "green", LOST: "red", "ERROR": "red"}
 """Colours of the states of an instance; all others are yellow."""
 
 
-def instance_listing(instances: list[LocalInstance]) -> Listing:
-    """Return a table with one row per instance or standby."""
+def instance_form(instance: LocalInstance, now_s: float) -> dict[str, Any]:
+    """Return the fields of an instance or standby for `--json`; `now_s` is in epoch seconds."""
+    return {
+        "application": instance.application,
+        "instance": instance.instance,
+        "host": instance.host,
+        "pid": None if instance.process is None else instance.process.pid,
+        "alive": instance.is_alive,
+        "state": instance.state,
+        "batch": instance.batch,
+        "seconds_since_commit": instance.seconds_since_commit(now_s),
+        "records_per_second": instance.records_per_second,
+        "partitions": instance.partitions,
+        "generation": instance.generation,
+        "changelog_generation": instance.changelog_generation,
+        "useful": instance.useful,
+        "useless_because": instance.useless_because,
+    }
+
+
+def instance_listing(instances: list[LocalInstance], now_s: float) -> Listing:
+    """Return a table with one row per instance or standby; `now_s` is in epoch seconds."""
     listing = Listing(
         "application",
         "instance",
@@ -177,11 +197,11 @@ def instance_listing(instances: list[LocalInstance]) -> Listing:
         "copies",
     )
     for row in instances:
-        since, rate = row.seconds_since_commit, row.records_per_second
+        since, rate = row.seconds_since_commit(now_s), row.records_per_second
         listing.add(
             row.application,
             str(row.instance),
-            str(row.pid),
+            "" if row.process is None else str(row.process.pid),
             Text(row.state, style=STATE_COLOURS.get(row.state, "yellow")),
             "" if row.generation is None else str(row.generation),
             "" if row.partitions is None else str(len(row.partitions)),

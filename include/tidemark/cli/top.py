@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from tidemark.cli.keys import key_presses
-from tidemark.cli.output import Output, as_json, console
-from tidemark.cli.status import STATE_COLOURS
+from tidemark.cli.output import Output, console
+from tidemark.cli.status import STATE_COLOURS, instance_form
 from tidemark.listing import Listing
-from tidemark.operations.machine.overview import NOT_ASKED, InstanceOverview, LagReader, Lags, overview
+from tidemark.operations.machine.instance_load import NOT_ASKED, InstanceLoad, LagReader, Lags, instance_loads
 from tidemark.settings import Settings
 from tidemark.supervision.local_instances import local_instances
 
@@ -30,13 +30,13 @@ def show_top(output: Output, every_s: float, *, once: bool) -> None:
     if once or output.is_json or not console().is_terminal:
         now_s = time.time()
         lags = reader.read(local_instances(settings.var_dir, now_s))
-        found = overview(settings, now_s, lags)
+        found = instance_loads(settings, now_s, lags)
         output.show(
             {
                 "time_ms": int(now_s * 1000),
                 "bootstrap_servers": settings.bootstrap_servers,
                 "fault": lags.fault or None,
-                "instances": [_form(each) for each in found],
+                "instances": [_form(each, now_s) for each in found],
             },
             frame(settings, now_s, found, lags),
         )
@@ -52,7 +52,7 @@ def _watch(settings: Settings, reader: LagReader, every_s: float) -> None:
     with key_presses() as pressed, Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
             now_s = time.time()
-            found = overview(settings, now_s, lag.newest)
+            found = instance_loads(settings, now_s, lag.newest)
             live.update(frame(settings, now_s, found, lag.newest, keys="q quits"), refresh=True)
             if pressed(every_s) in {"q", "Q"}:
                 return
@@ -73,10 +73,10 @@ class _LagThread(threading.Thread):
             time.sleep(_LAG_EVERY_S)
 
 
-def frame(settings: Settings, now_s: float, found: list[InstanceOverview], lags: Lags, keys: str = "") -> Group:
+def frame(settings: Settings, now_s: float, found: list[InstanceLoad], lags: Lags, keys: str = "") -> Group:
     """Return one frame: the time, a table with one row per instance, and what is wrong."""
     at = time.strftime("%H:%M:%S", time.localtime(now_s))
-    applications = len({each.facts.application for each in found})
+    applications = len({each.instance.application for each in found})
     parts = [
         f"tidemark top  {at}", f"applications: {applications}, instances: {len(found)}",
         f"brokers {settings.bootstrap_servers}", *([keys] if keys else []),
@@ -84,15 +84,16 @@ def frame(settings: Settings, now_s: float, found: list[InstanceOverview], lags:
     numbers = ("records/s", "lag", "last commit", "batch", "memory")
     listing = Listing("application", "instance", "state", *numbers, "note", right=numbers)
     for each in found:
-        facts = each.facts
+        instance = each.instance
+        committed_s = instance.seconds_since_commit(now_s)
         listing.add(
-            facts.application,
-            str(facts.instance),
-            Text(facts.state, style=STATE_COLOURS.get(facts.state, "yellow")),
-            "" if facts.records_per_second is None or not facts.alive else f"{facts.records_per_second:,.0f}",
+            instance.application,
+            str(instance.instance),
+            Text(instance.state, style=STATE_COLOURS.get(instance.state, "yellow")),
+            "" if instance.records_per_second is None else f"{instance.records_per_second:,.0f}",
             "—" if each.lag_offsets is None else f"{each.lag_offsets:,}",
-            "" if facts.seconds_since_commit is None else f"{facts.seconds_since_commit:.0f} s ago",
-            "" if facts.batch is None else str(facts.batch),
+            "" if committed_s is None else f"{committed_s:.0f} s ago",
+            "" if instance.batch is None else str(instance.batch),
             "" if each.memory_bytes is None else decimal(each.memory_bytes),
             each.note,
         )
@@ -104,7 +105,10 @@ def frame(settings: Settings, now_s: float, found: list[InstanceOverview], lags:
     )
 
 
-def _form(each: InstanceOverview) -> dict[str, object]:
+def _form(each: InstanceLoad, now_s: float) -> dict[str, object]:
     return {
-        **as_json(each.facts), "lag_offsets": each.lag_offsets, "memory_bytes": each.memory_bytes, "note": each.note,
-    }  # fmt: skip
+        **instance_form(each.instance, now_s),
+        "lag_offsets": each.lag_offsets,
+        "memory_bytes": each.memory_bytes,
+        "note": each.note,
+    }

@@ -27,8 +27,7 @@ from tidemark.kafka import jars, java
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import brokers_answer
 from tidemark.settings import Settings, project_root, stack_file
-from tidemark.supervision.local_instances import run_files
-from tidemark.supervision.run_file import read_run_file, recorded_process
+from tidemark.supervision.local_instances import local_instances
 
 BROKER = "broker"
 BROKER_PORT = 9092
@@ -84,15 +83,8 @@ def down(settings: Settings, report: Callable[[str], None] = print) -> int:
 
 
 def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]:
-    found = []
-    for file in run_files(settings.var_dir):
-        try:
-            identity = recorded_process(read_run_file(file) or {})
-        except (OSError, ValueError):
-            continue
-        if identity is not None and identity.pid in marked:
-            found.append(identity)
-    return found
+    found = [instance.process for instance in local_instances(settings.var_dir, time.time())]
+    return [process for process in found if process is not None and process.pid in marked]
 
 
 def _end_together(

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from tidemark.overview.cases import CaseView, read_cases
 from tidemark.overview.history import History
-from tidemark.overview.instances import InstanceView, RunningRestore, StandbyView, read_instances, read_standbys
 from tidemark.overview.live import LiveView
 from tidemark.overview.stores import SavepointView, StoreView
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, read_hold, stale_because
+from tidemark.supervision.local_instances import LocalInstance, RunningRestore, read_instances, read_standbys
 from tidemark.supervision.state import InstanceState
 from tidemark.topology.plan import TopologyPlan
 
@@ -37,8 +37,8 @@ class ApplicationState(StrEnum):
 class ProcessFiles:
     """The state of an application's processes, from its files on this machine. `stale`: why its hold is stale."""
 
-    instances: tuple[InstanceView, ...] = ()
-    standbys: tuple[StandbyView, ...] = ()
+    instances: tuple[LocalInstance, ...] = ()
+    standbys: tuple[LocalInstance, ...] = ()
     hold: Hold | None = None
     stale: str | None = None
     cases: tuple[CaseView, ...] = ()
@@ -70,7 +70,7 @@ class Application:
         return self.plan.application_id
 
     @property
-    def running(self) -> list[InstanceView]:
+    def running(self) -> list[LocalInstance]:
         """The instances that are alive."""
         return [instance for instance in self.files.instances if instance.is_alive]
 
@@ -130,7 +130,7 @@ def read_files(settings: Settings, application_id: str, now_ms: int) -> ProcessF
     hold = read_hold(settings.var_dir, application_id)
     return ProcessFiles(
         tuple(read_instances(settings.var_dir, application_id)),
-        tuple(read_standbys(settings.var_dir, application_id)),
+        tuple(read_standbys(settings.var_dir, application_id, now_ms / 1000)),
         hold,
         None if hold is None else stale_because(settings.var_dir, application_id, hold),
         tuple(read_cases(settings, application_id, now_ms)),
@@ -153,7 +153,7 @@ def state_of(files: ProcessFiles, *, is_wanted: bool | None) -> ApplicationState
     return _worst_of(running)
 
 
-def _worst_of(running: Sequence[InstanceView]) -> ApplicationState:
+def _worst_of(running: Sequence[LocalInstance]) -> ApplicationState:
     states = {one.state for one in running}
     if InstanceState.RESTORING in states:
         return ApplicationState.RESTORING

@@ -10,7 +10,7 @@ from tidemark.checks.liveness import CHECK as RTO_CHECK
 from tidemark.clock import duration
 from tidemark.overview.application import Application, ApplicationState
 from tidemark.overview.history import CheckView
-from tidemark.overview.instances import InstanceView
+from tidemark.supervision.local_instances import LocalInstance
 from tidemark.supervision.run_file import LOST
 from tidemark.supervision.state import InstanceState
 from tidemark.verdict import Verdict
@@ -145,14 +145,14 @@ def _of_failure(app: Application) -> Concern:
     code = "" if failed.exit_code is None else f" with exit code {failed.exit_code}"
     return Concern(
         Severity.CRITICAL,
-        f"The stream has failed: instance {failed.number} ended{code}, and its DAG is paused.",
+        f"The stream has failed: instance {failed.instance} ended{code}, and its DAG is paused.",
         "Read the last lines of the task's log, remove the cause, and unpause the DAG.",
         Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology)),
     )
 
 
-def _of_instance(app: Application, instance: InstanceView) -> Iterator[Concern]:
-    name, dag_id = f"Instance {instance.number}", stream_dag_id(app.topology)
+def _of_instance(app: Application, instance: LocalInstance) -> Iterator[Concern]:
+    name, dag_id = f"Instance {instance.instance}", stream_dag_id(app.topology)
     if instance.outage is not None:
         waited = duration(max(0.0, (app.now_ms - instance.outage.since_ms) / 1000))
         yield Concern(

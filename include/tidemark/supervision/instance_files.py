@@ -6,6 +6,7 @@ An instance is called `<application_id>-<number>`. The name has no random part, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class InstanceFiles:
 
     @property
     def standstill(self) -> Path:
-        """Since when the instance has made no progress (`tidemark.checks.liveness`); absent while it makes progress."""
+        """Since when the instance has made no progress (`standstill_file`); absent while it makes progress."""
         return self._beside(".standstill")
 
     @property
@@ -86,6 +87,14 @@ class InstanceFiles:
         """Create the folders that hold these files."""
         self.launch.parent.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
+
+
+def known_instances(var_dir: Path, application_id: str) -> list[InstanceFiles]:
+    """Return every instance that ever ran or was launched on this machine, by number."""
+    named = re.compile(rf"{re.escape(application_id)}-(\d+)(\.launch)?\.(json|lock)")
+    names = (named.fullmatch(path.name) for path in (var_dir / "instances").glob(f"{application_id}-*"))
+    numbers = {int(name[1]) for name in names if name}
+    return [InstanceFiles(var_dir, InstanceKey(application_id, number)) for number in sorted(numbers)]
 
 
 @dataclass(frozen=True)

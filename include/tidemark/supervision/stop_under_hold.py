@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.processes import wait_until
 from tidemark.supervision.hold import Hold, take_hold
-from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.instance_files import InstanceFiles, known_instances
 from tidemark.supervision.launch import STOP_GRACE_S
 from tidemark.supervision.live_instances import live_instances
 from tidemark.supervision.liveness import Liveness, observe
@@ -65,14 +64,6 @@ def await_running(var_dir: Path, application_id: str, numbers: tuple[int, ...], 
         raise OutcomeUnknown(
             f"{names} did not come back within {timeout_s:.0f} s: see the log of its task in the stream DAG"
         )
-
-
-def known_instances(var_dir: Path, application_id: str) -> list[InstanceFiles]:
-    """Return every instance that ever ran or was launched on this machine, by number."""
-    named = re.compile(rf"{re.escape(application_id)}-(\d+)(\.launch)?\.(json|lock)")
-    names = (named.fullmatch(path.name) for path in (var_dir / "instances").glob(f"{application_id}-*"))
-    numbers = {int(name[1]) for name in names if name}
-    return [InstanceFiles(var_dir, InstanceKey(application_id, number)) for number in sorted(numbers)]
 
 
 def _living(instances: list[InstanceFiles]) -> tuple[int, ...]:

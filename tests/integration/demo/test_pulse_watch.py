@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.support.overview import write_run_file
 
 from demo.pulse_watch import PulseWatch, Snapshot
 from tidemark.cli.demo import is_counting
@@ -31,10 +30,7 @@ def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_
     committing = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": application})
     committing.commit(offsets=[TopicPartition(source, 0, 3)], asynchronous=False)
     committing.close()
-    me = {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "application_id": application}
-    file = tmp_path / f"{application}-0.json"
-    file.write_text(json.dumps({**me, "state": "RUNNING", "records_per_second": 7.0, "last_commit_ms": now_ms}))
-    (tmp_path / f"{application}-0.launch.json").write_text(json.dumps({"pid": os.getpid()}))
+    write_run_file(tmp_path, application, records_per_second=7.0, last_commit_ms=now_ms)
 
     client = {"bootstrap.servers": broker.bootstrap}
     # Began a moment later than the first count, which is shown and does not prove anything.

@@ -90,7 +90,7 @@ def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
         assert wait_until(lambda: ended or is_level(counting, 1), 60), said(counting)
         assert ended == []
         (row,) = local_instances(counting.settings.var_dir, time.time())
-        assert (row.facts.changelog_generation, row.facts.useful, row.facts.useless_because) == (1, True, None)
+        assert (row.changelog_generation, row.useful, row.useless_because) == (1, True, None)
         ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
         assert copy[0].checkpoint.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
     assert ended == []
@@ -170,15 +170,15 @@ def test_should_say_whether_its_copies_can_be_used(copies, outdated, asked_ms, w
 
 def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be_used(capsys):
     row = LocalInstance(
-        "a", "standby-0", pid=7, alive=True, state="RUNNING", batch=None, seconds_since_commit=None,
-        records_per_second=0.0, partitions=("0_0",), generation=None, changelog_generation=2, useful=True, useless_because=None,
+        "a", "standby-0", "RUNNING", is_alive=True, host="here", records_per_second=0.0, partitions=("0_0",),
+        changelog_generation=2, useful=True,
     )  # fmt: skip
     rows = [
         row,
         replace(row, useful=False, useless_because="nothing has been read yet of 0_2/n"),
         replace(row, useful=None),
     ]
-    Output().show(None, instance_listing(rows))
+    Output().show(None, instance_listing(rows, NOW / 1000))
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
     assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed

@@ -78,7 +78,7 @@ def test_should_keep_its_copy_and_say_so_when_the_changelog_is_another_topic(cou
         assert f"changelog {changelog.topic} {happened}" in summary["useless_because"]
         assert summary["state"] != "RUNNING"
         (row,) = local_instances(counting.settings.var_dir, time.time())
-        assert (row.facts.useful, row.facts.useless_because) == (False, summary["useless_because"])
+        assert (row.useful, row.useless_because) == (False, summary["useless_because"])
         assert handed_over(counting, tmp_path) == OLD
         # Also of what is written later.
         if new_records is not None:

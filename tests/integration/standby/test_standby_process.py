@@ -87,7 +87,7 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
     process = launch()
     assert wait_until(lambda: is_level(written), 60)
     (row,) = local_instances(settings.var_dir, time.time())
-    assert (row.facts.application, row.facts.instance, row.facts.state) == (written.id, "standby-0", "RUNNING")
+    assert (row.application, row.instance, row.state) == (written.id, "standby-0", "RUNNING")
     second = launch()
     _, said = second.communicate(timeout=60)
     assert second.returncode == 30
@@ -99,7 +99,7 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
     assert process.returncode == 0, said
     assert "not followed: m (in memory)" in said
     (row,) = local_instances(settings.var_dir, time.time())
-    assert row.facts.state == "NOT_RUNNING"
+    assert row.state == "NOT_RUNNING"
     folder = settings.state_dir / "standby-0" / written.id / "0_0"
     store = RocksStore(folder / "rocksdb" / "n", write_buffer_bytes=1 << 20)
     assert contents(store) == {b"a": count(1)}

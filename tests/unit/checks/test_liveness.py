@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.checks.liveness import Input, Look, Standstill, ended, follow, judged
+from tidemark.checks.liveness import Input, Look, ended, follow, judged
+from tidemark.supervision.standstill_file import Standstill
 from tidemark.verdict import Verdict
 
 DOWN = Standstill(1000, "no process of it runs")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tidemark.cli import top as command
 from tidemark.cli.main import build
 from tidemark.cli.top import frame
-from tidemark.operations.machine.overview import Lags, overview
+from tidemark.operations.machine.instance_load import Lags, instance_loads
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import run_file_path
 
@@ -71,7 +71,9 @@ def test_should_print_the_same_as_json() -> None:
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_frame_should_be_readable_on_a_narrow_terminal(settings: Settings, width: int) -> None:
     console = Console(width=width, force_terminal=True, color_system=None, record=True, file=io.StringIO())
-    console.print(frame(settings, 0.0, overview(settings, time.time(), Lags({"patient-monitoring-0": 5})), Lags({})))
+    console.print(
+        frame(settings, 0.0, instance_loads(settings, time.time(), Lags({"patient-monitoring-0": 5})), Lags({}))
+    )
     shown = console.export_text()
     assert max(map(len, shown.splitlines())) <= width
     joined = "".join(shown.split()).replace("│", "")

@@ -6,8 +6,9 @@ import io
 from types import SimpleNamespace
 
 from rich.console import Console
+from tests.support.overview import instance
 
-from demo.pulse_watch import InstanceView, Snapshot, current
+from demo.pulse_watch import InstanceSummary, Snapshot, current
 from demo.view import line, table
 from tidemark.cli.demo import _show, is_counting
 
@@ -27,14 +28,12 @@ def test_should_treat_a_window_as_current_until_its_grace_is_over():
 
 
 def test_should_sum_instances_and_ignore_dead_ones():
-    first = {"state": "RUNNING", "records_per_second": 10.0, "last_commit_ms": 5}
-    second = {"state": "RESTORING", "records_per_second": None, "last_commit_ms": None}
-    dead = {"state": "RUNNING", "records_per_second": 99.0, "last_commit_ms": 9}
-    assert InstanceView.of([first, second, dead], lambda said: said is not dead) == InstanceView(
-        "RESTORING+RUNNING", 10.0, 5
-    )
-    assert InstanceView.of([dead], lambda said: False) == InstanceView("LOST", 0.0, None)
-    assert InstanceView.of([], lambda said: True).state == "STARTING"
+    first = instance(state="RUNNING", records_per_second=10.0, last_commit_ms=5)
+    second = instance(state="RESTORING", records_per_second=None, last_commit_ms=None)
+    dead = instance(state="LOST", is_alive=False, records_per_second=99.0, last_commit_ms=9)
+    assert InstanceSummary.of([first, second, dead]) == InstanceSummary("RESTORING+RUNNING", 10.0, 5)
+    assert InstanceSummary.of([dead]) == InstanceSummary("LOST", 0.0, None)
+    assert InstanceSummary.of([]).state == "STARTING"
 
 
 def test_should_count_only_results_that_were_written_since_the_start():

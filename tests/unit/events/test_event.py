@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.events import progress, state_event
 
-from tidemark.checks.liveness import Standstill, ended, judged
+from tidemark.checks.liveness import ended, judged
 from tidemark.errors import ExitCode, InstanceFenced
 from tidemark.events.event import (
     BODY_FIELDS,
@@ -24,6 +24,7 @@ from tidemark.events.event import (
     waiting_body,
 )
 from tidemark.names import TopicPartition
+from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"

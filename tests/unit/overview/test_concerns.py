@@ -8,7 +8,6 @@ import pytest
 from tests.support.overview import NOW, application, checked, instance, live
 
 from tidemark.checks.liveness import CHECK as RTO_CHECK
-from tidemark.checks.liveness import Standstill
 from tidemark.overview.application import ApplicationState, ProcessFiles
 from tidemark.overview.cases import CaseView
 from tidemark.overview.concerns import STALLED_S, ActionKind, Severity, concerns, operations
@@ -16,6 +15,7 @@ from tidemark.overview.rights import Rights
 from tidemark.supervision.hold import Hold
 from tidemark.supervision.outage_file import RecordedOutage
 from tidemark.supervision.run_file import LOST
+from tidemark.supervision.standstill_file import Standstill
 from tidemark.verdict import Verdict
 
 OUTAGE = RecordedOutage(NOW - 95_000, "no broker leads clicks[0]", ())
@@ -42,7 +42,7 @@ CASE = CaseView(
     ("instances", "is_wanted", "state"),
     [
         ([instance()], True, ApplicationState.RUNNING),
-        ([instance(), instance(number=1, state="RESTORING")], True, ApplicationState.RESTORING),
+        ([instance(), instance(instance=1, state="RESTORING")], True, ApplicationState.RESTORING),
         ([instance(state="REBALANCING")], True, ApplicationState.STARTING),
         ([instance(state="CREATED")], True, ApplicationState.STARTING),
         ([instance(state="PENDING_SHUTDOWN")], False, ApplicationState.STOPPING),
@@ -124,7 +124,7 @@ def test_a_stream_that_commits_nothing_while_records_wait_should_be_a_concern(qu
 
 
 def test_an_instance_that_died_beside_others_should_be_a_warning():
-    app = application(instance(), instance(number=1, state=LOST, is_alive=False, exit_code=137))
+    app = application(instance(), instance(instance=1, state=LOST, is_alive=False, exit_code=137))
     (found,) = concerns(app)
     assert found.severity is Severity.WARNING
     assert "Instance 1 was killed (exit code 137)" in found.message

@@ -15,7 +15,6 @@ from tidemark.names import TaskId
 from tidemark.overview.application import ProcessFiles
 from tidemark.overview.chart import throughput_chart
 from tidemark.overview.figures import drawing_figures
-from tidemark.overview.instances import RunningRestore
 from tidemark.overview.pages import (
     APPLICATION_SECTIONS,
     OVERVIEW_SECTIONS,
@@ -29,6 +28,7 @@ from tidemark.overview.rights import Rights
 from tidemark.overview.stores import SavepointView, StoreView
 from tidemark.store_sizes import KnownSizes
 from tidemark.supervision.hold import Hold
+from tidemark.supervision.local_instances import RunningRestore
 from tidemark.topology.drawing.layout import live_picture
 from tidemark.topology_loader import load, names
 from tidemark.verdict import Verdict
@@ -120,7 +120,7 @@ def test_a_restore_should_have_a_bar_with_rate_and_time_left():
 
 
 def test_every_text_from_outside_should_be_escaped():
-    held = ProcessFiles(hold=Hold(EVIL, EVIL, NOW), instances=(instance(number=0, topology_version=EVIL),))
+    held = ProcessFiles(hold=Hold(EVIL, EVIL, NOW), instances=(instance(instance=0, topology_version=EVIL),))
     app = replace(FAILING, files=held, live_fault=EVIL, savepoint=SavepointView(fault=EVIL))
     for sections in (of_one(app), of_all(app, unloadable={EVIL: EVIL}, live_fault=EVIL, history_fault=EVIL)):
         assert not any(EVIL in html for html in sections.values())

@@ -1,4 +1,4 @@
-"""Instances and standbys as their files report them."""
+"""Instances and standbys as their files report them, for all commands and pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.support.overview import write_launch, write_run_file, write_standby_file
 
-from tidemark.overview.instances import read_instances, read_standbys
 from tidemark.processes import Identity, Place
+from tidemark.supervision.local_instances import local_instances, read_instances, read_standbys
 from tidemark.supervision.run_file import LOST, run_file_path, standby_file_path
 
 APP = "app"
@@ -49,7 +49,7 @@ def test_an_instance_whose_process_is_gone_should_be_lost_unless_it_recorded_its
     write_run_file(tmp_path, APP, state=written, records_per_second=99.0, partitions=["a[0]"], **DEAD)
     found = only(tmp_path)
     assert (found.state, found.is_alive) == (state, False)
-    assert (found.records_per_second, found.partitions) == (None, ())
+    assert (found.records_per_second, found.partitions) == (None, None)
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False)])
@@ -88,7 +88,7 @@ def test_the_files_of_another_application_should_not_be_taken_for_this_one(tmp_p
     write_run_file(tmp_path, "app-two")
     write_standby_file(tmp_path, "app-two")
     assert read_instances(tmp_path, APP) == []
-    assert read_standbys(tmp_path, APP) == []
+    assert read_standbys(tmp_path, APP, time.time()) == []
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(14, True), (16, False)])
@@ -96,5 +96,43 @@ def test_a_standby_on_another_machine_should_be_alive_while_it_writes_its_file(t
     write_standby_file(tmp_path, APP, partitions=["0_0", "0_1"], useless_because="nothing was read yet", **DEAD)
     written_s = standby_file_path(tmp_path, APP, 0).stat().st_mtime
     (found,) = read_standbys(tmp_path, APP, written_s + age_s)
-    assert (found.name, found.is_alive, found.tasks) == ("standby-0", is_alive, 2)
+    assert (found.name, found.is_alive, found.instance) == ("app-standby-0", is_alive, "standby-0")
     assert found.useless_because == "nothing was read yet"
+
+
+def test_all_instances_should_include_one_elsewhere_and_one_that_is_launched(tmp_path):
+    there = replace(Place.here(), host="elsewhere", boot_id="another")
+    write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0))
+    write_run_file(tmp_path, APP, **DEAD)
+    write_launch(tmp_path, "b-1", 0, Place.here(), Identity.own())
+    write_run_file(tmp_path, "b-1", 2, state="NOT_RUNNING", **DEAD)
+    write_standby_file(tmp_path, "b-1")
+    (tmp_path / "instances" / "app-0.savepoint.json").write_text("{}")
+    found = [(one.name, one.state, one.is_alive, one.host) for one in local_instances(tmp_path, time.time())]
+    here = Place.here().host
+    assert found == [
+        ("app-0", "RUNNING", True, "elsewhere"),
+        ("b-1-0", "CREATED", True, here),
+        ("b-1-2", "NOT_RUNNING", False, here),
+        ("b-1-standby-0", "RUNNING", True, here),
+    ]
+
+
+@pytest.mark.parametrize("given", [{"partitions": 5}, {"restoring": {"store": "n"}}])
+def test_a_file_of_another_version_should_be_left_out_and_not_hide_the_others(tmp_path, given):
+    write_run_file(tmp_path, APP, **given)
+    write_standby_file(tmp_path, APP, partitions=5)
+    write_run_file(tmp_path, APP, 1)
+    assert [one.name for one in local_instances(tmp_path, time.time())] == ["app-1"]
+
+
+def test_a_restore_that_is_not_described_should_not_be_shown(tmp_path):
+    write_run_file(tmp_path, APP, restoring=7)
+    assert only(tmp_path).restore is None
+
+
+def test_the_age_of_the_last_commit_should_be_unknown_before_the_first(tmp_path):
+    write_run_file(tmp_path, APP)
+    assert only(tmp_path).seconds_since_commit(10.0) is None
+    write_run_file(tmp_path, APP, last_commit_ms=7_500)
+    assert only(tmp_path).seconds_since_commit(10.0) == 2.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,21 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
-from tidemark.operations.machine import overview as looking
-from tidemark.operations.machine.overview import LagReader, Lags, overview, read_with, restoring
+from tidemark.operations.machine import instance_load as module
+from tidemark.operations.machine.instance_load import LagReader, Lags, format_restore, instance_loads, read_with
+from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, take_hold
-from tidemark.supervision.local_instances import local_instances
+from tidemark.supervision.local_instances import RunningRestore, local_instances
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.supervision.run_file import run_file_path, standby_file_path
 from tidemark.topology_loader import load
 
 APP = "clicks"
 NOW_S = 1_700_000_000.0
+RESTORING = {
+    "store": "n", "changelog": "clicks-n-changelog[0]", "records": 5, "records_per_second": 2.0, "remaining_s": 12.4,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -57,20 +60,21 @@ def test_should_say_what_each_instance_says_and_how_much_memory_it_has(settings:
     instance(
         settings, batch=7, last_commit_ms=int(NOW_S * 1000) - 4_200, records_per_second=12.5, partitions=["clicks[0]"]
     )
-    (found,) = overview(settings, NOW_S, Lags({"clicks-0": 30}))
-    facts = found.facts
-    assert (facts.batch, facts.seconds_since_commit, facts.records_per_second, facts.pid) == (7, 4.2, 12.5, os.getpid())
+    (found,) = instance_loads(settings, NOW_S, Lags({"clicks-0": 30}))
+    one = found.instance
+    assert (one.batch, one.seconds_since_commit(NOW_S), one.records_per_second) == (7, 4.2, 12.5)
+    assert one.process == Identity.own()
     assert (found.lag_offsets, found.note) == (30, "")
     assert found.memory_bytes is not None
     assert found.memory_bytes >= psutil.Process().memory_info().rss // 2
 
 
 def test_should_show_standbys_and_instances_that_are_gone(settings: Settings) -> None:
-    instance(settings, 0, alive=False, restoring={"store": "n"})
+    instance(settings, 0, alive=False, restoring=RESTORING)
     instance(settings, 1, alive=False, state="NOT_RUNNING")
     write(standby_file_path(settings.var_dir, APP, 0), instance="standby-0", useful=True)
-    found = {each.facts.name: each for each in overview(settings, NOW_S, Lags({}))}
-    assert {name: each.facts.state for name, each in found.items()} == {
+    found = {each.instance.name: each for each in instance_loads(settings, NOW_S, Lags({}))}
+    assert {name: each.instance.state for name, each in found.items()} == {
         "clicks-0": "LOST", "clicks-1": "NOT_RUNNING", "clicks-standby-0": "RUNNING",
     }  # fmt: skip
     assert [each.memory_bytes is None for each in found.values()] == [True, True, False]
@@ -80,31 +84,24 @@ def test_should_show_standbys_and_instances_that_are_gone(settings: Settings) ->
 def test_a_run_file_that_says_nothing_should_be_left_out(settings: Settings) -> None:
     instance(settings)
     folder = settings.var_dir / "instances"
-    for name, text in (("cut.json", '{"pid": 1'), ("list.json", "[]"), ("old.json", '{"pid": 1, "start_time": 1}')):
-        (folder / name).write_text(text)
-    assert [running.facts.name for running in local_instances(settings.var_dir, NOW_S)] == ["clicks-0"]
+    for name, text in (("x-0", '{"pid": 1'), ("x-1", "[]"), ("x-2", '{"pid": 1, "start_time": 1}')):
+        (folder / f"{name}.json").write_text(text)
+    assert [instance.name for instance in local_instances(settings.var_dir, NOW_S)] == ["clicks-0"]
 
 
 def test_should_say_why_an_instance_waits(settings: Settings) -> None:
-    instance(settings, restoring={"store": "n", "changelog": "clicks-n-changelog[0]", "remaining_s": 12.4})
-    (found,) = overview(settings, NOW_S, Lags({}))
+    instance(settings, restoring=RESTORING)
+    (found,) = instance_loads(settings, NOW_S, Lags({}))
     assert found.note == "restores n of clicks-n-changelog[0], 12 s left"
     take_hold(settings.var_dir, APP, Hold("me", "tidemark restore run clicks", 5))
-    assert overview(settings, NOW_S, Lags({}))[0].note == "held by me"
+    assert instance_loads(settings, NOW_S, Lags({}))[0].note == "held by me"
     write_outage(outage_path(settings.var_dir, APP, 0), RecordedOutage(1, "no broker answers", ()))
-    assert overview(settings, NOW_S, Lags({}))[0].note == "waits for brokers: no broker answers"
+    assert instance_loads(settings, NOW_S, Lags({}))[0].note == "waits for brokers: no broker answers"
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        (None, ""),
-        ({"store": "n", "changelog": "c[0]", "remaining_s": None}, "restores n of c[0]"),
-        ({"store": "n", "changelog": "c[0]", "remaining_s": 0.4}, "restores n of c[0], 0 s left"),
-    ],
-)
-def test_should_say_what_is_restored(said: object, text: str) -> None:
-    assert restoring(said) == text
+@pytest.mark.parametrize(("remaining_s", "text"), [(None, "restores n of c[0]"), (0.4, "restores n of c[0], 0 s left")])
+def test_should_say_what_is_restored(remaining_s: float | None, text: str) -> None:
+    assert format_restore(RunningRestore(0, "n", "c[0]", 5, 2.0, remaining_s, None)) == text
 
 
 def test_the_other_sources_of_a_task_should_count_as_read() -> None:
@@ -140,7 +137,7 @@ def reader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> LagReader:
         assert group == APP
         return {p: ClientPartition(p.topic, p.partition, 10 + p.partition) for p in places if p.topic == "clicks"}
 
-    monkeypatch.setattr(looking, "committed_offsets", committed)
+    monkeypatch.setattr(module, "committed_offsets", committed)
     return made
 
 

@@ -1,4 +1,4 @@
-"""All applications on this machine at one time: what their run files say, their memory, their lag, and why they wait."""
+"""How much each instance on this machine has to do: its lag, its memory, and why it waits or what it restores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tidemark.names import TopicPartition
 from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold
-from tidemark.supervision.local_instances import LocalInstance, RunningInstance, local_instances
-from tidemark.supervision.outage_file import recorded_outages
+from tidemark.supervision.local_instances import LocalInstance, RunningRestore, local_instances
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
@@ -41,41 +40,37 @@ NOT_ASKED = Lags({})
 
 
 @dataclass(frozen=True)
-class InstanceOverview:
+class InstanceLoad:
     """One instance. `memory_bytes` is that of its processes; `note` says why it waits or what it restores, or is empty."""
 
-    facts: LocalInstance
+    instance: LocalInstance
     lag_offsets: int | None
     memory_bytes: int | None
     note: str
 
 
-def overview(settings: Settings, now_s: float, lags: Lags) -> list[InstanceOverview]:
-    """Return all instances with a run file. Reads files and the process table; blocks for a few milliseconds."""
-    outages = recorded_outages(settings.var_dir)
+def instance_loads(settings: Settings, now_s: float, lags: Lags) -> list[InstanceLoad]:
+    """Return all instances and standbys. Reads files and the process table; blocks for a few milliseconds."""
     found = []
-    for running in local_instances(settings.var_dir, now_s):
-        facts = running.facts
-        outage = outages.get(facts.name)
-        hold = read_hold(settings.var_dir, facts.application)
-        if outage is not None:
-            note = f"waits for brokers: {outage.why}"
+    for instance in local_instances(settings.var_dir, now_s):
+        hold = read_hold(settings.var_dir, instance.application)
+        if instance.outage is not None:
+            note = f"waits for brokers: {instance.outage.why}"
         elif hold is not None:
             note = f"held by {hold.by}"
         else:
-            note = restoring(running.values.get("restoring")) if facts.alive else ""
-        memory_bytes = _memory(running.process) if facts.alive else None
-        found.append(InstanceOverview(facts, lags.offsets.get(facts.name), memory_bytes, note))
+            note = format_restore(instance.restore)
+        memory_bytes = _memory(instance.process) if instance.is_alive and instance.process is not None else None
+        found.append(InstanceLoad(instance, lags.offsets.get(instance.name), memory_bytes, note))
     return found
 
 
-def restoring(said: object) -> str:
-    """Return what an instance restores, from the part of its run file about that; empty if it restores nothing."""
-    if not isinstance(said, Mapping):
+def format_restore(restore: RunningRestore | None) -> str:
+    """Return what an instance restores; empty if it restores nothing."""
+    if restore is None:
         return ""
-    left = said.get("remaining_s")
-    rest = "" if left is None else f", {left:.0f} s left"
-    return f"restores {said.get('store')} of {said.get('changelog')}{rest}"
+    left = "" if restore.remaining_s is None else f", {restore.remaining_s:.0f} s left"
+    return f"restores {restore.store} of {restore.changelog}{left}"
 
 
 def _memory(process: Identity) -> int | None:
@@ -101,12 +96,12 @@ class LagReader:
         self._ends = EndOffsets(AdminClient(self._config), self._timeout_s)
         self._plans: dict[str, TopologyPlan | None] = {}
 
-    def read(self, instances: Iterable[RunningInstance]) -> Lags:
+    def read(self, instances: Iterable[LocalInstance]) -> Lags:
         """Return the lag of all running instances. Blocks for at most a few seconds; never raises."""
         held = {
-            running.facts.name: (running.facts.application, self._sources(running))
-            for running in instances
-            if running.facts.alive and isinstance(running.facts.instance, int)
+            instance.name: (instance.application, self._sources(instance))
+            for instance in instances
+            if instance.is_alive and isinstance(instance.instance, int)
         }
         by_application: dict[str, set[TopicPartition]] = {}
         for application, partitions in held.values():
@@ -128,13 +123,13 @@ class LagReader:
             }
         )
 
-    def _sources(self, running: RunningInstance) -> list[TopicPartition]:
+    def _sources(self, instance: LocalInstance) -> list[TopicPartition]:
         """Return the partitions that an instance reads: those that it holds, and those of the other sources with them."""
         held = []
-        for text in running.facts.partitions or ():
+        for text in instance.partitions or ():
             with suppress(ValueError):
                 held.append(TopicPartition.parse(text))
-        plan = self._plan(str(running.values.get("topology")))
+        plan = self._plan(str(instance.topology))
         return held if plan is None else read_with(plan, held)
 
     def _plan(self, topology: str) -> TopologyPlan | None:
