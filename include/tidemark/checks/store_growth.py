@@ -112,13 +112,15 @@ def read(path: Path) -> list[StoreSample]:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         return []
-    found: list[StoreSample] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(StoreSample(**json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise TidemarkError(f"{path} line {number} is not a sample: delete that line") from error
-    return found
+    return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
+
+
+def parse_line(line: str, path: Path, number: int) -> StoreSample:
+    """Return the sample in one line of a history. Raises `TidemarkError` naming the line if it is broken."""
+    try:
+        return StoreSample(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise TidemarkError(f"{path} line {number} is not a sample: delete that line") from error
 
 
 def growth(samples: Sequence[StoreSample]) -> list[StoreGrowth]:

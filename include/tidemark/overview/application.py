@@ -9,6 +9,7 @@ from enum import StrEnum
 from tidemark.overview.cases import CaseView, read_cases
 from tidemark.overview.history import History
 from tidemark.overview.live import LiveView
+from tidemark.overview.store_history import SizeHistory
 from tidemark.overview.stores import SavepointView, StoreView
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, read_hold, stale_because
@@ -62,6 +63,7 @@ class Application:
     live: LiveView | None = None
     live_fault: str | None = None
     stores: tuple[StoreView, ...] | None = None
+    sizes: SizeHistory | None = None
     savepoint: SavepointView | None = None
 
     @property

@@ -1,12 +1,15 @@
-"""A column chart as SVG, which a page styles."""
+"""Charts as SVG, which a page styles: columns of a rate, and the line of a size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from markupsafe import escape
 
 from tidemark.overview.format import format_count
 
 _COLUMN, _GAP, _HEIGHT = 7, 1, 96
+_LINE_WIDTH, _LINE_HEIGHT, _MARGIN = 240, 40, 2
 
 
 def throughput_chart(per_s: Sequence[float]) -> str:
@@ -32,3 +35,23 @@ def throughput_chart(per_s: Sequence[float]) -> str:
 def _heights(per_s: Sequence[float], top: float) -> list[int]:
     """Return the heights of the columns in pixels; one that is not empty is visible."""
     return [max(1, round(value / top * (_HEIGHT - 4))) if value else 0 for value in per_s]
+
+
+def size_chart(what: str, points: Sequence[tuple[int, int]], show: Callable[[int], str]) -> str:
+    """Return the line of a size over time; `points` are (epoch milliseconds, size), the oldest first, at least two.
+
+    The line begins at zero, so that growth is not exaggerated. `what` names the size in the title for screen readers, and
+    `show` formats it.
+    """
+    first_ms, span_ms = points[0][0], max(1, points[-1][0] - points[0][0])
+    sizes = [size for _, size in points]
+    top, inner = max(1, *sizes), _LINE_HEIGHT - 2 * _MARGIN
+    line = " ".join(
+        f"{round((time_ms - first_ms) / span_ms * _LINE_WIDTH)},{_LINE_HEIGHT - _MARGIN - round(size / top * inner)}"
+        for time_ms, size in points
+    )
+    title = f"{what}: {show(sizes[0])} at first, at most {show(max(sizes))}, {show(sizes[-1])} now"
+    return (
+        f'<svg class="chart line" viewBox="0 0 {_LINE_WIDTH} {_LINE_HEIGHT}" preserveAspectRatio="none" role="img">'
+        f'<title>{escape(title)}</title><polyline points="{line}"/></svg>'
+    )

@@ -23,8 +23,9 @@ from tidemark.kafka.committed_reader import messages_until, read_committed_consu
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import task_ids
 from tidemark.names import TopicPartition, commits_topic, dlq_topic
-from tidemark.operations.dead_letters.reader import REPLAYED, letter_of
+from tidemark.operations.dead_letters.reader import REPLAYED, StoredDeadLetter, letter_of
 from tidemark.overview.commit_window import WINDOW_MS, CommitFigures, CommitWindow
+from tidemark.overview.dead_letter_samples import DeadLetterSample, samples_of
 from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -42,8 +43,8 @@ class LiveView:
     """The live figures of one application. `plan` has the names in use, such as those of repartition topics after a rescale.
 
     `lag` are offsets by source topic; a topic is missing if it does not exist. `dead_letters` are the offsets in its topic
-    (transaction markers count), and `reasons` counts the newest 200 by reason. `fault`: why nothing
-    is known of this application.
+    (transaction markers count), `reasons` counts the newest 200 by reason, and `samples` are the newest of each reason.
+    `fault`: why nothing is known of this application.
     """
 
     plan: TopologyPlan
@@ -51,6 +52,7 @@ class LiveView:
     lag: Mapping[str, int] = field(default_factory=dict)
     dead_letters: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    samples: tuple[DeadLetterSample, ...] = ()
     fault: str | None = None
 
     @property
@@ -69,6 +71,7 @@ class _Followed:
     dead_letter_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     dead_letters: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
+    samples: tuple[DeadLetterSample, ...] = ()
 
 
 class LiveReader:
@@ -113,7 +116,7 @@ class LiveReader:
             for place in sources:
                 lag[place.topic] += max(0, ends[place] - figures.committed.get(place, low.get(place, 0)))
             self._count_dead_letters(app, known, ends)
-            views[app] = LiveView(known.plan, figures, lag, known.dead_letters, known.reasons)
+            views[app] = LiveView(known.plan, figures, lag, known.dead_letters, known.reasons, known.samples)
         return views
 
     def _partitions(self) -> dict[str, int]:
@@ -181,15 +184,17 @@ class LiveReader:
             return
         low = self._ends.beginnings(list(mine))
         known.dead_letters = sum(end - low[place] for place, end in mine.items())
-        reasons: Counter[str] = Counter()
+        letters: list[StoredDeadLetter] = []
         for place, end in mine.items():
             start = max(low[place], end - _DEAD_LETTERS_READ // len(mine))
             found = messages_until(
                 self._client, place, start, end, stalled_after_s=ANSWER_S, should_continue=lambda: True
             )
-            letters = (letter_of(message) for messages, _ in found for message in messages)
-            reasons.update(letter.reason for letter in letters if letter.reason != REPLAYED)
-        known.dead_letter_ends, known.reasons = mine, dict(reasons.most_common())
+            read = (letter_of(message) for messages, _ in found for message in messages)
+            letters += [letter for letter in read if letter.reason != REPLAYED]
+        known.reasons = dict(Counter(letter.reason for letter in letters).most_common())
+        known.samples = samples_of(letters)
+        known.dead_letter_ends = mine
 
 
 def _sources(plan: TopologyPlan) -> list[str]:

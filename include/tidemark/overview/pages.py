@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tidemark.html_page import render_page
 from tidemark.overview.application import Application, ApplicationState
-from tidemark.overview.chart import throughput_chart
+from tidemark.overview.chart import size_chart, throughput_chart
 from tidemark.overview.concerns import Action, ActionKind, Concern, Severity, concerns, operations, stream_dag_id
 from tidemark.overview.figures import drawing_figures
 from tidemark.overview.format import (
@@ -25,13 +25,14 @@ from tidemark.overview.format import (
 )
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import Overview
+from tidemark.overview.store_history import SizePoint
 from tidemark.topology.drawing.layout import live_picture
 from tidemark.verdict import Verdict
 
 OVERVIEW_SECTIONS = ("summary", "concerns", "streams")
 APPLICATION_SECTIONS = (
-    "head", "concerns", "figures", "restores", "throughput", "drawing", "processes", "stores", "checks", "drills", "letters",
-    "cases", "events",
+    "head", "concerns", "figures", "restores", "throughput", "drawing", "processes", "stores", "sizes", "checks", "drills",
+    "letters", "cases", "events",
 )  # fmt: skip
 
 # The word is always written beside the colour.
@@ -114,9 +115,13 @@ def application_sections(overview: Overview, app: Application, rights: Rights, l
         "concerns": [(app, concern) for concern in concerns(app)],
         "is_named": False,
         "operations": rights.allowed(operations(app)),
+        "samples": app.live.samples if app.live is not None and rights.reads_data_of(app.topology) else (),
         "stream_dag": stream_dag_id(app.topology),
         "drawing": Markup(live_picture(app.plan, drawing_figures(app))),
         "chart": _chart(app) if known else None,
+        "size_rows": [_size_row(store, points) for store, points in app.sizes.of.items()]
+        if app.sizes is not None
+        else [],
     }
     return {name: render_page(f"overview/{name}.html", **values) for name in APPLICATION_SECTIONS}
 
@@ -142,6 +147,41 @@ def message_page(title: str, message: str, link: str, label: str, nonce: str) ->
 def _chart(app: Application) -> Markup:
     figures = app.live.figures if app.live is not None else None
     return Markup(throughput_chart(figures.throughput if figures is not None else ()))
+
+
+@dataclass(frozen=True)
+class _SizeLine:
+    """The last known size, and the line of all; None if there is none, or only one."""
+
+    last: str | None
+    chart: Markup | None
+
+
+@dataclass(frozen=True)
+class _SizeRow:
+    """The sizes of a store over time."""
+
+    store: str
+    since_ms: int
+    keys: _SizeLine
+    bytes_disk: _SizeLine
+
+
+def _size_row(store: str, points: Sequence[SizePoint]) -> _SizeRow:
+    keys = [(point.time_ms, point.keys) for point in points if point.keys is not None]
+    size = [(point.time_ms, point.bytes_disk) for point in points if point.bytes_disk is not None]
+    return _SizeRow(
+        store,
+        points[0].time_ms,
+        _size_line(f"Keys of {store}", keys, format_count),
+        _size_line(f"Bytes of {store}", size, format_bytes),
+    )
+
+
+def _size_line(what: str, points: Sequence[tuple[int, int]], show: Callable[[int], str]) -> _SizeLine:
+    if not points:
+        return _SizeLine(None, None)
+    return _SizeLine(show(points[-1][1]), Markup(size_chart(what, points, show)) if len(points) > 1 else None)
 
 
 def _values(overview: Overview, rights: Rights, links: Links) -> dict[str, Any]:

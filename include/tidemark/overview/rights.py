@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.overview.concerns import Action, ActionKind
+from tidemark.overview.concerns import Action, ActionKind, stream_dag_id
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class Rights:
             ActionKind.LOOK: self.readable,
         }
         return action.dag_id in allowed[action.kind]
+
+    def reads_data_of(self, topology: str) -> bool:
+        """Return whether records of a stream may be shown: to those who may run its DAG, and so may change its state."""
+        return stream_dag_id(topology) in self.triggerable
 
     def allowed(self, actions: Sequence[Action]) -> list[Action]:
         """Return the actions whose buttons are shown."""

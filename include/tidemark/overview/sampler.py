@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tidemark.checks.store_growth import history_path
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.errors import TidemarkError
 from tidemark.overview.application import Application, ProcessFiles, read_files
 from tidemark.overview.history import History, read_history
 from tidemark.overview.live import LiveReader, LiveView
+from tidemark.overview.store_history import SizeHistory, SizeHistoryReader
 from tidemark.overview.stores import SavepointView, StoreView, read_savepoint, read_stores
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -135,6 +137,7 @@ class Overview:
 @dataclass(frozen=True)
 class _Disk:
     stores: Mapping[str, tuple[StoreView, ...]]
+    sizes: Mapping[str, SizeHistory]
     savepoints: Mapping[str, SavepointView]
 
 
@@ -147,6 +150,7 @@ class Sampler:
         self._by_id = {plan.application_id: plan for plan in topologies.plans.values()}
         self._facts: FactsDatabase | None = None
         self._reader: LiveReader | None = None
+        self._sizes = {app: SizeHistoryReader(history_path(settings.var_dir, app)) for app in self._by_id}
         self._files = Watched("files", FILES_EVERY_S, self._read_files)
         self._history = Watched("history", HISTORY_EVERY_S, self._read_history)
         self._live = Watched("live", LIVE_EVERY_S, self._read_live, self._close_live)
@@ -176,6 +180,7 @@ class Sampler:
                     live=known,
                     live_fault=live.fault or (None if known is None else known.fault),
                     stores=None if disk.value is None else disk.value.stores[app],
+                    sizes=None if disk.value is None else disk.value.sizes[app],
                     savepoint=None if disk.value is None else disk.value.savepoints[app],
                 )
             )
@@ -208,8 +213,10 @@ class Sampler:
             reader.close()
 
     def _read_disk(self) -> _Disk:
-        plans: Sequence[TopologyPlan] = tuple(self._by_id.values())
+        stores = {app: tuple(read_stores(plan, self._settings)) for app, plan in self._by_id.items()}
+        now_ms = wall_clock_ms()
         return _Disk(
-            {plan.application_id: tuple(read_stores(plan, self._settings)) for plan in plans},
-            {plan.application_id: read_savepoint(self._settings, plan.application_id) for plan in plans},
+            stores,
+            {app: self._sizes[app].read(now_ms).with_present(stores[app], now_ms) for app in self._by_id},
+            {app: read_savepoint(self._settings, app) for app in self._by_id},
         )

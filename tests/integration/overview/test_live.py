@@ -11,7 +11,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import OutcomeUnknown
-from tidemark.names import DESCRIPTION_KEY, TaskId, commits_topic, dlq_topic, topology_topic
+from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, dlq_topic, topology_topic
 from tidemark.overview.commit_window import BUCKET_MS
 from tidemark.overview.live import ANSWER_S, LiveReader
 from tidemark.registry.description import describe_state
@@ -79,6 +79,9 @@ def test_should_show_lag_rates_late_rows_and_dead_letters_and_follow_them(app, r
     assert (view.total_lag, view.figures.bad, view.figures.late) == (20, 1, {0: 4})
     assert (view.figures.read_per_s, view.figures.written_per_s) == ({app.source: 1.0}, {app.sink: 2.0})
     assert (view.dead_letters, view.reasons) == (1, {"not JSON": 1})
+    (sample,) = view.samples
+    assert (sample.reason, sample.source, sample.source_offset) == ("not JSON", TopicPartition(app.source, 0), 1)
+    assert (sample.key, sample.value) == ("k", "v")
 
     app.commit(now_ms, 0, (10, 15))
     app.commit(now_ms, 1, (0, 15))

@@ -17,6 +17,7 @@ from tests.support.browser import Tab, open_tab
 from tests.support.overview import write_run_file
 
 from tidemark import processes
+from tidemark.checks.store_growth import StoreSample, append, history_path
 from tidemark.clock import wall_clock_ms
 from tidemark.devstack import airflow_parts
 from tidemark.operations.case.case import Case, CaseFolder
@@ -105,6 +106,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     settings = Settings.load(
         var_dir=folder / "var", state_dir=folder / "state", bootstrap_servers="127.0.0.1:1", sasl_password=_SECRET
     )
+    hour_ms, now_ms = 3_600_000, wall_clock_ms()
+    samples = [
+        StoreSample(
+            now_ms - hours * hour_ms, "clicks", "0_0", "user-sessions", "0", 900 - hours, 5000 - hours, None, None
+        )
+        for hours in range(48, 0, -6)
+    ]
+    append(history_path(settings.var_dir, "clicks"), samples)
     mark = f"tests-{uuid.uuid4()}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(processes.MARK, mark)
@@ -233,6 +242,8 @@ def test_the_page_should_be_readable_in_every_size_and_light(
     tab.look_like(width, dark=dark)
     tab.open(site.url + path)
     tab.wait_for("document.getElementById('live').textContent === 'Live'")
+    if path.endswith("clicks"):
+        tab.wait_for("document.querySelectorAll('#s-sizes polyline').length === 2", 30)
     assert tab.value(_OVERFLOW) == 0
     assert tab.value(_PALE) == []
     assert tab.value(_UNLABELLED) == []

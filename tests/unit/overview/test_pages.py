@@ -11,9 +11,10 @@ import pytest
 from tests.support.overview import NOW, PLAN, application, checked, instance, live, overview
 
 from tidemark import overview as package
-from tidemark.names import TaskId
+from tidemark.names import TaskId, TopicPartition
 from tidemark.overview.application import ProcessFiles
-from tidemark.overview.chart import throughput_chart
+from tidemark.overview.chart import size_chart, throughput_chart
+from tidemark.overview.dead_letter_samples import DeadLetterSample
 from tidemark.overview.figures import drawing_figures
 from tidemark.overview.pages import (
     APPLICATION_SECTIONS,
@@ -25,6 +26,7 @@ from tidemark.overview.pages import (
     whole_page,
 )
 from tidemark.overview.rights import Rights
+from tidemark.overview.store_history import SizeHistory, SizePoint
 from tidemark.overview.stores import SavepointView, StoreView
 from tidemark.store_sizes import KnownSizes
 from tidemark.supervision.hold import Hold
@@ -197,6 +199,63 @@ def test_the_drawing_should_show_rates_lag_keys_and_late_rows():
     drawn = live_picture(PLAN, found)
     for shown in ("in         70/s", "lag        12", "3.0 kB", "Sub-topology 0, 7 late"):
         assert shown in drawn
+
+
+LETTERS = (
+    DeadLetterSample("not JSON", 0, 7, NOW - 5000, TopicPartition("clicks", 1), 12, "patient-17", EVIL),
+    DeadLetterSample("refused", 0, 8, NOW - 5000, None, None, None, None),
+)
+WITH_LETTERS = replace(
+    WELL, live=replace(live(), dead_letters=2, reasons={"not JSON": 1, "refused": 1}, samples=LETTERS)
+)
+
+
+def test_samples_of_dead_letters_should_be_shown_to_those_who_may_run_the_stream():
+    html = of_one(WITH_LETTERS, rights=Rights(DAGS | {"stream__clicks"}, DAGS | {"stream__clicks"}))["letters"]
+    assert "not JSON 5 s ago clicks[1], offset 12 patient-17 &lt;script&gt;" in text(html)
+    assert "refused 5 s ago unknown none none" in text(html)
+    assert EVIL not in html
+
+
+@pytest.mark.parametrize("rights", [READS, MAY])
+def test_who_may_not_run_the_stream_should_see_reasons_and_no_record(rights):
+    sections = of_one(WITH_LETTERS, rights=rights)
+    assert "Records are shown to those who may run the DAG stream__clicks" in text(sections["letters"])
+    assert "not JSON" in sections["letters"]
+    for html in sections.values():
+        assert "patient-17" not in html
+        assert "offset 12" not in html
+
+
+def test_sizes_over_time_should_have_a_line_per_store_and_say_it_in_words():
+    points = (SizePoint(NOW - 7_200_000, 100, 2048), SizePoint(NOW - 3_600_000, None, 4096), SizePoint(NOW, 150, 3072))
+    html = of_one(replace(WELL, sizes=SizeHistory({"user-sessions": points})))["sizes"]
+    assert "Keys of user-sessions: 100 at first, at most 150, 150 now" in html
+    assert "Bytes of user-sessions: 2.0 kB at first, at most 4.0 kB, 3.0 kB now" in html
+    assert html.count("<polyline") == 2
+    assert "2 h ago" in text(html)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        (None, "Reading…"),
+        (SizeHistory(), "There is no store on this machine yet."),
+        (SizeHistory({"n": (SizePoint(NOW, 5, None),)}), "n 5 one sample — now"),
+        (SizeHistory(fault=f"{EVIL} line 2 is not a sample"), "Earlier sizes are not known. &lt;script&gt;"),
+    ],
+)
+def test_sizes_over_time_should_say_why_there_is_no_line(sizes, says):
+    html = of_one(replace(WELL, sizes=sizes))["sizes"]
+    assert says in text(html)
+    assert "<polyline" not in html
+
+
+def test_the_line_of_a_size_should_begin_at_zero_and_keep_the_distance_in_time():
+    drawn = size_chart(EVIL, [(0, 0), (900, 50), (1000, 100)], str)
+    assert 'points="0,38 216,20 240,2"' in drawn
+    assert EVIL not in drawn
+    assert 'points="0,38 240,38"' in size_chart("n", [(5, 0), (5 + 1, 0)], str)
 
 
 def test_the_chart_should_say_in_words_what_it_shows():
