@@ -54,6 +54,8 @@ dag = check_dag(
     "compaction",
     judge,
     description="Judges how well changelogs are compacted; sets topic settings after an approval",
+    use_when="Keep it unpaused: it runs every 6 hours. Trigger it when restores or starts take long, or with **apply** to "
+    "set topics as the topology asks.",
     runbook=RUNBOOK,
     schedule="37 */6 * * *",
     timeout=timedelta(hours=3),

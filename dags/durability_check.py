@@ -45,6 +45,8 @@ dag = check_dag(
     "durability",
     judge,
     description="Judges replicas and leaders, and what the loss of brokers would cost",
+    use_when="Keep it unpaused: it runs hourly. Trigger it after a broker was lost, replaced or reconfigured, and before "
+    "you take one down.",
     runbook=RUNBOOK,
     schedule="7 * * * *",
 )

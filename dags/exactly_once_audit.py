@@ -9,6 +9,7 @@ from airflow.sdk import Param, task
 
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, operations_dag, topologies_param
 
 RUNBOOK = """\
@@ -34,10 +35,13 @@ means that there was no new batch, or that a check itself broke.
 
 with operations_dag(
     "exactly_once_audit",
+    kind=DagKind.CHECK,
     description="Compares each application's batches since the last audit with an independent recomputation",
+    use_when="Keep it unpaused: it runs every 15 minutes. Trigger it after a restore, an upgrade or a fault, or when you "
+    "doubt a result.",
     runbook=RUNBOOK,
     schedule="*/15 * * * *",
-    tags=["check"],
+    tags=["audit"],
     timeout=timedelta(hours=2),
     task_timeout=timedelta(hours=1),
     params={

@@ -9,6 +9,7 @@ from airflow.sdk import Param, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
 
 RUNBOOK = """\
@@ -28,12 +29,16 @@ last line that the command printed, the log has all of them. Nothing else depend
 
 with operations_dag(
     "history_cleanup",
+    kind=DagKind.OPERATION,
     description="Removes events, verdicts, audits, pages, logs and Airflow's records that are older than the settings allow",
+    use_when="Keep it unpaused: it runs every night. Trigger it with a dry run to see what would go, or when the disk is "
+    "nearly full.",
     runbook=RUNBOOK,
     schedule="47 4 * * *",
     params={
         "dry_run": Param(False, type="boolean", title="Dry run", description="Only list what would be removed."),
     },
+    tags=["maintenance"],
     pool=MAINTENANCE_POOL,
     priority=MAINTENANCE_PRIORITY,
     timeout=timedelta(hours=2),

@@ -46,6 +46,8 @@ dag = check_dag(
     "lag",
     judge,
     description="Judges lag, open transactions and deleted input of every application",
+    use_when="Keep it unpaused: it runs every 5 minutes. Trigger it when results are late: it finds open transactions and "
+    "partitions without a leader.",
     runbook=RUNBOOK,
     schedule="*/5 * * * *",
 )

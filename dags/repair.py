@@ -32,6 +32,8 @@ docs/restore.md explains how a changelog is judged.
 dag = change_dag(
     "repair",
     description="Writes lost or damaged changelogs again from a correct copy, after an approval",
+    use_when="A changelog was deleted, created again, truncated, or written to by another program. If the changelog is "
+    "right and the state is wrong, use `restore_oncall`.",
     runbook=RUNBOOK,
     params={
         "stores": Param(

@@ -30,6 +30,8 @@ docs/rescale.md explains what a rescale means for the outputs.
 dag = change_dag(
     "rescale",
     description="Changes the number of tasks and moves the state of each key, after an approval",
+    use_when="An application needs more or fewer tasks, or refuses to start because a source has got more partitions. For "
+    "more processes on the same tasks, raise **Instances** of the stream's DAG.",
     runbook=RUNBOOK,
     params={
         "tasks": Param(

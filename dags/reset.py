@@ -29,6 +29,8 @@ docs/offsets.md explains each choice.
 dag = change_dag(
     "reset",
     description="Moves an application's offsets together with its state and commit records, after an approval",
+    use_when="Records must be read again or skipped: the offsets move, and the state with them. To go back to an earlier "
+    "state as it was, use `restore_oncall` with a target.",
     runbook=RUNBOOK,
     params={
         "to": Param(

@@ -10,6 +10,7 @@ from airflow.sdk import Param, task
 
 from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.checks import check_dag
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import DRILL_AGE, MAINTENANCE_PRIORITY, chosen, operations_dag, topologies_param
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def judge_age(topology: str, params: Mapping[str, Any]) -> list[Finding]:
 
 with operations_dag(
     "restore_drill",
+    kind=DagKind.CHECK,
     description="Rebuilds the state of running applications elsewhere and compares every key",
+    use_when="Keep it unpaused: it runs every Sunday. Trigger it before you rely on a restore: after an upgrade, a repair "
+    "or a change of topics.",
     runbook=_DRILL_RUNBOOK,
     schedule="0 3 * * 0",
     params={
@@ -105,6 +109,7 @@ age_dag = check_dag(
     DRILL_AGE,
     judge_age,
     description="Alerts when an application's last passing restore drill is too old",
+    use_when="Keep it unpaused: it runs daily. Trigger it after a drill, to end its alert.",
     runbook=_AGE_RUNBOOK,
     schedule="@daily",
     params={

@@ -10,6 +10,7 @@ from airflow.sdk import Param, chain, task
 from tidemark.settings import Settings
 from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import case_params, operations_dag
 
 RUNBOOK = """\
@@ -44,7 +45,10 @@ _DEADLINE = _ALLOWED if _SETTINGS.rto_s > 0 else None
 
 with operations_dag(
     "restore_oncall",
+    kind=DagKind.OPERATION,
     description="Restores an application's state, or rewinds it, after a person has approved the plan",
+    use_when="State is lost or wrong: stores are missing, differ from their changelog, or must go back to an earlier time."
+    " An instance that is RESTORING needs nothing.",
     runbook=RUNBOOK,
     schedule=None,
     params=case_params(

@@ -45,6 +45,7 @@ dag = check_dag(
     "retention",
     judge,
     description="Judges how long state is kept, on disk and in the changelogs",
+    use_when="Keep it unpaused: it runs every 6 hours. Trigger it after you have changed a window, its grace or its retention.",
     runbook=RUNBOOK,
     schedule="17 */6 * * *",
 )

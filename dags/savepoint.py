@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import Param, task, task_group
 
 from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, operations_dag, topologies_param
 
 RUNBOOK = """\
@@ -27,7 +28,10 @@ removes the oldest savepoints beyond the number to keep. If the new savepoint ha
 
 with operations_dag(
     "savepoint",
+    kind=DagKind.OPERATION,
     description="Takes, verifies and expires savepoints of every application",
+    use_when="Keep it unpaused: it runs every 6 hours. Trigger it before a change that you may want to undo, such as an "
+    "upgrade.",
     runbook=RUNBOOK,
     schedule="27 */6 * * *",
     params={

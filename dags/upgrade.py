@@ -35,6 +35,8 @@ def texts(title: str, description: str) -> Param:
 dag = change_dag(
     "upgrade",
     description="Moves an application to another version of its topology with its state, after an approval",
+    use_when="You have deployed another version of the topology, and the stream refuses to start with the state of the old"
+    " one.",
     runbook=RUNBOOK,
     params={
         "rename": texts("Renamed stores", "OLD=NEW, one per line: the store has a new name."),

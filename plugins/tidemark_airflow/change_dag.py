@@ -10,10 +10,11 @@ from airflow.sdk import DAG, Param, chain, task
 from tidemark.operations.case.response_time import CHANGE_RESPONSE_MS
 from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import case_params, operations_dag
 
 
-def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
+def change_dag(kind: str, *, description: str, use_when: str, runbook: str, params: dict[str, Param]) -> DAG:
     """Return the DAG of one kind of change.
 
     `kind` is the DAG's id and the change that `tidemark.operations.case.change_steps` makes. A dry run, which is the default,
@@ -21,7 +22,9 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
     """
     dag = operations_dag(
         kind,
+        kind=DagKind.OPERATION,
         description=description,
+        use_when=use_when,
         runbook=runbook,
         schedule=None,
         params=case_params(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param, task
 
 from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, operations_dag, topologies_param
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def check_dag(
     judge: Judge,
     *,
     description: str,
+    use_when: str,
     runbook: str,
     schedule: str,
     params: Mapping[str, Param] | None = None,
@@ -37,11 +39,12 @@ def check_dag(
     """
     with operations_dag(
         f"{check}_check",
+        kind=DagKind.CHECK,
         description=description,
+        use_when=use_when,
         runbook=runbook,
         schedule=schedule,
         params={"topologies": topologies_param(), **(params or {})},
-        tags=["check"],
         timeout=timeout,
         task_timeout=timedelta(minutes=10),
         pool=MAINTENANCE_POOL,

@@ -13,13 +13,19 @@ from tidemark.errors import InvalidSettings, InvalidTopology
 from tidemark.settings import Settings
 from tidemark.supervision.restart_policy import RestartBudget
 from tidemark_airflow.alerting import AlertOnFailure
+from tidemark_airflow.dag_kinds import DagKind, documented
 from tidemark_airflow.operations import STREAM_PRIORITY
 from tidemark_airflow.stream_operator import StreamOperator
 
 _BUDGET = RestartBudget()
 _MAX_INSTANCES = 64
 
+_USE_WHEN = """\
+Unpause it to run the stream, and pause it to stop the stream. To restore its state use `restore_oncall`; to change the number
+of tasks, the offsets or the topology's version use `rescale`, `reset` or `upgrade`.
+"""
 _RUNBOOK = """\
+### What it does
 Keeps `{application_id}` running: launches its instances, watches them, and relaunches them when they end.
 
 | to | do this |
@@ -55,10 +61,14 @@ class Described(Protocol):
 
 def stream_dag(name: str, topology: Described, script: str | None = None, dag_id: str | None = None) -> DAG:
     """Return the DAG that keeps one topology running. `script` replaces the instance's program in tests."""
+    dag_id = dag_id or f"stream__{name}"
     with DAG(
-        dag_id=dag_id or f"stream__{name}",
+        dag_id=dag_id,
+        dag_display_name=DagKind.STREAM.display_name(dag_id),
         description=f"Keeps the stream {name} running",
-        doc_md=_RUNBOOK.format(application_id=topology.application_id, description=topology.describe()),
+        doc_md=documented(
+            _USE_WHEN, _RUNBOOK.format(application_id=topology.application_id, description=topology.describe())
+        ),
         # Unpausing is enough to launch, and Airflow starts a new run when one ends.
         schedule="@continuous",
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
@@ -70,7 +80,7 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
         # A stream has no end, so there is no dagrun_timeout.
         default_args=_default_args(topology.application_id),
         params=_params(),
-        tags=["tidemark", "stream", topology.application_id],
+        tags=DagKind.STREAM.tags(topology.application_id),
     ) as dag:
         numbers = _instances()
         StreamOperator.partial(

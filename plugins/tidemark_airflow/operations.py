@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.alerts import AlertKind
 from tidemark.topology_loader import load, names
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
+from tidemark_airflow.dag_kinds import DagKind, documented
 
 if TYPE_CHECKING:
     from tidemark.verdict import Finding
@@ -34,34 +35,39 @@ DRILL_AGE = "drill_age"
 def operations_dag(
     dag_id: str,
     *,
+    kind: DagKind,
     description: str,
+    use_when: str,
     runbook: str,
     schedule: str | None,
     params: dict[str, Param],
     tags: Sequence[str] = (),
     timeout: timedelta = timedelta(hours=1),
     task_timeout: timedelta = timedelta(minutes=30),
-    is_paused_upon_creation: bool = True,
+    is_paused_upon_creation: bool | None = None,
     deadline: timedelta | None = None,
     pool: str = DEFAULT_POOL,
     priority: int = CASE_PRIORITY,
 ) -> DAG:
     """Return a DAG with the policy of all operations: one run at a time, a runbook, an owner, time limits.
 
-    `runbook` becomes its `doc_md`. `schedule` is a cron expression, or None for a DAG that only a person triggers. A run that
-    has not ended within `deadline` raises an alert and continues. `pool` limits how many of its tasks run at a time. Among
-    the tasks that wait for a worker, the one with the highest `priority` is next.
+    `use_when` and `runbook` become its `doc_md`. `schedule` is a cron expression, or None for a DAG that only a person
+    triggers: such a DAG is created unpaused, because a run of a paused DAG would wait when it is needed most. A DAG with a
+    schedule is created paused, unless `is_paused_upon_creation` says otherwise. A run that has not ended within `deadline`
+    raises an alert and continues. `pool` limits how many of its tasks run at a time. Among the tasks that wait for a worker,
+    the one with the highest `priority` is next.
     """
     return DAG(
         dag_id=dag_id,
+        dag_display_name=kind.display_name(dag_id),
         description=description,
-        doc_md=runbook,
+        doc_md=documented(use_when, runbook),
         schedule=schedule,
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timeout,
-        is_paused_upon_creation=is_paused_upon_creation,
+        is_paused_upon_creation=schedule is not None if is_paused_upon_creation is None else is_paused_upon_creation,
         default_args={
             "owner": "operations",
             "retries": 1,
@@ -75,7 +81,7 @@ def operations_dag(
         on_failure_callback=alert_on_time_out,
         deadline=None if deadline is None else alert_on_deadline(deadline),
         params=params,
-        tags=["tidemark", "operations", *tags],
+        tags=kind.tags(*tags),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import STREAM_PRIORITY, operations_dag
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RUNBOOK = """\
+### What it does
 Stops the instances of every `stream__<name>` DAG that is paused, within a minute. Each instance commits its batch, takes a
 last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches the instances
 again in the same run.
@@ -31,11 +33,13 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
     """Return the DAG that stops paused streams. `streams` returns application ids by the ids of their DAGs."""
     with operations_dag(
         "stream_pauses",
+        kind=DagKind.OPERATION,
         description="Stops the streams whose DAG is paused",
+        use_when="You never trigger it: it runs once a minute, and must stay unpaused.",
         runbook=_RUNBOOK,
         schedule="* * * * *",
         params={},
-        tags=["stream"],
+        tags=["maintenance"],
         timeout=timedelta(minutes=2),
         task_timeout=timedelta(minutes=1),
         is_paused_upon_creation=False,

@@ -25,12 +25,14 @@ from tidemark.devstack.airflow_parts import PARALLELISM
 from tidemark.processes import wait_until
 from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.dag import _default_args
+from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
 
 DONE = pathlib.Path({done!r})
 
 with operations_dag(
-    "audits", description="", runbook="", schedule=None, params={{}}, pool=MAINTENANCE_POOL, priority=MAINTENANCE_PRIORITY
+    "audits", kind=DagKind.CHECK, description="", use_when="", runbook="", schedule=None, params={{}}, pool=MAINTENANCE_POOL,
+    priority=MAINTENANCE_PRIORITY,
 ):
     @task
     def audit(number):

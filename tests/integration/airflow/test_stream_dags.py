@@ -42,6 +42,7 @@ def named(callbacks):
 def described(dag):
     return {
         "alerts": named(dag.on_failure_callback),
+        "display_name": dag.dag_display_name, "triggered": dag.schedule is None,
         "tags": sorted(dag.tags), "doc_md": dag.doc_md, "owner": dag.owner, "schedule": type(dag.timetable).__name__,
         "cron": dag.schedule if isinstance(dag.schedule, str) else None,
         "deadlines_s": [d.interval.total_seconds() for d in dag.deadline or []],
@@ -176,6 +177,8 @@ def test_should_map_one_task_per_instance(report: Mapping[str, Any]) -> None:
     assert tasks["instance"]["upstream"] == ["instances"]
 
 
+TRIGGERED = {"repair", "rescale", "reset", "restore_oncall", "upgrade"}
+"""What only a person starts, most often at night."""
 CHECKS = {
     "compaction_check": "37 */6 * * *",
     "durability_check": "7 * * * *",
@@ -188,7 +191,7 @@ def test_should_run_checks_on_a_schedule_with_one_task_per_application(report: M
     for name, cron in CHECKS.items():
         dag = report["dags"][name]
         assert dag["cron"] == cron
-        assert {"operations", "check"} <= set(dag["tags"])
+        assert {"tidemark", "check"} <= set(dag["tags"])
         assert dag["params"]["topologies"]["value"] == []
         assert dag["tasks"][name.removesuffix("_check")]["mapped"]
         assert dag["tasks"][name.removesuffix("_check")]["upstream"] == ["topologies"]
@@ -235,16 +238,47 @@ def test_should_set_the_deadline_of_a_restore_from_the_response_time_and_the_rto
 
 
 def test_should_give_every_operation_one_run_at_a_time_a_timeout_and_a_runbook(report: Mapping[str, Any]) -> None:
-    operations = {name: dag for name, dag in report["dags"].items() if "operations" in dag["tags"]}
+    operations = {name: dag for name, dag in report["dags"].items() if {"operation", "check"} & set(dag["tags"])}
     assert CHECKS.keys() <= operations.keys()
     for name, dag in operations.items():
         assert len(dag["doc_md"]) > 100, name
         assert dag["owner"] == "operations", name
-        # What makes pausing a stop must not wait to be unpaused itself.
-        assert (dag["max_active_runs"], dag["catchup"], dag["paused"]) == (1, False, name != "stream_pauses"), name
+        assert (dag["max_active_runs"], dag["catchup"]) == (1, False), name
         longest = max(task["timeout_s"] for task in dag["tasks"].values())
         assert dag["runs_s"], name
         assert dag["runs_s"] >= longest, name
+
+
+def test_a_dag_that_a_person_triggers_should_never_be_paused_at_first(report: Mapping[str, Any]) -> None:
+    unpaused = {name for name, dag in report["dags"].items() if not dag["paused"]}
+    # What makes pausing a stop must not wait to be unpaused itself.
+    assert unpaused == {*TRIGGERED, "stream_pauses"}
+    assert {name for name, dag in report["dags"].items() if dag["triggered"]} == TRIGGERED
+
+
+def test_the_list_of_dags_should_tell_streams_operations_and_checks_apart(report: Mapping[str, Any]) -> None:
+    kinds = {name: {"stream", "operation", "check"} & set(dag["tags"]) for name, dag in report["dags"].items()}
+    assert {name: kind for name, kind in kinds.items() if len(kind) != 1} == {}
+    # Airflow lists DAGs by their display names.
+    listed = sorted(report["dags"], key=lambda name: report["dags"][name]["display_name"])
+    in_order = [kinds[name].pop() for name in listed]
+    assert in_order == sorted(in_order, key=["stream", "operation", "check"].index)
+    assert {name for name, kind in zip(listed, in_order, strict=True) if kind == "check"} == {
+        *CHECKS, "drill_age_check", "exactly_once_audit", "restore_drill",
+    }  # fmt: skip
+    for name, dag in report["dags"].items():
+        assert name in dag["display_name"], "a search for the id finds it"
+
+
+def test_every_dag_should_say_first_when_to_use_it(report: Mapping[str, Any]) -> None:
+    said = {name: dag["doc_md"].split("\n\n")[0] for name, dag in report["dags"].items()}
+    for name, first in said.items():
+        heading, text = first.split("\n", 1)
+        assert heading == "### When to use it", name
+        assert len(text) > 50, name
+        assert text.endswith((".", "`.")), name
+    own = [text for name, text in said.items() if not name.startswith("stream__")]
+    assert len(set(own)) == len(own), "each says its own"
 
 
 def test_should_show_the_other_dags_when_one_topology_does_not_load(tmp_path: Path) -> None:
