@@ -28,7 +28,7 @@ setup: .venv/.ready ## the Python environment in .venv, from the hash-locked req
 jars: setup
 	@$(BIN)/tidemark jars kafka spark
 
-demo: jars ## broker, Airflow and real heartbeats, counted live; the address and login are printed
+demo: jars ## broker, Airflow and the three examples, live; the address of the page and the login are printed
 	@$(BIN)/tidemark demo
 
 stop: setup ## end exactly what demo (or `tidemark up`) started

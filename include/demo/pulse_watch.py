@@ -1,8 +1,9 @@
-"""The demo's view of the running stream: counts from `pulse-counts`, lag of the group, reports of instances."""
+"""The demo's view of patient monitoring: counts and alerts from its sinks, lag of the group, reports of instances."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from demo.patient_alert import PatientAlert
 from tidemark.errors import PreflightFailed
 from tidemark.processes import wait_until
 from tidemark.supervision.local_instances import LocalInstance, read_instances
@@ -19,6 +21,7 @@ Window = tuple[str, int]
 """Patient and window start."""
 
 _LOOK_BACK_MS = 180_000
+_WINDOWS_SHOWN, _ALERTS_SHOWN = 4, 4
 _TIMEOUT_S = 5.0
 _LEADERS_TIMEOUT_S = 15.0
 
@@ -37,6 +40,9 @@ class Snapshot:
     fresh_updates: int
     newest: tuple[tuple[str, int, int], ...]
     """Patient, window start and pulses of some windows that changed last."""
+    alerts: int = 0
+    """The alerts since the demo began."""
+    newest_alerts: tuple[PatientAlert, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,16 +77,16 @@ class PulseWatch:
         self,
         client: Mapping[str, Any],
         application_id: str,
-        topics: tuple[str, str],
+        topics: tuple[str, str, str],
         var_dir: Path,
         grace_ms: int,
         began_ms: int,
     ) -> None:
-        """`topics` are source and sink; both must exist. Blocks until their leaders are known.
+        """`topics` are the source, the sink of counts and that of alerts; they must exist. Blocks until leaders are known.
 
-        Raises `PreflightFailed` if the broker does not return the offsets of the sink.
+        Raises `PreflightFailed` if the broker does not return the offsets of the sinks.
         """
-        self._source, sink = topics
+        self._source, counts, self._alerts_topic = topics
         self._application_id = application_id
         self._var_dir = var_dir
         self._grace_ms = grace_ms
@@ -88,10 +94,17 @@ class PulseWatch:
         self._counts: dict[Window, tuple[int, int]] = {}
         self._newest: dict[Window, int] = {}
         self._fresh = 0
+        self._alerts = 0
+        self._newest_alerts: deque[PatientAlert] = deque(maxlen=_ALERTS_SHOWN)
         readers = {**client, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._group = Consumer({**readers, "group.id": application_id})
         self._sink = Consumer({**readers, "group.id": f"{application_id}-demo", "auto.offset.reset": "latest"})
-        self._sink.assign(self._positions(sink, began_ms - _LOOK_BACK_MS))
+        self._sink.assign(
+            [
+                *self._positions(counts, began_ms - _LOOK_BACK_MS),
+                *self._positions(self._alerts_topic, began_ms - _LOOK_BACK_MS),
+            ]
+        )
 
     def close(self) -> None:
         """Close the consumers."""
@@ -105,6 +118,10 @@ class PulseWatch:
                 self._take(message)
 
     def _take(self, message: Message) -> None:
+        if message.topic() == self._alerts_topic:
+            self._newest_alerts.append(PatientAlert.of(message.value() or b""))
+            self._alerts += message.timestamp()[1] >= self._began_ms
+            return
         value = json.loads(message.value() or b"{}")
         window = (str(value["patient_id"]), int(value["window_start"]))
         self._counts[window] = (int(value["window_end"]), int(value["pulses"]))
@@ -128,7 +145,9 @@ class PulseWatch:
             lag=self._lag(),
             commit_age_s=None if view.last_commit_ms is None else max(0.0, (now_ms - view.last_commit_ms) / 1000),
             fresh_updates=self._fresh,
-            newest=tuple((*window, pulses) for window, pulses in list(self._newest.items())[-8:]),
+            newest=tuple((*window, pulses) for window, pulses in list(self._newest.items())[-_WINDOWS_SHOWN:]),
+            alerts=self._alerts,
+            newest_alerts=tuple(self._newest_alerts),
         )
 
     def _partitions(self, topic: str) -> list[int]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from demo.heartbeats.records import Record
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 
 _FLUSH_S = 60.0
@@ -40,8 +39,11 @@ class ReplayProducer:
         if found.error is not None:
             raise PreflightFailed(f"topic {self._topic} does not exist: run `tidemark demo`, or create it")
 
-    def send(self, records: list[Record]) -> None:
-        """Queue records; blocks while the queue is full. Raises `OutcomeUnknown` if earlier records were not delivered."""
+    def send(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        """Queue records, each a key and a value; no value deletes the key in a table.
+
+        Blocks while the queue is full. Raises `OutcomeUnknown` if earlier records were not delivered.
+        """
         left = [{"key": key, "value": value} for key, value in records]
         while left:
             queued = self._producer.produce_batch(self._topic, left, on_delivery=self._on_failure)

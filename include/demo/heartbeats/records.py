@@ -15,12 +15,17 @@ Record = tuple[bytes | None, bytes]
 """Kafka key and value."""
 
 
+def patient_ids(count: int) -> list[str]:
+    """Return the ids of so many patients, in the order of their numbers: `p0001` and up."""
+    digits = max(4, len(str(count)))
+    return [f"p{number:0{digits}d}" for number in range(1, count + 1)]
+
+
 class Encoder:
     """Encodes events as records; ids are `p0001` and up."""
 
     def __init__(self, patients: Patients, disorder: Disorder) -> None:
-        digits = max(4, len(str(patients.count)))
-        self._keys = [f"p{number:0{digits}d}".encode() for number in range(1, patients.count + 1)]
+        self._keys = [patient.encode() for patient in patient_ids(patients.count)]
         self._tails = [f', "recording": "{patients.recording(i)}"}}'.encode() for i in range(patients.count)]
         self._disorder = disorder
 

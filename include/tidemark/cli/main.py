@@ -23,7 +23,7 @@ COMMANDS = {
         "status": "show what runs, waits, is held, and was left over",
         "top": "all applications here, on one screen that updates itself",
         "doctor": "what this machine lacks, and what to do about it",
-        "demo": "the patient monitoring example, live",
+        "demo": "the three examples, live",
         "replay": "write recorded heartbeats to a topic",
         "jars": "fetch and verify the jars of Kafka and Spark",
         "kafka": "run Kafka's own tools",

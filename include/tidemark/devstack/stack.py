@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -141,7 +142,8 @@ class _Starter:
                 jars.ensure("spark", self._settings)
                 settings = self._settings.model_copy(update={"bootstrap_servers": address})
                 task = progress.add_task("Airflow", total=1)
-                work.append(pool.submit(_finishing, progress, task, lambda: self._airflow(settings)))
+                report = partial(_describe, progress, task)
+                work.append(pool.submit(_finishing, progress, task, lambda: self._airflow(settings, report)))
             for future in work:
                 future.result()
         return Up(self._record, tuple(self._started))
@@ -168,7 +170,7 @@ class _Starter:
             self._remember(BROKER, broker.identity, port, broker.log)
         broker.wait_ready()
 
-    def _airflow(self, settings: Settings) -> None:
+    def _airflow(self, settings: Settings, report: Callable[[str], None]) -> None:
         known = self._record.services.get("api-server")
         taken = {service.port for service in self._record.services.values()} - {known.port if known else 0}
         adopted = known is not None and known.identity.is_alive()
@@ -176,6 +178,7 @@ class _Starter:
         if known and port != known.port:
             self._stop_airflow()
         environment = airflow_parts.environment(settings, self._record.stack_id, port)
+        report("Airflow: brings its database up to date")
         airflow_parts.prepare(settings, environment)
         url = f"http://{ports.LOOPBACK}:{port}"
         passwords = str(airflow_parts.password_file(settings))
@@ -185,7 +188,8 @@ class _Starter:
             if not self._is_alive(part):
                 begun = begun or time.time()
                 self._start_part(part, port, environment, settings)
-        self._wait_for_airflow(AirflowApi.of(self._record.airflow), begun)
+        self._wait_for_airflow(AirflowApi.of(self._record.airflow), begun, report)
+        report("Airflow")
 
     def _start_part(self, part: str, port: int, environment: dict[str, str], settings: Settings) -> None:
         earlier = self._record.services.get(part)
@@ -196,7 +200,7 @@ class _Starter:
         identity = processes.start(airflow_parts.command(part), log, environment, project_root())
         self._remember(part, identity, port if part == "api-server" else 0, log)
 
-    def _wait_for_airflow(self, api: AirflowApi, begun: float) -> None:
+    def _wait_for_airflow(self, api: AirflowApi, begun: float, report: Callable[[str], None]) -> None:
         """Wait until every part reports that it is healthy, and those that were just started have done so since."""
         missing: list[str] = []
         dead: list[str] = []
@@ -207,6 +211,8 @@ class _Starter:
             missing[:] = api.unhealthy()
             if begun and not missing:
                 missing[:] = [part for part in api.unhealthy(since=begun) if part in started]
+            if missing:
+                report(f"Airflow: waits for {', '.join(missing)}")
             return bool(dead) or not missing
 
         processes.wait_until(is_ready, READY_TIMEOUT_S, every_s=0.25)
@@ -235,6 +241,10 @@ class _Starter:
     def _save(self) -> None:
         with self._saving:
             record.save(self._record, self._settings.var_dir)
+
+
+def _describe(progress: Progress, task: TaskID, text: str) -> None:
+    progress.update(task, description=text)
 
 
 def _finishing(progress: Progress, task: TaskID, work: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.support.overview import write_run_file
 
+from demo.patient_alert import PatientAlert
 from demo.pulse_watch import PulseWatch, Snapshot
 from tidemark.cli.demo import is_counting
 
@@ -16,6 +17,7 @@ from tidemark.cli.demo import is_counting
 @pytest.mark.broker
 def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_path):
     application, source, sink = unique("app"), create_topic(unique("in"), 2), create_topic(unique("out"), 1)
+    alerts = create_topic(unique("alerts"), 1)
     now_ms = time.time_ns() // 1_000_000
     producer = Producer({"bootstrap.servers": broker.bootstrap})
 
@@ -34,19 +36,24 @@ def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_
 
     client = {"bootstrap.servers": broker.bootstrap}
     # Began a moment later than the first count, which is shown and does not prove anything.
-    watch = PulseWatch(client, application, (source, sink), tmp_path, 5_000, now_ms + 60_000)
+    watch = PulseWatch(client, application, (source, sink, alerts), tmp_path, 5_000, now_ms + 60_000)
     try:
         watch.follow(2.0)
         assert not is_counting(watch.snapshot(now_ms))
     finally:
         watch.close()
-    watch = PulseWatch(client, application, (source, sink), tmp_path, 5_000, now_ms)
+    watch = PulseWatch(client, application, (source, sink, alerts), tmp_path, 5_000, now_ms)
     try:
         count("p1", 2)
         count("p2", 4)
+        alert = {"patient_id": "p2", "ward": "surgery", "window_start": now_ms, "pulses": 104, "celsius": 38.5}
+        producer.produce(alerts, json.dumps(alert).encode(), b"p2")
+        producer.flush()
         watch.follow(2.0)
         snapshot = watch.snapshot(now_ms + 1_000)
     finally:
         watch.close()
-    assert snapshot == Snapshot("RUNNING", 2, 2, 6, 7.0, 7, 1.0, 3, (("p1", now_ms, 2), ("p2", now_ms, 4)))
+    newest = (("p1", now_ms, 2), ("p2", now_ms, 4))
+    alerted = (PatientAlert("p2", "surgery", now_ms, 104, 38.5),)
+    assert snapshot == Snapshot("RUNNING", 2, 2, 6, 7.0, 7, 1.0, 3, newest, 1, alerted)
     assert is_counting(snapshot)

@@ -1,16 +1,16 @@
-"""The demo's sums and tables, and how it reads a real broker."""
+"""The demo's sums of what a broker and instances report."""
 
 from __future__ import annotations
 
-import io
-from types import SimpleNamespace
+import json
 
-from rich.console import Console
 from tests.support.overview import instance
 
+from demo.patient_alert import PatientAlert
 from demo.pulse_watch import InstanceSummary, Snapshot, current
-from demo.view import line, table
-from tidemark.cli.demo import _show, is_counting
+from tidemark.cli.demo import ALERTS, is_counting
+from tidemark.topology.plan import RowSink
+from tidemark.topology_loader import load
 
 NOW = 1_700_000_000_000
 
@@ -42,32 +42,15 @@ def test_should_count_only_results_that_were_written_since_the_start():
     assert not is_counting(Snapshot("LOST", 5, 5, 50, 0.0, 0, None, 0, ()))
 
 
-def test_should_stop_the_table_when_the_stack_ends():
-    console = Console(width=120, file=io.StringIO(), force_terminal=True)
-    watch = SimpleNamespace(snapshot=lambda _now_ms: BUSY, follow=lambda _seconds: None)
-    up = iter([True, True, False, False])
-    _show(console, watch, None, lambda: next(up))
-    assert "p0001" in console.file.getvalue()
-    assert "the stack was stopped; `make demo` starts it again" in console.file.getvalue()
-    _show(quiet := Console(file=io.StringIO()), watch, 0.0, lambda: True)
-    assert "stopped" not in quiet.file.getvalue()
+def test_an_alert_should_be_read_from_the_joined_record():
+    value = {"patient_id": "p1", "window_start": 5, "window_end": 65, "pulses": 104, "measured_ms": 7, "celsius": 38.6}
+    assert PatientAlert.of(json.dumps({**value, "ward": "surgery"}).encode()) == PatientAlert(
+        "p1", "surgery", 5, 104, 38.6
+    )
 
 
-def test_should_show_the_same_in_line_and_table():
-    text = line(BUSY)
-    for part in (
-        "state=RUNNING",
-        "patients=500",
-        "windows=510",
-        "counts=12345",
-        "events/s=583",
-        "lag=700",
-        "0.9 s ago",
-    ):
-        assert part in text
-    assert "none yet" in line(EMPTY)
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(table(BUSY))
-    shown = console.export_text()
-    for part in ("RUNNING", "500", "510", "12,345", "583", "700", "0.9 s ago", "p0001", "22:13:20", "61"):
-        assert part in shown
+def test_the_sink_of_alerts_should_have_the_fields_that_are_read():
+    nodes = [node for s in load("patient_monitoring").plan().subtopologies for node in s.nodes]
+    (sink,) = [node for node in nodes if isinstance(node, RowSink) and node.sink.topic == ALERTS]
+    (join,) = [node for node in nodes if node.node == sink.inputs[0]]
+    assert {"patient_id", "ward", "window_start", "pulses", "celsius"} <= {column.name for column in join.columns}

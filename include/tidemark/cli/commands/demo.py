@@ -1,4 +1,4 @@
-"""The patient monitoring example, live."""
+"""The three examples, live."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from tidemark.cli.arguments import examples
 
-EPILOG = examples("tidemark demo", "tidemark demo --patients 100 --seconds 60")
+EPILOG = examples("tidemark demo", "tidemark demo --patients 100 --seconds 60", "tidemark demo --whole | tee demo.log")
 
 
 def demo(
@@ -16,11 +16,15 @@ def demo(
         float | None, typer.Option(help="end after this time; a terminal's default: until Ctrl-C")
     ] = None,
     patients: Annotated[int, typer.Option(help="number of patients; a running replay is not changed")] = 500,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="without a terminal: end when every step has run, not at the first counts")
+    ] = False,
 ) -> None:
-    """Replay real heartbeats and count them per patient and minute, exactly once, launched and watched by Airflow.
+    """Run the three examples on real heartbeats and made-up purchases and clicks, launched and watched by Airflow.
 
-    Starts what does not run yet and keeps what runs. Without a terminal, ends with 0 when counts were written.
+    Starts what does not run yet and keeps what runs: the streams one after another, then savepoint, checks, one restore
+    drill and one audit. A terminal shows one screen; without one, ends with 0 when counts were written.
     """
     from tidemark.cli.demo import show_demo
 
-    show_demo(seconds, patients)
+    show_demo(seconds, patients, whole=whole)
