@@ -34,6 +34,7 @@ from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of
 
 _LONGEST_APPLICATION_ID = 100
+_MOST_STANDBYS = 16
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 OPTIMISED: ContextVar[bool | None] = ContextVar("OPTIMISED", default=None)
@@ -52,6 +53,7 @@ class Topology:
         optimised: bool = False,
         tolerated_broker_failures: int = 0,
         acks: str = Acks.ALL.value,
+        num_standby_replicas: int = 0,
     ) -> None:
         """Create the application; its consumer group, topics and state folder are named after it.
 
@@ -60,7 +62,8 @@ class Topology:
         nothing acknowledged is lost and the application continues. Tidemark creates its own topics accordingly, an instance
         refuses to start on topics that do not comply, and the durability check compares them. `acks` is what an output waits
         for until it counts as written: `all` in-sync replicas; with `at_least_once` also `1` (its leader) or `0` (no replica).
-        Topics on which state depends always wait for all.
+        Topics on which state depends always wait for all. `num_standby_replicas` is the number of standbys that the stream's
+        DAG keeps running beside its instances; each of them holds a copy of every task's stores.
 
         Raises `InvalidTopology` for a name that Kafka does not accept, and for guarantees that exclude each other.
         """
@@ -98,6 +101,7 @@ class Topology:
             )
         self.tolerated_broker_failures = tolerated_broker_failures
         self.acks = _acks(application_id, acks, self.guarantee, tolerated_broker_failures)
+        self.num_standby_replicas = _num_standby_replicas(application_id, num_standby_replicas)
         decided = OPTIMISED.get()
         self._draft = Draft(application_id, optimised if decided is None else decided)
 
@@ -222,8 +226,10 @@ class Topology:
             subtopologies,
             tolerated_broker_failures=self.tolerated_broker_failures,
             acks=self.acks,
+            num_standby_replicas=self.num_standby_replicas,
         )
         _refuse_internal_topics(plan)
+        _refuse_useless_standbys(plan)
         _refuse_loops(plan)
         for subtopology in subtopologies:
             RecordPaths(subtopology).check()
@@ -253,6 +259,27 @@ def _acks(application_id: str, acks: str, guarantee: Guarantee, tolerated_broker
             "that only a leader has are lost with its broker; leave one of the two out"
         )
     return found
+
+
+def _num_standby_replicas(application_id: str, number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_STANDBYS:
+        raise InvalidTopology(
+            f"application {application_id}: num_standby_replicas={number!r} is not a number of standbys; use 0 for none, or 1 "
+            f"to {_MOST_STANDBYS}"
+        )
+    return number
+
+
+def _refuse_useless_standbys(plan: TopologyPlan) -> None:
+    """Raise `InvalidTopology` if standbys are asked for, but no store can be copied."""
+    why = {store.name: store.uncopied for store in plan.stores}
+    if plan.num_standby_replicas == 0 or None in why.values():
+        return
+    stores = ", ".join(f"{name} ({reason})" for name, reason in why.items()) or "it has none"
+    raise InvalidTopology(
+        f"application {plan.application_id}: num_standby_replicas={plan.num_standby_replicas}, but a standby could copy none "
+        f"of its stores: {stores}; leave it out, or keep a store in RocksDB and log it"
+    )
 
 
 def _key(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:

@@ -54,7 +54,9 @@ def describe(plan: TopologyPlan) -> str:
     """Return several lines without a newline at the end. The same plan always gives the same text."""
     brokers = "1 broker" if plan.tolerated_broker_failures == 1 else f"{plan.tolerated_broker_failures} brokers"
     tolerated_broker_failures = f", survives the loss of {brokers}" if plan.tolerated_broker_failures else ""
+    standbys = "1 standby" if plan.num_standby_replicas == 1 else f"{plan.num_standby_replicas} standbys"
     promises = f"{plan.guarantee.value}, acks={plan.acks.value}{tolerated_broker_failures}"
+    promises += f", {standbys}" if plan.num_standby_replicas else ""
     lines = [
         f"Application: {plan.application_id} (version {plan.version}, {promises})",
         "Topologies:",
@@ -85,6 +87,7 @@ def describe_as_data(plan: TopologyPlan) -> dict[str, Any]:
         "guarantee": plan.guarantee.value,
         "acks": plan.acks.value,
         "tolerated_broker_failures": plan.tolerated_broker_failures,
+        "num_standby_replicas": plan.num_standby_replicas,
         "subtopologies": [
             {
                 "index": subtopology.index,

@@ -498,7 +498,7 @@ class TopologyPlan:
     `routed` are source topics that a rescale sends through repartition topics, so their partitions may grow.
     `tolerated_broker_failures` is the number of brokers that may be lost at once, while nothing acknowledged is lost and every
     topic still accepts records; 0 requires nothing. `acks` is what outputs wait for; topics on which state depends always wait
-    for all in-sync replicas.
+    for all in-sync replicas. `num_standby_replicas` is the number of standbys that run beside the instances.
     """
 
     application_id: str
@@ -508,6 +508,7 @@ class TopologyPlan:
     routed: tuple[str, ...] = ()
     tolerated_broker_failures: int = 0
     acks: Acks = Acks.ALL
+    num_standby_replicas: int = 0
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:

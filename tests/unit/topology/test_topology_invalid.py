@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,20 @@ def kept(topology: Topology, **settings: Any) -> Table:
 
 def finals(topology: Topology, **settings: Any) -> Table:
     return windowed(topology).count().suppress(until_window_closes(), **settings)
+
+
+def counted_in_memory(topology: Topology) -> Topology:
+    stream(topology).group_by_key().count(store=Materialized("n", in_memory=True))
+    return topology
+
+
+def refused_standbys(number: Any, _topology: Topology) -> Topology:
+    return Topology("b", num_standby_replicas=number)
+
+
+def passed_through(topology: Topology) -> Topology:
+    stream(topology).to("out")
+    return topology
 
 
 def sessions(topology: Topology) -> Table:
@@ -642,6 +657,24 @@ TOPICS: list[Case] = [
         "survives yes",
         lambda t: Topology("b", tolerated_broker_failures=True),
         ["application b", "tolerated_broker_failures=True is not a number"],
+    ),
+    *(
+        (
+            f"{number!r} standbys",
+            partial(refused_standbys, number),
+            ["application b", f"num_standby_replicas={number!r} is not a number", "use 0 for none, or 1 to 16"],
+        )
+        for number in (-1, 17, True, "1", 1.0, None)
+    ),
+    (
+        "standbys without a store to copy",
+        lambda t: counted_in_memory(Topology("b", num_standby_replicas=1)).plan(),
+        ["application b", "could copy none of its stores: n (in memory)", "keep a store in RocksDB and log it"],
+    ),
+    (
+        "standbys without a store",
+        lambda t: passed_through(Topology("b", num_standby_replicas=2)).plan(),
+        ["num_standby_replicas=2", "could copy none of its stores: it has none"],
     ),
 ]
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tidemark.topology.builder import Topology
+from tidemark.topology.describe import describe_as_data
 from tidemark.topology.durations import duration_ms, format_ms
 from tidemark.topology.plan import (
     Acks,
@@ -504,6 +505,17 @@ def test_should_plan_and_describe_the_tolerated_broker_failures() -> None:
     assert topology.plan().tolerated_broker_failures == 1
     assert "exactly_once, acks=all, survives the loss of 1 broker)" in topology.describe()
     assert Topology("app").tolerated_broker_failures == 0
+
+
+@pytest.mark.parametrize(
+    ("standbys", "described"), [(0, "acks=all)"), (1, "acks=all, 1 standby)"), (2, "acks=all, 2 standbys)")]
+)
+def test_should_plan_and_describe_the_number_of_standbys(standbys: int, described: str) -> None:
+    topology = Topology("app", num_standby_replicas=standbys)
+    topology.stream("in", schema="k STRING", key="k").group_by_key().count(store="n")
+    assert topology.num_standby_replicas == topology.plan().num_standby_replicas == standbys
+    assert described in topology.describe()
+    assert describe_as_data(topology.plan())["num_standby_replicas"] == standbys
 
 
 @pytest.mark.parametrize("acks", list(Acks))
