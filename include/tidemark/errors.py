@@ -122,6 +122,16 @@ class StandbyOutdated(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class StandbyCannotFollow(TidemarkError):
+    """A standby that starts has waited in vain for an application that it can follow. The message names what is missing."""
+
+    exit_code = ExitCode.RETRY
+
+
+class TopicMissing(PreflightFailed):
+    """A topic of the application does not exist yet: no instance has started."""
+
+
 class SavepointFailed(TidemarkError):
     """A savepoint was not taken, or its location cannot be used. The stream continues. The message names place and remedy."""
 

@@ -217,7 +217,7 @@ def _copies(row: LocalInstance) -> Text:
     """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies."""
     if row.useful is None:
         return Text()
-    generation = f"generation {row.changelog_generation}, "
+    generation = "" if row.changelog_generation is None else f"generation {row.changelog_generation}, "
     if row.useful:
         return Text.assemble(generation, ("useful", "green"))
     return Text.assemble(generation, ("not useful", "red"), f": {row.useless_because}")

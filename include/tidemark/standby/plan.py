@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.errors import PreflightFailed
+from tidemark.errors import PreflightFailed, TopicMissing
 from tidemark.kafka.topics import task_ids
 from tidemark.names import TaskId, commits_topic
 from tidemark.tasks.task import changelog_of
@@ -23,7 +23,7 @@ class StandbyPlan:
 def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPlan:
     """Return the plan for all tasks of all sub-topologies. `partitions` are the cluster's partition counts by topic.
 
-    Raises `PreflightFailed`, which names a topic that does not exist yet, or if there is nothing to follow.
+    Raises `TopicMissing`, which names a topic that does not exist yet, and `PreflightFailed` if there is nothing to follow.
     """
     followed: dict[int, tuple[StoreSpec, ...]] = {}
     left_out: dict[str, str] = {}
@@ -50,6 +50,6 @@ def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPl
 
 def _require(plan: TopologyPlan, topic: str, partitions: Mapping[str, int]) -> None:
     if topic not in partitions:
-        raise PreflightFailed(
-            f"topic {topic} of {plan.application_id} does not exist: start an instance once, then its standby"
+        raise TopicMissing(
+            f"topic {topic} of {plan.application_id} does not exist yet: start an instance, which creates it"
         )

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import StandbyOutdated, StartRefused
+from tidemark.errors import OutcomeUnknown, StandbyCannotFollow, StandbyOutdated, StartRefused, TopicMissing
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topic_config import changelog_policies
@@ -38,6 +38,10 @@ from tidemark.topology.plan import TopologyPlan
 log = logging.getLogger(__name__)
 
 _TELL_S = 1.0
+_LOOK_S = 1.0
+_FOLLOWS_WITHIN_S = 600.0
+"""Limits the wait for an application that can be followed. After it, the process ends, to be started with the topology that
+is deployed by then; a supervisor's budget of restarts allows that for ever."""
 
 Tell = Callable[[Sequence[CatchUpRate]], None]
 """Called with the pace of all copies once a second; must not block."""
@@ -54,14 +58,13 @@ def run_standby(
 ) -> None:
     """Follow until `stop` is set. Blocks. Releases everything that it opened.
 
-    Begins again, in the same process, when the application's description names other changelogs or other tasks. Raises
-    `StandbyOutdated` if the description is of another state than this topology's, `TaskLocked` if the number is taken,
-    `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
+    First waits while brokers are away, no instance has created the application's topics, or its state is not yet that of this
+    topology. Begins again, in the same process, when the application's description names other changelogs or other tasks.
+    Raises `StandbyOutdated` if the description becomes that of another state than this topology's, `StandbyCannotFollow` after
+    ten minutes of waiting, `TaskLocked` if the number is taken, `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
     """
     app = plan.application_id
     admin = AdminClient(librdkafka_config(settings))
-    description = DescriptionWatch(plan, settings, admin)
-    standby = _planned(description)
     name = standby_name(number)
     with ExitStack() as opened:
         directory = InstanceDirectory(settings.state_dir, app, name)
@@ -73,6 +76,11 @@ def run_standby(
             run_file.update({"state": "NOT_RUNNING" if failure is None else "ERROR", "since_ms": clock()}, now=True)
 
         opened.push(ended)
+        run_file.update({"state": "CREATED", "since_ms": clock()}, now=True)
+        description = _first_description(plan, settings, admin, run_file, stop)
+        if description is None:
+            return
+        standby = _planned(description)
         handovers = Handovers(directory.folder)
         opened.callback(handovers.close)
         # Each machine numbers its standbys by itself.
@@ -85,6 +93,35 @@ def run_standby(
                 log.warning("the standby of %s starts following again: %s", app, description.outdated)
                 description = _again(plan, settings, admin)
                 standby = _planned(description)
+
+
+def _first_description(
+    plan: TopologyPlan, settings: Settings, admin: AdminClient, run_file: RunFile, stop: threading.Event
+) -> DescriptionWatch | None:
+    """Wait until there is a description of a state that can be followed. Blocks. Returns None if `stop` is set before.
+
+    Raises `StandbyCannotFollow` when the wait is over, and `PreflightFailed` if the topology has nothing to follow.
+    """
+    give_up_s = time.monotonic() + _FOLLOWS_WITHIN_S
+    told = ""
+    while not stop.is_set():
+        try:
+            description = DescriptionWatch(plan, settings, admin)
+            plan_standby(description.plan, description.partitions)
+        except (OutcomeUnknown, StartRefused, TopicMissing) as error:
+            why = str(error)
+            if time.monotonic() >= give_up_s:
+                raise StandbyCannotFollow(
+                    f"the standby of {plan.application_id} has waited for {_FOLLOWS_WITHIN_S:.0f} s: {why}"
+                ) from error
+            if why != told:
+                log.warning("the standby of %s waits: %s", plan.application_id, why)
+            run_file.update({"state": "CREATED", "useful": False, "useless_because": why}, now=why != told)
+            told = why
+            stop.wait(_LOOK_S)
+        else:
+            return description
+    return None
 
 
 def _planned(description: DescriptionWatch) -> StandbyPlan:

@@ -6,13 +6,14 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 from tests.support.standby import Application, contents, count
 
 from tidemark.cli.output import Output
 from tidemark.cli.status import instance_listing
-from tidemark.errors import ExitCode, StandbyOutdated
+from tidemark.errors import ExitCode, StandbyCannotFollow, StandbyOutdated
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.processes import wait_until
@@ -35,13 +36,13 @@ def describe(app, plan):
 
 
 @contextmanager
-def standing_by(app):
-    """A standby of the topology as it was first; gives what it ended with, in a list."""
+def standing_by(app, plan=None, number=0):
+    """A standby of the topology as it was first, or of another; gives what it ended with, in a list."""
     stop, ended = threading.Event(), []
 
     def run():
         try:
-            run_standby(app.plan, app.settings, 0, "made", stop, lambda _paces: None)
+            run_standby(plan or app.plan, app.settings, number, "made", stop, lambda _paces: None)
         except BaseException as error:
             ended.append(error)
 
@@ -54,8 +55,8 @@ def standing_by(app):
         thread.join(60)
 
 
-def said(app):
-    return read_run_file(standby_file_path(app.settings.var_dir, app.id, 0)) or {}
+def said(app, number=0):
+    return read_run_file(standby_file_path(app.settings.var_dir, app.id, number)) or {}
 
 
 def is_level(app, generation):
@@ -127,15 +128,61 @@ def test_should_end_and_say_why_when_another_topology_version_runs(counting):
     other.stream(counting.source, schema="id STRING", key="id").group_by_key().count(name="n", store="m").to(
         "elsewhere"
     )
-    with standing_by(counting) as ended:
-        assert wait_until(lambda: ended or is_level(counting, 0), 60)
-        describe(counting, other.plan())
-        assert wait_until(lambda: ended, 60), said(counting)
+    with standing_by(counting, other.plan(), number=1) as next_ended:
+        with standing_by(counting) as ended:
+            assert wait_until(lambda: ended or is_level(counting, 0), 60)
+            assert wait_until(lambda: next_ended or said(counting, 1).get("useless_because"), 60)
+            assert (said(counting, 1)["state"], said(counting, 1)["useful"]) == ("CREATED", False)
+            after = Application(other.plan(), counting.settings, counting.admin)
+            describe(counting, other.plan())
+            assert wait_until(lambda: ended, 60), said(counting)
+        after.commit({"m": {0: [(b"b", count(1))], 1: [(b"y", count(1))]}})
+        # The standby of the next version was started too early, and has waited.
+        assert wait_until(lambda: next_ended or said(counting, 1).get("state") == "RUNNING", 60), said(counting, 1)
+        assert said(counting, 1)["useful"] is True
+    assert next_ended == []
     (error,) = ended
     assert isinstance(error, StandbyOutdated)
     assert error.exit_code is ExitCode.RETRY
     assert "start it again with the version that runs now" in str(error)
     assert (said(counting)["state"], said(counting)["useful"]) == ("ERROR", False)
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(150)
+def test_should_wait_until_an_instance_has_created_the_topics(settings, admin, unique, caplog):
+    topology = Topology(unique("app"))
+    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
+        unique("out")
+    )
+    absent = SimpleNamespace(plan=topology.plan(), settings=settings, id=topology.application_id)
+    with standing_by(absent) as ended:
+        assert wait_until(lambda: ended or said(absent).get("useless_because"), 60)
+        assert "does not exist yet: start an instance" in said(absent)["useless_because"]
+        assert (said(absent)["state"], said(absent)["useful"]) == ("CREATED", False)
+        app = Application(absent.plan, settings, admin)
+        app.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
+        assert wait_until(lambda: ended or is_level(app, 0), 60), said(app)
+        assert said(app)["useful"] is True
+    assert ended == []
+    assert copy_of(app) == {b"a": count(1)}
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(150)
+def test_should_end_when_it_has_waited_in_vain_so_that_it_is_started_with_what_is_deployed_by_then(
+    settings, unique, monkeypatch
+):
+    monkeypatch.setattr("tidemark.standby.process._FOLLOWS_WITHIN_S", 0.5)
+    topology = Topology(unique("app"))
+    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(store="n").to(unique("out"))
+    absent = SimpleNamespace(plan=topology.plan(), settings=settings, id=topology.application_id)
+    with standing_by(absent) as ended:
+        assert wait_until(lambda: ended, 60)
+    (error,) = ended
+    assert isinstance(error, StandbyCannotFollow)
+    assert error.exit_code is ExitCode.RETRY
+    assert "does not exist yet" in str(error)
 
 
 @dataclass(frozen=True)
@@ -177,9 +224,11 @@ def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be
         row,
         replace(row, useful=False, useless_because="nothing has been read yet of 0_2/n"),
         replace(row, useful=None),
+        replace(row, changelog_generation=None, useful=False, useless_because="it waits"),
     ]
     Output().show(None, instance_listing(rows, NOW / 1000))
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
     assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed
     assert printed.count("generation 2") == 2
+    assert "None" not in printed
