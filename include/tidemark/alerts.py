@@ -34,6 +34,7 @@ class AlertKind(StrEnum):
     DRILL_TOO_OLD = "drill too old"
     OPERATION_FAILED = "operation failed"
     PLAN_WAITS = "plan waits"
+    STANDBY_FAILED = "standby failed"
 
     @property
     def severity(self) -> Severity:

@@ -1,4 +1,4 @@
-"""The command line and the environment of an instance, built with the Spark provider's hook."""
+"""The command lines and the environment of an instance, built with the Spark provider's hook, and of a standby."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tidemark.supervision.launch import Command
 from tidemark.temporary_folder import temporary_folders
 
 INSTANCE_SCRIPT = Path("spark_jobs") / "stream_instance.py"
+STANDBY_MODULE = "tidemark.cli.main"
 
 
 class CannotSubmit(Exception):
@@ -56,8 +57,19 @@ def spark_command(
     return Command(tuple(argv), environment, project_root(), application, temporary, leave_s)
 
 
+def standby_command(settings: Settings, topology: str, files: InstanceFiles) -> Command:
+    """Return the command that starts a standby: the one that a person types, in the environment of an instance."""
+    arguments = ("standby", "run", topology, "--number", str(files.key.instance))
+    environment = instance_environment(settings, os.environ)
+    # The part before the last dash is the application, as in the names of instances and jobs.
+    temporary = temporary_folders(settings.state_dir, f"{files.key.application_id}-standby{files.key.instance}")
+    return Command(
+        (sys.executable, "-m", STANDBY_MODULE, *arguments), environment, project_root(), STANDBY_MODULE, temporary
+    )
+
+
 def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of an instance: `inherited` without Airflow's variables, some of which are secrets."""
+    """Return the environment of an instance or a standby: `inherited` without Airflow's variables, which may be secrets."""
     root = project_root()
     environment = without_airflow(inherited)
     environment.update(settings.as_environment())

@@ -15,7 +15,7 @@ from tidemark.supervision.restart_policy import RestartBudget
 from tidemark_airflow.alerting import AlertOnFailure
 from tidemark_airflow.dag_kinds import DagKind, documented
 from tidemark_airflow.operations import STREAM_PRIORITY
-from tidemark_airflow.stream_operator import StreamOperator
+from tidemark_airflow.stream_operator import StandbyOperator, StreamOperator
 
 _BUDGET = RestartBudget()
 _MAX_INSTANCES = 64
@@ -26,20 +26,22 @@ of tasks, the offsets or the topology's version use `rescale`, `reset` or `upgra
 """
 _RUNBOOK = """\
 ### What it does
-Keeps `{application_id}` running: launches its instances, watches them, and relaunches them when they end.
+Keeps `{application_id}` running: launches its instances and its standbys (`num_standby_replicas` of the topology), watches
+them, and relaunches them when they end.
 
 | to | do this |
 |---|---|
 | start | Unpause this DAG. |
 | stop | **Pause** this DAG. Within a minute each instance commits its batch and ends. Unpausing launches it again. |
 | stop now | Pause this DAG, then mark its run *failed*. |
-| stop in one step | Mark every mapped `instance` task *failed*: the run fails, and the DAG pauses itself. |
+| stop in one step | Mark every mapped `instance` and `standby` task *failed*: the run fails, and the DAG pauses itself. |
 | restart | Mark the run *failed* or *success* and leave the DAG unpaused. |
 | change the parameters | Trigger a run with them (it is queued), then mark the running one *success*. |
 | restart one of several | Mark its mapped task *failed*, then clear it. Clearing the task of a live instance adopts it. |
 
 The DAG `stream_pauses` stops the instances of a paused DAG; keep it unpaused. When a run fails by itself, this DAG pauses
-itself: read the last lines of the task's log, remove the cause, and unpause. See `docs/airflow.md`, and `docs/alerts.md` for
+itself: read the last lines of the task's log, remove the cause, and unpause. While another instance or a standby of the run is
+still up, the run goes on instead: remove the cause, and clear the failed task. See `docs/airflow.md`, and `docs/alerts.md` for
 who gets an alert.
 
 ```
@@ -54,6 +56,10 @@ class Described(Protocol):
     @property
     def application_id(self) -> str:
         """The application's id."""
+
+    @property
+    def num_standby_replicas(self) -> int:
+        """How many standbys run beside the instances."""
 
     def describe(self) -> str:
         """Return the topology as text."""
@@ -91,6 +97,15 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
             map_index_template="{{ task.application_id }}-{{ task.instance }}",
             doc_md=f"One instance of `{topology.application_id}`. Mark it failed to stop this instance alone.",
         ).expand(instance=numbers)
+        if topology.num_standby_replicas:
+            StandbyOperator.partial(
+                task_id="standby",
+                topology=name,
+                application_id=topology.application_id,
+                map_index_template="{{ task.application_id }}-standby-{{ task.instance }}",
+                doc_md=f"One standby of `{topology.application_id}`. Mark it failed to stop this standby alone.",
+                on_failure_callback=AlertOnFailure(AlertKind.STANDBY_FAILED, topology.application_id),
+            ).expand(instance=list(range(topology.num_standby_replicas)))
     return dag
 
 

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 _RUNBOOK = """\
 ### What it does
-Stops the instances of every `stream__<name>` DAG that is paused, within a minute. Each instance commits its batch, takes a
-last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches the instances
+Stops the instances and standbys of every `stream__<name>` DAG that is paused, within a minute. Each instance commits its
+batch, takes a last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches them
 again in the same run.
 
-Instances that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
+Instances and standbys that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
 """
 
 
@@ -46,7 +46,7 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
         priority=STREAM_PRIORITY,
     ) as dag:
 
-        @task(doc_md="Asks the instances of paused streams to stop.")
+        @task(doc_md="Asks the instances and standbys of paused streams to stop.")
         def stop_paused(ti: RuntimeTaskInstanceProtocol | None = None) -> list[str]:
             from tidemark.settings import Settings
 
@@ -73,19 +73,21 @@ def is_paused(ti: RuntimeTaskInstanceProtocol, dag_id: str) -> bool:
 
 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:
-    """Ask every instance of an application that Airflow launched on this machine to stop. Does not wait.
+    """Ask every instance and standby of an application that Airflow launched on this machine to stop. Does not wait.
 
-    Returns the names of these instances.
+    Returns their names.
     """
-    from tidemark.supervision.instance_files import known_instances
+    from tidemark.supervision.instance_files import known_instances, known_standbys
     from tidemark.supervision.liveness import observe
     from tidemark.supervision.stop import ask_to_leave
 
     asked: list[str] = []
-    for files in known_instances(settings.var_dir, application_id):
+    known = known_instances(settings.var_dir, application_id) + known_standbys(settings.var_dir, application_id)
+    for files in known:
         seen = observe(files)
         if seen.liveness.is_alive_here and seen.launch is not None:
-            log.info("stopping instance %s, because its DAG is paused: it commits its batch and ends", files.key)
+            ends = "" if files.key.is_standby else ": it commits its batch and ends"
+            log.info("stopping %s %s, because its DAG is paused%s", files.key.kind, files.key, ends)
             ask_to_leave(files, seen, settings)
             asked.append(str(files.key))
     return asked

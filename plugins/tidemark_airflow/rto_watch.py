@@ -54,8 +54,11 @@ class RtoWatch:
         self._told_ms: int | None = None
 
     def look(self, now_ms: int) -> None:
-        """Check once; `now_ms` is in epoch milliseconds. Never raises: a failure here is no reason to end a stream."""
-        if self._settings.rto_s <= 0:
+        """Check once; `now_ms` is in epoch milliseconds. Never raises: a failure here is no reason to end a stream.
+
+        A standby commits nothing, so it has no deadline.
+        """
+        if self._settings.rto_s <= 0 or self._files.key.is_standby:
             return
         try:
             self._look(now_ms)

@@ -1,4 +1,4 @@
-"""The operator that keeps one instance running: launch or adopt it, defer to a trigger, relaunch it when it ends."""
+"""The operators that keep one instance, or one standby, running: launch or adopt it, defer to a trigger, relaunch it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.alerts import AlertKind
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.processes import wait_until
@@ -27,7 +28,7 @@ from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 from tidemark.supervision.stop import ask_to_stop
 from tidemark_airflow.alerting import Alarm
-from tidemark_airflow.command import spark_command
+from tidemark_airflow.command import spark_command, standby_command
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, InstanceExited, StreamTrigger
 from tidemark_airflow.whereabouts import where_is_it
@@ -50,6 +51,7 @@ class StreamOperator(BaseOperator):
     template_fields: Sequence[str] = ("topology", "application_id", "instance")
     ui_color = "#d7eef4"
     build_command: Callable[..., Command] = staticmethod(spark_command)
+    is_standby = False
 
     def __init__(
         self,
@@ -98,14 +100,15 @@ class StreamOperator(BaseOperator):
         store = context["task_state_store"]
         budget = self._budget(context)
         outage = read_outage(files.outage)
-        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage)
-        self.log.info("instance %s %s (exit code %s): %s", files.key, explain(exit_code), exit_code, decision)
+        key = files.key
+        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage, key.kind)
+        self.log.info("%s %s %s (exit code %s): %s", key.kind, key, explain(exit_code), exit_code, decision)
         if isinstance(decision, Adopt):
             self._adopt_only(context, files)
         if isinstance(decision, GiveUp):
             said = last_error(lines)
             reason = f"{decision.reason}. Its last message: {said}" if said else decision.reason
-            raise Alarm(decision.what, self.application_id, reason)
+            raise Alarm(self._alert_of(decision), self.application_id, reason)
         if isinstance(decision, AwaitBrokers):
             self._await_brokers(files, decision)
         if not isinstance(decision, Relaunch):
@@ -117,14 +120,17 @@ class StreamOperator(BaseOperator):
         if decision.after_s > 0:
             until = time.time() + decision.after_s
             self.log.info("waiting until %s", datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds"))
-            trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, until)
+            trigger = BackoffTrigger.of(files, until=until)
             self.defer(trigger=trigger, method_name="relaunch")
         self._watch(context)
+
+    def _alert_of(self, decision: GiveUp) -> AlertKind:
+        return AlertKind.STANDBY_FAILED if self.is_standby else decision.what
 
     def _await_brokers(self, files: InstanceFiles, decision: AwaitBrokers) -> NoReturn:
         self.log.warning("waiting for brokers, which does not count as a relaunch: %s", decision.outage.why)
         until = time.time() + decision.at_most_s
-        trigger = BrokerTrigger(str(files.var_dir), self.application_id, self.instance, until)
+        trigger = BrokerTrigger.of(files, until=until)
         self.defer(trigger=trigger, method_name="relaunch")
 
     def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
@@ -138,7 +144,7 @@ class StreamOperator(BaseOperator):
         files, me = self._watched
         seen = observe(files)
         if watch_claim.is_held_by(files, me) and seen.liveness.is_alive_here:
-            self.log.info("stopping instance %s", files.key)
+            self.log.info("stopping %s %s", files.key.kind, files.key)
             ask_to_stop(seen)
 
     def _watch(self, context: Mapping[str, Any]) -> NoReturn:
@@ -162,8 +168,8 @@ class StreamOperator(BaseOperator):
 
     def _wait_for_release(self, files: InstanceFiles, why: str) -> NoReturn:
         self._watched = None
-        self.log.info("instance %s is not launched yet: %s", files.key, why)
-        trigger = HoldTrigger(str(files.var_dir), self.application_id, self.instance)
+        self.log.info("%s %s is not launched yet: %s", files.key.kind, files.key, why)
+        trigger = HoldTrigger.of(files)
         self.defer(trigger=trigger, method_name="relaunch")
 
     def _adopt_only(self, context: Mapping[str, Any], files: InstanceFiles) -> NoReturn:
@@ -178,7 +184,7 @@ class StreamOperator(BaseOperator):
         # each other from checking at the same time: the later one finds what the other has launched.
         after_s = Settings.load().session_timeout_ms / 1000 + random.uniform(_JOINS_S, 2 * _JOINS_S)
         self.log.info("in %.0f s the group is checked for the other copy of instance %s", after_s, files.key)
-        trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, time.time() + after_s)
+        trigger = BackoffTrigger.of(files, until=time.time() + after_s)
         self.defer(trigger=trigger, method_name="after_fence")
 
     def after_fence(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
@@ -211,15 +217,16 @@ class StreamOperator(BaseOperator):
     def _hand_over(self, files: InstanceFiles, launched: Launched) -> NoReturn:
         seen = launched.seen
         pid = seen.launch.pid if seen.launch else seen.run.process.pid if seen.run else None
-        self.log.info("%s instance %s, pid %s", "adopted" if launched.adopted else "launched", files.key, pid)
+        did = "adopted" if launched.adopted else "launched"
+        self.log.info("%s %s %s, pid %s", did, files.key.kind, files.key, pid)
         self.log.info("its log is %s", files.log)
         self.defer(
-            trigger=StreamTrigger(str(files.var_dir), self.application_id, self.instance, seen.launch_id),
+            trigger=StreamTrigger.of(files, launch_id=seen.launch_id),
             method_name="resume",
         )
 
     def _files(self, settings: Settings) -> InstanceFiles:
-        return InstanceFiles(settings.var_dir, InstanceKey(self.application_id, int(self.instance)))
+        return InstanceFiles(settings.var_dir, InstanceKey(self.application_id, int(self.instance), self.is_standby))
 
     def _budget(self, context: Mapping[str, Any]) -> RestartBudget:
         params = context.get("params") or {}
@@ -237,3 +244,17 @@ class StreamOperator(BaseOperator):
     def _copy_to_task_log(self, files: InstanceFiles, lines: list[str]) -> None:
         for line in lines:
             self.log.info("%s | %s", files.key, line)
+
+
+class StandbyOperator(StreamOperator):
+    """Keeps standby number `instance` of a topology running, as `StreamOperator` does an instance.
+
+    It runs what `tidemark standby run` runs. A standby commits nothing: it takes no savepoint, has no deadline, and its end
+    raises an alert of its own kind.
+    """
+
+    ui_color = "#e8eef0"
+    build_command: Callable[..., Command] = staticmethod(
+        lambda settings, topology, files, *_: standby_command(settings, topology, files)
+    )
+    is_standby = True

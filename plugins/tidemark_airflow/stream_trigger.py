@@ -1,4 +1,4 @@
-"""The triggers of a stream's task: watch one instance without a worker slot, or wait before it is launched again."""
+"""The triggers of a stream's task: watch one instance or standby without a worker slot, or wait before it is launched again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
@@ -60,7 +60,38 @@ class InstanceExited:
         return cls(payload["exit_code"])
 
 
-class StreamTrigger(BaseTrigger):
+class _ProcessTrigger(BaseTrigger):
+    """A trigger of the task of one instance or standby."""
+
+    def __init__(self, var_dir: str, application_id: str, instance: int, is_standby: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.var_dir = var_dir
+        self.application_id = application_id
+        self.instance = instance
+        self.is_standby = is_standby
+        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance, is_standby))
+        self._name = f"{self._files.key.kind} {self._files.key}"
+
+    @classmethod
+    def of(cls, files: InstanceFiles, **arguments: Any) -> Self:
+        """Return the trigger for the process with these files; `arguments` are its own."""
+        key = files.key
+        return cls(str(files.var_dir), key.application_id, key.instance, is_standby=key.is_standby, **arguments)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return what a triggerer needs to create this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "var_dir": self.var_dir,
+                "application_id": self.application_id,
+                "instance": self.instance,
+                "is_standby": self.is_standby,
+            },
+        )
+
+
+class StreamTrigger(_ProcessTrigger):
     """Watches an instance, fires `InstanceExited` once, and stops the instance when a user ends the task.
 
     Meanwhile it writes the instance's states, progress and warnings to the task's log, and the latest progress to the XCom
@@ -68,15 +99,17 @@ class StreamTrigger(BaseTrigger):
     """
 
     def __init__(
-        self, var_dir: str, application_id: str, instance: int, launch_id: str | None, log_every_s: float = 30.0
+        self,
+        var_dir: str,
+        application_id: str,
+        instance: int,
+        launch_id: str | None,
+        log_every_s: float = 30.0,
+        is_standby: bool = False,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.var_dir = var_dir
-        self.application_id = application_id
-        self.instance = instance
+        super().__init__(var_dir, application_id, instance, is_standby)
         self.launch_id = launch_id
         self.log_every_s = log_every_s
-        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
         self._watcher = uuid.uuid4().hex
         self._found_watcher: str | None = None
         self._has_taken = False
@@ -84,23 +117,15 @@ class StreamTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what a triggerer needs to create this trigger again. The watcher's name is new each time on purpose."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "var_dir": self.var_dir,
-                "application_id": self.application_id,
-                "instance": self.instance,
-                "launch_id": self.launch_id,
-                "log_every_s": self.log_every_s,
-            },
-        )
+        path, arguments = super().serialize()
+        return path, {**arguments, "launch_id": self.launch_id, "log_every_s": self.log_every_s}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Observe the instance once a second until it has ended."""
         settled_at = time.monotonic() + _SETTLE_S
         self._found_watcher = await asyncio.to_thread(watch_claim.recorded, self._files)
         self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
-        self.log.info("watching instance %s, launch %s", self._files.key, self.launch_id or "by hand")
+        self.log.info("watching %s, launch %s", self._name, self.launch_id or "by hand")
         async with rto_watched(self._files, lambda: watch_claim.is_held_by(self._files, self._watcher)):
             exited = await self._exit()
             await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
@@ -113,17 +138,15 @@ class StreamTrigger(BaseTrigger):
             seen = await asyncio.to_thread(observe, self._files)
             if self._has_ended(seen):
                 code = seen.exit_code if self._is_ours(seen) else None
-                self.log.info("instance %s ended, exit code %s", self._files.key, "unknown" if code is None else code)
+                self.log.info("%s ended, exit code %s", self._name, "unknown" if code is None else code)
                 return InstanceExited(code)
             if supervised and seen.liveness is Liveness.UNSUPERVISED:
                 supervised = False
-                self.log.warning(
-                    "instance %s runs without a supervisor: its exit code will be unknown", self._files.key
-                )
+                self.log.warning("%s runs without a supervisor: its exit code will be unknown", self._name)
             await self._take_again()
             said = progress.said(seen.run, time.time())
             for line in said.lines:
-                self.log.info("instance %s: %s", self._files.key, line)
+                self.log.info("%s: %s", self._name, line)
             if said.figures is not None:
                 await self._show(said.figures)
             if warnings is None and seen.launch is not None:
@@ -150,21 +173,22 @@ class StreamTrigger(BaseTrigger):
             )
         except AirflowRuntimeError as error:
             # Not an error: the log has the progress, too.
-            self.log.warning("instance %s: failed to write its progress to Airflow: %s", self._files.key, error)
+            self.log.warning("%s: failed to write its progress to Airflow: %s", self._name, error)
 
     async def on_kill(self) -> None:
         """Stop the instance because a user ended the task (failed, success, clear), unless another trigger watches it."""
         if not await asyncio.to_thread(watch_claim.is_held_by, self._files, self._watcher):
-            self.log.info("instance %s is watched by another trigger by now, so it is not stopped", self._files.key)
+            self.log.info("%s is watched by another trigger by now, so it is not stopped", self._name)
             return
         await asyncio.to_thread(forget_standstill, self._files)
         seen = await asyncio.to_thread(observe, self._files)
         if not seen.liveness.is_alive_here or not self._is_ours(seen):
-            self.log.info("instance %s does not run", self._files.key)
+            self.log.info("%s does not run", self._name)
             return
         settings = await asyncio.to_thread(Settings.load)
         last = await asyncio.to_thread(ask_to_leave, self._files, seen, settings)
-        self.log.info("stopping instance %s: it commits its batch and ends", self._files.key)
+        ends = "" if self.is_standby else ": it commits its batch and ends"
+        self.log.info("stopping %s%s", self._name, ends)
         if last is not None:
             self.log.info("it takes savepoint %s before it ends, or logs why it cannot", last.savepoint_id)
         await self._await_end()
@@ -177,13 +201,13 @@ class StreamTrigger(BaseTrigger):
             supervised = seen.liveness is Liveness.SUPERVISED
             if waited_s >= _STOP_WAIT_S:
                 left = "its supervisor ends it" if supervised else "end it by hand"
-                self.log.error("instance %s is still there after %.0f s: %s", self._files.key, waited_s, left)
+                self.log.error("%s is still there after %.0f s: %s", self._name, waited_s, left)
                 return
             if waited_s >= _KILL_AFTER_S and not supervised:
                 await asyncio.to_thread(kill_rest, seen)
             await asyncio.sleep(_STOP_POLL_S)
         end = await asyncio.to_thread(observe, self._files)
-        self.log.info("instance %s stopped, exit code %s", self._files.key, end.exit_code)
+        self.log.info("%s stopped, exit code %s", self._name, end.exit_code)
 
     def _is_ours(self, seen: Observation) -> bool:
         return seen.launch_id == self.launch_id
@@ -193,29 +217,20 @@ class StreamTrigger(BaseTrigger):
         return not seen.liveness.is_alive_here or not self._is_ours(seen)
 
 
-class _WaitingTrigger(BaseTrigger):
-    """Waits before an instance is launched again. No instance runs meanwhile, so there is nothing to stop."""
+class _WaitingTrigger(_ProcessTrigger):
+    """Waits before an instance is launched again. No process of it runs meanwhile, so there is nothing to stop."""
 
-    def __init__(self, var_dir: str, application_id: str, instance: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.var_dir = var_dir
-        self.application_id = application_id
-        self.instance = instance
-        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return what a triggerer needs to create this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"var_dir": self.var_dir, "application_id": self.application_id, "instance": self.instance},
-        )
+    def __init__(self, var_dir: str, application_id: str, instance: int, is_standby: bool = False) -> None:
+        super().__init__(var_dir, application_id, instance, is_standby)
 
 
 class _TimedTrigger(_WaitingTrigger):
     """A waiting trigger with a point in time, `until` (epoch seconds)."""
 
-    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
-        super().__init__(var_dir, application_id, instance)
+    def __init__(
+        self, var_dir: str, application_id: str, instance: int, until: float, is_standby: bool = False
+    ) -> None:
+        super().__init__(var_dir, application_id, instance, is_standby)
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -264,9 +279,7 @@ class BrokerTrigger(_TimedTrigger):
                     if outage is None or (outage.is_partial and time.time() >= self.until):
                         break
                     await asyncio.sleep(_POLL_S)
-        self.log.info(
-            "instance %s can be launched: %s", self._files.key, outage.why if outage else "its brokers are back"
-        )
+        self.log.info("%s can be launched: %s", self._name, outage.why if outage else "its brokers are back")
         yield TriggerEvent({})
 
     def _look(self) -> Outage | None:
@@ -279,7 +292,7 @@ class BrokerTrigger(_TimedTrigger):
         known = read_outage(self._files.outage)
         outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())
         if known is not None and outage is not None and outage.why != known.why:
-            self.log.warning("instance %s waits: %s", self._files.key, outage.why)
+            self.log.warning("%s waits: %s", self._name, outage.why)
             with contextlib.suppress(OSError):  # The log has it, too.
                 write_outage(self._files.outage, replace(known, why=outage.why))
         return outage

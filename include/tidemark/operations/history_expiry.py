@@ -19,10 +19,12 @@ from tidemark.checks.verdict_table import VERDICTS
 from tidemark.database import FactsDatabase
 from tidemark.events.table import EVENTS
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import INSTANCES_FOLDER, STANDBYS_FOLDER
 
 log = logging.getLogger(__name__)
 
 _DAY_MS = 86_400_000
+_LOGS = (INSTANCES_FOLDER, STANDBYS_FOLDER)
 _PAGES = ("pages", "quarantine", "openlineage")
 
 
@@ -98,7 +100,8 @@ def _too_old(table: Table, before_ms: int) -> list[ColumnElement[bool]]:
 def _old_files(settings: Settings, airflow_logs: Path, now_ms: int) -> Iterator[ExpiredFiles]:
     audits = settings.var_dir / "audit"
     pages = [path for kind in _PAGES for path in audits.glob(f"*/{kind}/*")]
-    logs = [*(settings.var_dir / "log" / "instances").glob("*.log*"), *airflow_logs.rglob("*.log")]
+    own = [path for kind in _LOGS for path in (settings.var_dir / "log" / kind).glob("*.log*")]
+    logs = [*own, *airflow_logs.rglob("*.log")]
     for kind, days, paths in (
         ("pages of audits", settings.pages_kept_days, pages),
         ("logs", settings.logs_kept_days, logs),

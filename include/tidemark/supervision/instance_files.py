@@ -1,6 +1,7 @@
-"""The identity of an instance, of its launches, and the paths of its files.
+"""The identity of an instance or a standby, of its launches, and the paths of its files.
 
-An instance is called `<application_id>-<number>`. The name has no random part, so every process can find the instance.
+An instance is called `<application_id>-<number>`, a standby `<application_id>-standby-<number>`. The name has no random part,
+so every process can find it.
 """
 
 from __future__ import annotations
@@ -14,29 +15,41 @@ from typing import Any
 
 from tidemark.atomic_file import replace_file
 from tidemark.processes import Identity, Place
-from tidemark.supervision.outage_file import outage_path
+from tidemark.stores.directory import STANDBY_PREFIX
+from tidemark.supervision.outage_file import OUTAGE_SUFFIX
+from tidemark.supervision.run_file import INSTANCES_FOLDER, STANDBYS_FOLDER
 
 
 @dataclass(frozen=True)
 class InstanceKey:
-    """The identity of one instance of an application."""
+    """The identity of one instance of an application, or of one standby. Both are numbered from 0."""
 
     application_id: str
     instance: int
+    is_standby: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The word for it in messages."""
+        return "standby" if self.is_standby else "instance"
 
     def __str__(self) -> str:
-        return f"{self.application_id}-{self.instance}"
+        return f"{self.application_id}-{STANDBY_PREFIX if self.is_standby else ''}{self.instance}"
 
 
 @dataclass(frozen=True)
 class InstanceFiles:
-    """The paths of all files of an instance under `var_dir`."""
+    """The paths of all files of an instance or a standby under `var_dir`."""
 
     var_dir: Path
     key: InstanceKey
 
+    @property
+    def _folder(self) -> str:
+        return STANDBYS_FOLDER if self.key.is_standby else INSTANCES_FOLDER
+
     def _beside(self, suffix: str) -> Path:
-        return self.var_dir / "instances" / f"{self.key}{suffix}"
+        return self.var_dir / self._folder / f"{self.key.application_id}-{self.key.instance}{suffix}"
 
     @property
     def run(self) -> Path:
@@ -66,7 +79,7 @@ class InstanceFiles:
     @property
     def outage(self) -> Path:
         """The record of an end for which unavailable brokers are the reason (`outage_file`). A launch removes it."""
-        return outage_path(self.var_dir, self.key.application_id, self.key.instance)
+        return self._beside(OUTAGE_SUFFIX)
 
     @property
     def lock(self) -> Path:
@@ -81,7 +94,7 @@ class InstanceFiles:
     @property
     def log(self) -> Path:
         """The log: standard output and error of all launches, appended."""
-        return self.var_dir / "log" / "instances" / f"{self.key}.log"
+        return self.var_dir / "log" / self._folder / f"{self.key}.log"
 
     def make_folders(self) -> None:
         """Create the folders that hold these files."""
@@ -91,10 +104,20 @@ class InstanceFiles:
 
 def known_instances(var_dir: Path, application_id: str) -> list[InstanceFiles]:
     """Return every instance that ever ran or was launched on this machine, by number."""
+    numbers = _known_numbers(var_dir / INSTANCES_FOLDER, application_id)
+    return [InstanceFiles(var_dir, InstanceKey(application_id, number)) for number in numbers]
+
+
+def known_standbys(var_dir: Path, application_id: str) -> list[InstanceFiles]:
+    """Return every standby that ever ran or was launched on this machine, by number."""
+    numbers = _known_numbers(var_dir / STANDBYS_FOLDER, application_id)
+    return [InstanceFiles(var_dir, InstanceKey(application_id, number, is_standby=True)) for number in numbers]
+
+
+def _known_numbers(folder: Path, application_id: str) -> list[int]:
     named = re.compile(rf"{re.escape(application_id)}-(\d+)(\.launch)?\.(json|lock)")
-    names = (named.fullmatch(path.name) for path in (var_dir / "instances").glob(f"{application_id}-*"))
-    numbers = {int(name[1]) for name in names if name}
-    return [InstanceFiles(var_dir, InstanceKey(application_id, number)) for number in sorted(numbers)]
+    names = (named.fullmatch(path.name) for path in folder.glob(f"{application_id}-*"))
+    return sorted({int(name[1]) for name in names if name})
 
 
 @dataclass(frozen=True)

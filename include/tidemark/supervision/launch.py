@@ -1,4 +1,4 @@
-"""Launches an instance, or adopts the live one. Two operators on one machine at the same time end with one instance."""
+"""Launches an instance or a standby, or adopts the live one. Two operators on one machine at the same time end with one."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> O
     seen = observe(files)
     if seen.liveness is Liveness.ELSEWHERE:
         raise LivesElsewhere(
-            f"instance {files.key} runs on {seen.host}, and its processes cannot be watched from here; run the workers "
-            f"and the triggerer where the instance runs, or stop it there first"
+            f"{files.key.kind} {files.key} runs on {seen.host}, and its processes cannot be watched from here; run the workers "
+            f"and the triggerer where it runs, or stop it there first"
         )
     if seen.liveness.is_alive_here:
         return seen
@@ -134,7 +134,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         written = ready.read().decode()
     if written != launch_id:
         raise LaunchFailed(
-            f"the supervisor of instance {files.key} (pid {process.pid}) ended before it started the instance; "
+            f"the supervisor of {files.key.kind} {files.key} (pid {process.pid}) ended before it started the instance; "
             f"see {files.log}"
         )
 

@@ -101,8 +101,9 @@ def decide(
     now: float,
     budget: RestartBudget,
     outage: RecordedOutage | None = None,
+    kind: str = "instance",
 ) -> Decision:
-    """Decide what to do about an instance that ended with `exit_code`.
+    """Decide what to do about an instance, or a process of another `kind`, that ended with `exit_code`.
 
     `restarts` are the times of earlier relaunches and `now` is the current time (both in epoch seconds). `outage` is what the
     instance recorded about its brokers when it ended. An instance that stopped cleanly without a request from Airflow is
@@ -111,13 +112,13 @@ def decide(
     if exit_code == ExitCode.FENCED:
         return Adopt()
     if exit_code in (ExitCode.REFUSED, ExitCode.USAGE):
-        return GiveUp(f"the instance {explain(exit_code)} (exit code {exit_code}); a relaunch would end the same way")
+        return GiveUp(f"the {kind} {explain(exit_code)} (exit code {exit_code}); a relaunch would end the same way")
     if outage is not None and exit_code == ExitCode.RETRY:
         return AwaitBrokers(outage, budget.backoff_max_s)
     recent = tuple(at for at in restarts if now - at < budget.window_s)
     if len(recent) >= budget.max_restarts:
         return GiveUp(
-            f"the instance {explain(exit_code)} and was already relaunched {len(recent)} times within "
+            f"the {kind} {explain(exit_code)} and was already relaunched {len(recent)} times within "
             f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task",
             AlertKind.RESTARTS_SPENT,
         )

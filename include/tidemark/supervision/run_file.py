@@ -23,17 +23,21 @@ LOST = "LOST"
 QUERY_URL, QUERY_ERROR = "query_url", "query_error"
 """Fields: where the process answers queries, or why it does not. Both are null if queries are switched off."""
 
+INSTANCES_FOLDER = "instances"
+STANDBYS_FOLDER = "standbys"
+"""The folder of standbys' files is another one, so that none is taken for an instance's."""
+
 _REWRITE_S = 1.0
 
 
 def run_file_path(var_dir: Path, application_id: str, instance: int) -> Path:
     """Return the path of an instance's run file."""
-    return var_dir / "instances" / f"{application_id}-{instance}.json"
+    return var_dir / INSTANCES_FOLDER / f"{application_id}-{instance}.json"
 
 
 def standby_file_path(var_dir: Path, application_id: str, number: int) -> Path:
-    """Return the path of a standby's run file, which is in another folder so that it is not taken for an instance's."""
-    return var_dir / "standbys" / f"{application_id}-{number}.json"
+    """Return the path of a standby's run file."""
+    return var_dir / STANDBYS_FOLDER / f"{application_id}-{number}.json"
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:

@@ -20,13 +20,14 @@ log = logging.getLogger(__name__)
 
 
 def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) -> Request | None:
-    """Ask an instance to stop, as `ask_to_stop` does, and to take a last savepoint after its last batch.
+    """Ask an instance or a standby to stop, as `ask_to_stop` does; an instance also to take a last savepoint before it ends.
 
     Returns the request for the savepoint, or None if the setting `last_savepoint_timeout_ms` is 0 or no process runs that
-    could take one. Does not wait and does not access the savepoint location, so a stop never depends on it.
+    could take one. A standby takes none. Does not wait and does not access the savepoint location, so a stop never depends on
+    it.
     """
     asked = None
-    if settings.last_savepoint_timeout_ms > 0 and seen.run is not None:
+    if settings.last_savepoint_timeout_ms > 0 and seen.run is not None and not files.key.is_standby:
         try:
             asked = ask_for_last(
                 files.var_dir,

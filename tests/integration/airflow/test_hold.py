@@ -86,7 +86,7 @@ def test_should_fire_when_the_hold_is_released_and_not_before(bench: Bench, monk
     path, arguments = trigger.serialize()
     assert (path, arguments) == (
         "tidemark_airflow.stream_trigger.HoldTrigger",
-        {"var_dir": str(var_dir), "application_id": app, "instance": 0},
+        {"var_dir": str(var_dir), "application_id": app, "instance": 0, "is_standby": False},
     )
 
     async def watch() -> list[bool]:

@@ -46,6 +46,7 @@ watch_claim.take = held_take
 
 class Topology:
     application_id = {application_id!r}
+    num_standby_replicas = 0
     def describe(self):
         return "a stand-in"
 

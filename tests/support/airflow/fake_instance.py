@@ -18,9 +18,10 @@ from pathlib import Path
 
 from tidemark.errors import ExitCode
 from tidemark.supervision.final_savepoint_request import leaving_path
+from tidemark.supervision.instance_files import InstanceKey
 from tidemark.supervision.live_instances import read_request
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
-from tidemark.supervision.run_file import RunFile, run_file_path
+from tidemark.supervision.run_file import RunFile, run_file_path, standby_file_path
 
 _TICK_S = 0.1
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", required=True)
     parser.add_argument("--instance", type=int, default=0)
+    parser.add_argument("--standby", action="store_true", help="behave as a standby, which takes no savepoint")
     args = parser.parse_args()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -37,19 +39,21 @@ def main() -> int:
     application_id = args.topology.replace("_", "-")
     folder = var_dir / "fake"
     folder.mkdir(parents=True, exist_ok=True)
-    orders = folder / f"{application_id}-{args.instance}.json"
-    owner = folder / f"{application_id}-{args.instance}.owner"
+    key = InstanceKey(application_id, args.instance, args.standby)
+    orders = folder / f"{key}.json"
+    owner = folder / f"{key}.owner"
     with (folder / "starts").open("a") as starts:
-        starts.write(f"{application_id}-{args.instance} {os.getpid()}\n")
+        starts.write(f"{key} {os.getpid()}\n")
 
     leaving = leaving_path(var_dir, application_id, args.instance)
     leaving.unlink(missing_ok=True)
+    name = f"standby-{args.instance}" if args.standby else args.instance
     run_file = RunFile(
-        run_file_path(var_dir, application_id, args.instance),
-        {"application_id": application_id, "topology": args.topology, "instance": args.instance},
+        (standby_file_path if args.standby else run_file_path)(var_dir, application_id, args.instance),
+        {"application_id": application_id, "topology": args.topology, "instance": name},
     )
     run_file.update({"state": "CREATED"}, now=True)
-    print(f"instance {application_id}-{args.instance} begins", flush=True)
+    print(f"{key.kind} {key} begins", flush=True)
     # As a producer's init does: the last one to come fences the others.
     owner.write_text(str(os.getpid()))
     run_file.update({"state": "RUNNING", "partitions": ["pulse-events[0]"]}, now=True)

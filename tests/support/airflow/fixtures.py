@@ -35,13 +35,13 @@ def _airflow_home_is_removed() -> Iterator[None]:
 
 @pytest.fixture
 def make_bench(tmp_path: Path, unique: Callable[[str], str], mark: str) -> Iterator[Callable[..., Bench]]:
-    """`make_bench(instance=0)`: a fake instance in a folder of the test's own."""
+    """`make_bench(instance=0, is_standby=False)`: a fake instance or standby in a folder of the test's own."""
     topology = unique("fake").replace("-", "_")
     settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
     made: list[Bench] = []
 
-    def make(instance: int = 0) -> Bench:
-        key = InstanceKey(topology.replace("_", "-"), instance)
+    def make(instance: int = 0, is_standby: bool = False) -> Bench:
+        key = InstanceKey(topology.replace("_", "-"), instance, is_standby)
         bench = Bench(settings, InstanceFiles(settings.var_dir, key), topology)
         bench.files.make_folders()
         made.append(bench)

@@ -31,7 +31,9 @@ class Bench:
     @property
     def command(self) -> Command:
         """Start the fake without spark-submit."""
-        argv = [sys.executable, str(FAKE), "--topology", self.topology, "--instance", str(self.files.key.instance)]
+        key = self.files.key
+        argv = [sys.executable, str(FAKE), "--topology", self.topology, "--instance", str(key.instance)]
+        argv += ["--standby"] if key.is_standby else []
         environment = instance_environment(self.settings, os.environ)
         temporary = temporary_folders(self.settings.state_dir, str(self.files.key))
         return Command(tuple(argv), environment, project_root(), str(FAKE), temporary)

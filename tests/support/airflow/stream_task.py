@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from tests.support.airflow.stream_bench import Bench
 
-from tidemark_airflow.stream_operator import StreamOperator
+from tidemark_airflow.stream_operator import StandbyOperator, StreamOperator
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, StreamTrigger
 
 Waiting = StreamTrigger | BackoffTrigger | BrokerTrigger | HoldTrigger
@@ -41,8 +41,9 @@ class Task:
     def new_operator(self) -> StreamOperator:
         """As each worker process makes its own."""
         key = self.bench.files.key
-        operator = StreamOperator(
-            task_id="instance", topology=self.bench.topology, application_id=key.application_id, instance=key.instance
+        kind = StandbyOperator if key.is_standby else StreamOperator
+        operator = kind(
+            task_id=key.kind, topology=self.bench.topology, application_id=key.application_id, instance=key.instance
         )
         operator.build_command = lambda *_: self.bench.command
         return operator

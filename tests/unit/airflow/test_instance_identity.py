@@ -13,11 +13,14 @@ from tidemark.supervision.instance_files import (
     InstanceFiles,
     InstanceKey,
     LaunchRecord,
+    known_instances,
+    known_standbys,
     write_json,
 )
 from tidemark.supervision.launch import find_live
 from tidemark.supervision.liveness import Liveness, observe
-from tidemark.supervision.run_file import RunView, run_file_path
+from tidemark.supervision.outage_file import outage_path
+from tidemark.supervision.run_file import RunView, run_file_path, standby_file_path
 
 
 def record(**changes: object) -> LaunchRecord:
@@ -34,6 +37,19 @@ def files_in(folder: Path) -> InstanceFiles:
 
 def test_should_look_for_the_run_file_where_an_instance_writes_it(tmp_path: Path) -> None:
     assert files_in(tmp_path).run == run_file_path(tmp_path, "app", 0)
+
+
+def test_should_keep_the_files_of_a_standby_apart_from_those_of_the_instance_with_its_number(tmp_path: Path) -> None:
+    instance, standby = files_in(tmp_path), InstanceFiles(tmp_path, InstanceKey("app", 0, is_standby=True))
+    assert standby.run == standby_file_path(tmp_path, "app", 0)
+    assert instance.outage == outage_path(tmp_path, "app", 0)
+    paths = ("run", "launch", "exit", "watcher", "standstill", "outage", "lock", "log")
+    assert not {getattr(instance, name) for name in paths} & {getattr(standby, name) for name in paths}
+    standby.make_folders()
+    for files in (instance, standby):
+        files.launch.write_text("{}")
+    assert known_instances(tmp_path, "app") == [instance]
+    assert known_standbys(tmp_path, "app") == [standby]
 
 
 def test_should_read_back_the_launch_record_it_wrote_and_refuse_anything_else(tmp_path: Path) -> None:

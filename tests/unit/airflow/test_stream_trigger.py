@@ -22,7 +22,7 @@ from tidemark.supervision.liveness import observe
 from tidemark.supervision.run_file import RunView
 from tidemark_airflow import stream_trigger
 from tidemark_airflow.progress import Progress, Said
-from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, InstanceExited, StreamTrigger
 
 
 @pytest.fixture(autouse=True)
@@ -207,8 +207,17 @@ def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
     assert observe(bench.files).liveness.is_alive_here
 
 
-@pytest.mark.parametrize("trigger", [StreamTrigger("/v", "app", 3, "l1", 5.0), BackoffTrigger("/v", "app", 3, 12.5)])
-def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger) -> None:
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        StreamTrigger("/v", "app", 3, "l1", 5.0),
+        BackoffTrigger("/v", "app", 3, 12.5),
+        StreamTrigger("/v", "app", 3, None, is_standby=True),
+        BackoffTrigger("/v", "app", 3, 12.5, is_standby=True),
+        HoldTrigger("/v", "app", 3, is_standby=True),
+    ],
+)
+def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger | HoldTrigger) -> None:
     path, kwargs = trigger.serialize()
     assert path == f"tidemark_airflow.stream_trigger.{type(trigger).__name__}"
     assert type(trigger)(**kwargs).serialize() == (path, kwargs)

@@ -28,6 +28,7 @@ def test_should_document_what_to_do_for_every_kind_of_alert():
         (AlertKind.RTO_MISSED, Severity.CRITICAL),
         (AlertKind.CHECK_FAILED, Severity.ERROR),
         (AlertKind.OPERATION_FAILED, Severity.ERROR),
+        (AlertKind.STANDBY_FAILED, Severity.ERROR),
         (AlertKind.DRILL_TOO_OLD, Severity.WARNING),
         (AlertKind.PLAN_WAITS, Severity.WARNING),
     ],
