@@ -221,6 +221,12 @@ class Settings(BaseSettings):
     query_advertised_host: str = setting(
         "", "host name at which other instances reach this one's queries; if empty, `query_host`", "application.server"
     )
+    rack: str = setting(
+        "",
+        "label of what fails together with this machine (a rack, a zone); if empty, the host name; `tidemark state metadata` "
+        "shows which tasks have no standby in another one",
+        "client.tag.rack",
+    )
     query_tokens: SecretStr = setting(
         SecretStr(""),
         "tokens of queries and their scopes as a JSON object, by application; if empty, the file "

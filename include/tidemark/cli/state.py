@@ -99,17 +99,20 @@ def show_metadata(asked: StoreClient, key: bytes | None, output: Output) -> None
         "task",
         "holder",
         "state",
+        "rack",
         "address",
         *figures,
         right=(*figures,),
         title=f"store {asked.name} of {asked.client.application_id}",
     )
     for task in answer["tasks"]:
-        for copy in task["copies"] or [{"holder": "—", "state": "not held", "url": ""}]:
+        for copy in task["copies"] or [{"holder": "—", "state": "not held", "rack": "—", "url": "—"}]:
             at = copy.get("position") or {}
             numbers = [f"{at[name]:,}" if name in at else "—" for name in figures.values()]
-            table.add(task["task"], copy["holder"], copy["state"], copy["url"] or "the asked one", *numbers)
-    output.show(answer, table)
+            place = (copy["rack"], copy["url"] or "the asked one")
+            table.add(task["task"], copy["holder"], copy["state"], *place, *numbers)
+    near = [task["task"] for task in answer["tasks"] if not task["standby_in_other_rack"]]
+    output.show(answer, table, *([f"without a standby in another rack: {', '.join(near)}"] if near else []))
 
 
 def show_changes(asked: StoreClient, key: bytes | None, after: str | None, limit: int | None, output: Output) -> None:

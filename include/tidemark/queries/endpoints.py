@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,17 +33,21 @@ _STOP_S = 10.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One process of an application: its address, the tasks that it holds, and the restores that run in it."""
+    """One process of an application: its address, the tasks that it holds, and the restores that run in it.
+
+    `rack` is the setting of that name in the process.
+    """
 
     holder: str
     url: str
     copies: Mapping[TaskId, CopyState]
     restores: tuple[StoreRestore, ...] = ()
+    rack: str = ""
 
     @classmethod
-    def of(cls, host: StoreHost, url: str) -> Endpoint:
+    def of(cls, host: StoreHost, url: str, rack: str) -> Endpoint:
         """Return the present endpoint of this process."""
-        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()))
+        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()), rack)
 
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record."""
@@ -51,6 +55,7 @@ class Endpoint:
             "url": self.url,
             "copies": {str(task): state for task, state in self.copies.items()},
             "restores": [each.to_dict() for each in self.restores],
+            "rack": self.rack,
         }
         return json.dumps(body, sort_keys=True).encode()
 
@@ -59,7 +64,15 @@ class Endpoint:
         """Read what `to_bytes` wrote. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
         body: dict[str, Any] = json.loads(data)
         copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
-        return cls(holder, str(body["url"]), copies, tuple(StoreRestore(**each) for each in body["restores"]))
+        restores = tuple(StoreRestore(**each) for each in body["restores"])
+        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]))
+
+
+def has_distant_standby(task: TaskId, holders: Iterable[Endpoint]) -> bool:
+    """Whether a standby holds the task in a rack in which no instance holds it, so that one lost rack does not take both."""
+    holding = [endpoint for endpoint in holders if task in endpoint.copies]
+    active = {endpoint.rack for endpoint in holding if endpoint.copies[task] is not CopyState.STANDBY}
+    return any(e.copies[task] is CopyState.STANDBY and e.rack not in active for e in holding)
 
 
 class Endpoints:

@@ -16,7 +16,7 @@ from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
-from tidemark.queries.endpoints import Endpoint
+from tidemark.queries.endpoints import Endpoint, has_distant_standby
 from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable
 from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost
@@ -115,13 +115,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Router:
-    """`tasks` are all tasks of the application, `others` returns the announced endpoints of the other processes."""
+    """`tasks` are all tasks of the application, `others` returns the announced endpoints of the other processes.
+
+    `rack` is this process's.
+    """
 
     catalog: Catalog
     tasks: Sequence[TaskId]
     host: StoreHost
     others: Callable[[], list[Endpoint]]
     peers: Peers = field(default_factory=Peers)
+    rack: str = ""
 
     def keys(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> Answer:
         """Return the values of keys, in no particular order, each from the task that owns it. Blocks."""
@@ -189,15 +193,17 @@ class Router:
         return [self._about(store, task, asked, request) for task in tasks]
 
     def _about(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> dict[str, Any]:
-        copies = []
+        copies, answering = [], []
         for endpoint in self._holders(task):
             found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
+            found["rack"] = endpoint.rack
             try:
                 found["position"] = self._read(endpoint, store, task, asked, request).position.to_dict()
+                answering.append(endpoint)
             except QueryRefused as refused:
                 found["unavailable"] = refused.detail
             copies.append(found)
-        return {"task": str(task), "copies": copies}
+        return {"task": str(task), "standby_in_other_rack": has_distant_standby(task, answering), "copies": copies}
 
     def _owners(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> dict[TaskId, list[bytes]]:
         """Return the keys by the task that owns them; by every task if the store's keys do not say."""
@@ -238,7 +244,7 @@ class Router:
 
     def _holders(self, task: TaskId) -> list[Endpoint]:
         """Return who holds a task: the active one first, this process before others, silent ones last."""
-        own = Endpoint(self.host.holder, "", self.host.copies())
+        own = Endpoint(self.host.holder, "", self.host.copies(), rack=self.rack)
         found = [endpoint for endpoint in (own, *self.others()) if task in endpoint.copies]
         return sorted(found, key=lambda e: (bool(e.url) and self.peers.is_silent(e.url), _ORDER[e.copies[task]]))
 

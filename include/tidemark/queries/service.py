@@ -93,14 +93,15 @@ class _Running:
         host = f"[{advertised}]" if ":" in advertised else advertised
         scheme = "https" if uses_tls(settings) else "http"
         self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
+        rack = settings.rack or socket.gethostname()
         self._endpoints = Endpoints(
             plan.application_id,
             service.client_config,
-            lambda: Endpoint.of(service.host, self.url),
+            lambda: Endpoint.of(service.host, self.url, rack),
             lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
         )
         self._peers = Peers(verify)
-        router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers)
+        router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack)
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
         changes = Changelogs(plan.application_id, service.client_config, settings.broker_timeout_ms)

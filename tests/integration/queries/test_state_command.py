@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 
 import pytest
 from tests.integration.queries.test_instance_queries import is_level, running
@@ -66,6 +68,9 @@ def test_should_show_what_the_stores_hold(settings, admin, unique, tmp_path, mon
             command("sessions", module, "n", "k")
         shown = command("metadata", module, "n", "k00007")
         assert "active" in shown.stdout
+        assert socket.gethostname() in shown.stdout
+        (near,) = re.findall("without a standby in another rack: (.*)", shown.stdout)
+        assert near in ("0_0", "0_1")
         tasks = json.loads(command("metadata", module, "n", "--json").stdout)["tasks"]
         assert [task["task"] for task in tasks] == ["0_0", "0_1"]
         monkeypatch.setenv("TIDEMARK_QUERY_TOKEN", "wrong")

@@ -10,7 +10,7 @@ from tests.support.queries import ALL_TASKS, counts_host, queried_plan
 
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog
-from tidemark.queries.endpoints import Endpoint
+from tidemark.queries.endpoints import Endpoint, has_distant_standby
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.position import ReadBounds
@@ -55,8 +55,8 @@ class Wire:
         return
 
 
-def endpoint(host, url: str) -> Endpoint:
-    return Endpoint.from_bytes(host.holder, Endpoint.of(host, url).to_bytes())
+def endpoint(host, url: str, rack: str = "b") -> Endpoint:
+    return Endpoint.from_bytes(host.holder, Endpoint.of(host, url, rack).to_bytes())
 
 
 def request(**bounds) -> Request:
@@ -151,6 +151,31 @@ def test_should_show_every_copy_of_a_key():
         ("0", "active", 0),
         ("standby-0@b", "standby", 2),
     ]
+    assert ([c["rack"] for c in task["copies"]], task["standby_in_other_rack"]) == (["", "b"], True)
     wire.hosts["http://b"] = None
     (task,) = asked.metadata(N, b"k1", request())
     assert "does not answer" in task["copies"][1]["unavailable"]
+    assert task["standby_in_other_rack"] is False
+
+
+A, R, S = CopyState.ACTIVE, CopyState.RESTORING, CopyState.STANDBY
+
+
+@pytest.mark.parametrize(
+    ("holders", "is_distant"),
+    [
+        ([(A, "a"), (S, "b")], True),
+        ([(A, "a"), (S, "a")], False),
+        ([(A, "a"), (S, "a"), (S, "b")], True),
+        ([(R, "a"), (S, "a")], False),
+        ([(A, "a"), (R, "b"), (S, "b")], False),
+        ([(A, "a")], False),
+        ([(S, "b")], True),
+        ([], False),
+    ],
+)
+def test_should_say_whether_one_lost_rack_would_take_both_a_task_and_its_standby(holders, is_distant):
+    task, other = TaskId(0, 0), TaskId(0, 1)
+    endpoints = [Endpoint(str(n), "", {task: state}, rack=rack) for n, (state, rack) in enumerate(holders)]
+    elsewhere = Endpoint("9", "", {other: S}, rack="z")
+    assert has_distant_standby(task, [*endpoints, elsewhere]) is is_distant

@@ -29,7 +29,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("TIDEMARK_SASL_PASWORD", "TIDEMARK_SASL_PASSWORD"),
         ("tidemark_state_dirs", "TIDEMARK_STATE_DIR"),
         ("TIDEMARK_TOPOLOGIES_PATH", "TIDEMARK_TOPOLOGY_PATH"),
-        ("TIDEMARK_", "TIDEMARK_HOME"),
+        ("TIDEMARK_", "TIDEMARK_RACK"),
     ],
 )
 def test_should_refuse_an_unknown_variable_with_the_nearest_name(
