@@ -15,7 +15,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench latency-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ drill: jars ## the drill DAG on a running stream: healthy, tampered with, and em
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
 	@$(BIN)/python -m tests.system.oncall.run
+
+failover: jars ## an instance or its machine lost, with and without a standby: how long until its tasks commit, and who answers
+	@$(BIN)/python -m tests.system.failover.run --report var/failover.md
 
 change: jars ## from 4 to 8 to 3 tasks and to another version, each killed at every step, input arriving, compared with a recomputation
 	@$(BIN)/python -m tests.system.change.run

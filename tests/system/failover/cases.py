@@ -1,0 +1,110 @@
+"""What is lost in a case, what stands by, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import product
+
+
+class Loss(StrEnum):
+    """What an instance loses."""
+
+    PROCESS = "process"
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failure. A lost process is launched again on its machine, a lost machine's instance on the other one.
+
+    If another instance runs, it takes the tasks of a lost machine over, and nothing is launched.
+    """
+
+    loss: Loss
+    has_standby: bool
+    has_other: bool
+
+    def __str__(self) -> str:
+        lost = "instance killed" if self.loss is Loss.PROCESS else "process and machine folder lost"
+        standby = "with a standby" if self.has_standby else "no standby"
+        return f"{lost}, {standby}, {'another instance' if self.has_other else 'no other instance'}"
+
+
+CASES = [Case(*drawn) for drawn in product(Loss, (False, True), (False, True))]
+
+
+@dataclass
+class Queries:
+    """How queries went from the loss until the end of the case.
+
+    `outage_s` is the time from the first to the last one that nobody answered. Keys of other tasks may have been answered
+    meanwhile.
+    """
+
+    answered: int = 0
+    by_standby: int = 0
+    unanswered: int = 0
+    outage_s: float = 0.0
+    examples: list[str] = field(default_factory=list)
+    _first_s: float | None = None
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.answered = self.by_standby = self.unanswered = 0
+        self.outage_s, self._first_s = 0.0, None
+        self.examples.clear()
+
+    def miss(self, asked_s: float, now_s: float) -> None:
+        """Note a query that nobody answered."""
+        self.unanswered += 1
+        self._first_s = asked_s if self._first_s is None else self._first_s
+        self.outage_s = now_s - self._first_s
+
+    def __str__(self) -> str:
+        if not self.unanswered:
+            return f"all {self.answered} ({self.by_standby} by the standby)"
+        return f"not {self.unanswered} of {self.unanswered + self.answered}, over {self.outage_s:.1f} s"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`running_s`: until every task has an instance that is RUNNING again, with its state.
+
+    `commit_s`: until records that came after the loss are committed in every lost task. `faults`: what is not as the
+    recomputation has it, and what a case promises beside that.
+    """
+
+    case: Case
+    running_s: float
+    commit_s: float
+    queries: Queries
+    faults: tuple[str, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.faults
+
+
+def table(outcomes: list[Outcome]) -> list[str]:
+    """The table of the docs, in Markdown."""
+    head = [
+        "| lost | standby | other instance | RUNNING with state | first new commit | queries |",
+        "|---|---|---|---|---|---|",
+    ]
+    return head + [
+        f"| {'process' if o.case.loss is Loss.PROCESS else 'process and machine'} | {_yes(o.case.has_standby)} "
+        f"| {_yes(o.case.has_other)} | {o.running_s:.1f} s | {o.commit_s:.1f} s | {o.queries} |"
+        for o in outcomes
+    ]
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """The last line."""
+    exact = bool(outcomes) and all(outcome.is_exact for outcome in outcomes)
+    worst_ms = max((round(outcome.commit_s * 1000) for outcome in outcomes), default=0)
+    return f"failover: cases={len(outcomes)} exact={str(exact).lower()} worst_ms={worst_ms}"

@@ -1,0 +1,77 @@
+"""The short form of `make failover`: a machine is lost, and the standby of the other one helps."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from tests.support.brokers import brief
+from tests.system.crash.bench import RULES
+from tests.system.crash.run import FAST_ABORT
+from tests.system.failover.cases import CASES, Case, Loss, Outcome, Queries, summary, table
+from tests.system.failover.run import run
+from tests.system.failover.ward import Ward
+
+from tidemark.devstack.broker import EmbeddedBroker
+
+
+class Quick(Ward):
+    """With drivers that start faster and sessions that end earlier."""
+
+    def environment(self, disk: str = "machine-0") -> dict[str, str]:
+        brief = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TIDEMARK_SPARK_DRIVER_MEMORY": "512m"}
+        sooner = {"TIDEMARK_SESSION_TIMEOUT_MS": "6000", "TIDEMARK_COMMIT_INTERVAL_MS": "200"}
+        return {**super().environment(disk), **brief, **sooner}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.crash
+@pytest.mark.timeout(420)
+def test_should_answer_queries_and_lose_nothing_when_a_machine_is_lost_and_a_standby_is_there(
+    mark, kafka_jars, spark_jars, tmp_path
+):
+    with brief(EmbeddedBroker(tmp_path / "broker", kafka_jars, overrides=FAST_ABORT)) as broker:
+        ward = Quick(broker.bootstrap, tmp_path / "ward", 7, 2)
+        try:
+            (outcome,) = run(ward, [Case(Loss.MACHINE, has_standby=True, has_other=False)], 3_000, Console())
+            handed_over = (ward.folder / "standby.log").read_text()
+        finally:
+            ward.close()
+    assert outcome.faults == ()
+    assert outcome.queries.by_standby > 0
+    assert outcome.queries.unanswered == 0
+    assert 0 < outcome.running_s < outcome.commit_s
+    # The new process of instance 0 took the copies, and read only what came after them.
+    for partition in (0, 1):
+        assert f"handed over: store=0_{partition}/{RULES.store}" in handed_over
+
+
+def test_should_play_each_combination_once():
+    assert len(set(CASES)) == 2 * 2 * 2
+
+
+OUTCOME = Outcome(CASES[0], 3.0, 4.5, Queries(answered=5, unanswered=2, outage_s=2.25), ())
+
+
+def test_should_name_the_worst_time_and_whether_all_is_exact_in_the_last_line():
+    wrong = Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ("sink: …",))
+    assert summary([OUTCOME]) == "failover: cases=1 exact=true worst_ms=4500"
+    assert summary([OUTCOME, wrong]) == "failover: cases=2 exact=false worst_ms=4500"
+    assert summary([]) == "failover: cases=0 exact=false worst_ms=0"
+
+
+def test_should_measure_an_outage_from_the_first_to_the_last_query_that_nobody_answered():
+    queries = Queries(answered=3)
+    queries.miss(10.0, 10.5)
+    queries.answered += 1
+    queries.miss(12.0, 12.5)
+    assert (queries.unanswered, queries.outage_s) == (2, 2.5)
+    queries.begin()
+    queries.miss(20.0, 21.0)
+    assert (queries.answered, queries.unanswered, queries.outage_s) == (0, 1, 1.0)
+
+
+def test_should_show_a_case_in_each_row_of_the_table():
+    rows = table([OUTCOME, Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ())])
+    assert rows[2] == "| process | no | no | 3.0 s | 4.5 s | not 2 of 7, over 2.2 s |"
+    assert rows[3] == "| process and machine | yes | yes | 1.0 s | 2.0 s | all 5 (2 by the standby) |"
