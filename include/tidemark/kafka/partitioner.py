@@ -72,12 +72,12 @@ def _murmur2(data: npt.NDArray[np.uint8]) -> _Words:
     whole = length // 4 * 4
     words = np.ascontiguousarray(data[:, :whole]).view("<u4").astype(np.uint32, copy=False)
     hashes = np.full(count, _SEED ^ np.uint32(length), dtype=np.uint32)
-    for word in words.T:
-        mixed = word * _M
-        mixed ^= mixed >> 24
-        mixed *= _M
+    mixed = words * _M
+    mixed ^= mixed >> 24
+    mixed *= _M
+    for word in mixed.T:
         hashes *= _M
-        hashes ^= mixed
+        hashes ^= word
     if length > whole:
         for place in range(whole, length):
             hashes ^= data[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
