@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow import settings
 from airflow._shared.timezones import timezone
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
@@ -17,6 +18,8 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
 def run_dag(file: str, dag_id: str, conf: dict[str, Any], marked: str) -> dict[str, Any]:
     """Run a DAG. Returns how the run and its tasks ended. The task `marked` is not run, but marked successful."""
+    # `dag.test` reads all DAGs of this folder again, and none of them starts another one.
+    settings.DAGS_FOLDER = file
     dag = DagBag(file).dags[dag_id]
     run = dag.test(run_conf=conf, mark_success_pattern=marked or None)
     instances = run.get_task_instances()
