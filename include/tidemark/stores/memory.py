@@ -9,7 +9,7 @@ from itertools import islice
 from sortedcontainers import SortedDict
 
 from tidemark.errors import SnapshotReleased
-from tidemark.stores.protocol import Writes
+from tidemark.stores.protocol import StoreFigures, Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _STEP_KEYS = 256
@@ -17,7 +17,7 @@ _STEP_KEYS = 256
 
 
 class MemoryStore:
-    """Implements `Store` with sorted dictionaries. Used by one thread, except `snapshot`, which any thread may call."""
+    """Implements `Store` with sorted dictionaries. Used by one thread, except `snapshot` and `figures`."""
 
     def __init__(self) -> None:
         self._segments: dict[int, SortedDict[bytes, bytes]] = {}
@@ -70,6 +70,11 @@ class MemoryStore:
             snapshot = MemorySnapshot(self._segments, self._checkpoint, self._changing, self._snapshots.discard)
             self._snapshots.add(snapshot)
         return snapshot
+
+    def figures(self) -> StoreFigures:
+        """Return the number of keys; see `MeasuredStore`."""
+        with self._changing:
+            return StoreFigures(sum(map(len, self._segments.values())), {})
 
     def close(self) -> None:
         for snapshot in list(self._snapshots):

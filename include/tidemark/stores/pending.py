@@ -6,7 +6,9 @@ the last value of a key is passed on, once per commit, to the changelog and to t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
@@ -16,8 +18,18 @@ Undo = list[tuple[int, bytes, list[bytes | None]]]
 """For each put: segment, key, and a list with the value that the batch had put before, if any."""
 
 
+@dataclass
+class StoreReads:
+    """The reads of a store in one batch. Keys that the batch itself has written are not looked up in the store."""
+
+    get_calls: int = 0
+    get_records: int = 0
+    get_ns: int = 0
+    range_calls: int = 0
+
+
 class PendingStore:
-    """Reads `store` and never changes it. `writes()` returns the combined changes of the batch."""
+    """Reads `store` and never changes it. `writes()` returns the combined changes of the batch; `measured` are its reads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -25,20 +37,26 @@ class PendingStore:
         # Aggregations write hundreds of thousands of keys and never scan them, so keys are sorted only for the first scan.
         self._ordered: dict[int, SortedList[bytes]] = {}
         self._reads: dict[bytes, None] = {}
+        self.measured = StoreReads()
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values in the keys' order; None for a key that does not exist."""
         pending = self._pending.get(segment)
         if not pending:
-            return self._store.get_many(segment, keys)
+            return self.get_committed_many(segment, keys)
         if all(key in pending for key in keys):
             return [pending[key] for key in keys]
-        found = self._store.get_many(segment, keys)
+        found = self.get_committed_many(segment, keys)
         return [pending.get(key, value) for key, value in zip(keys, found, strict=True)]
 
     def get_committed_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values from before the batch, in the keys' order; None for a key that did not exist."""
-        return self._store.get_many(segment, keys)
+        measured, started_ns = self.measured, time.perf_counter_ns()
+        found = self._store.get_many(segment, keys)
+        measured.get_ns += time.perf_counter_ns() - started_ns
+        measured.get_calls += 1
+        measured.get_records += len(keys)
+        return found
 
     def put_many(
         self, segment: int, keys: Sequence[bytes], values: Sequence[bytes | None], undo: Undo | None = None
@@ -66,6 +84,7 @@ class PendingStore:
         If values are put while the iterator runs, keys that it knew at the start have the newest value, and new keys may be
         missed.
         """
+        self.measured.range_calls += 1
         pending = self._pending.get(segment)
         stored = self._store.range(segment, start, end)
         if not pending:

@@ -6,7 +6,7 @@ the segment `WHOLE`. All methods work on batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -85,6 +85,22 @@ class SnapshotStore(Protocol):
 
     def snapshot(self) -> StoreSnapshot:
         """Return the contents after the last `put_many`. Waits for a `put_many` that runs. Raises `SnapshotReleased`."""
+
+
+@dataclass(frozen=True)
+class StoreFigures:
+    """The size of a store. `properties` are RocksDB's, by name, summed over column families; empty for other stores."""
+
+    keys: int
+    properties: Mapping[str, int]
+
+
+@runtime_checkable
+class MeasuredStore(Protocol):
+    """A store whose size can be asked for. A custom store without this has no such metrics."""
+
+    def figures(self) -> StoreFigures | None:
+        """Return the present size; None once the store is closed. Any thread may call it. Waits for a `put_many` that runs."""
 
 
 def in_chunks(store: Store, segment: int, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:

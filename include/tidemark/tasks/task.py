@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +94,8 @@ class Task:
         self.batch = batch
         self.wall_ms = wall_ms
         """The clock of the last committed update: everything that was due by then has been done."""
+        self.put_s: Mapping[str, float] = {}
+        """How long the last update took to be written, by store."""
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
@@ -141,6 +144,7 @@ class Task:
         `least_stream_time_ms` is for tests that advance stream time without a record. Raises `StateTooLarge`; `RecordRefused`
         if the topology requires it; and `InvalidTopology` or `UserCodeFailed` for errors in user code.
         """
+        started_s = time.perf_counter()
         self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
@@ -189,6 +193,7 @@ class Task:
             outputs=tuple(outputs),
             dead_letters=tuple(letters),
             wall_ms=wall_ms,
+            prepare_s=time.perf_counter() - started_s,
         )
 
     def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
@@ -197,6 +202,7 @@ class Task:
             store=spec.name,
             changelog=changelog_of(self.application_id, spec) if logged else None,
             writes=pending.writes(),
+            reads=pending.measured,
         )
         self._require_size(update)
         return update
@@ -327,6 +333,7 @@ class Task:
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
         """Write values and checkpoints (step 7). `changelog_offsets` are read_uncommitted ends per topic before the commit."""
         changed = {store.store: store for store in update.stores}
+        put_s: dict[str, float] = {}
         for spec in self.subtopology.stores:
             store_update = changed.get(spec.name)
             checkpoint = StoreCheckpoint(
@@ -341,7 +348,10 @@ class Task:
                 changelog_offset=changelog_offset(self.application_id, spec, update, changelog_offsets),
             )
             writes = store_update.writes if store_update else ()
+            started_s = time.perf_counter()
             self._stores[spec.name].put_many(writes, checkpoint, first_live_segment(spec, checkpoint.stream_time_ms))
+            put_s[spec.name] = time.perf_counter() - started_s
+        self.put_s = put_s
         self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
         self.stream_times = update.stream_times
         self.batch = update.batch

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.kafka.messages import Message
 from tidemark.names import TaskId
+from tidemark.stores.pending import StoreReads
 from tidemark.stores.protocol import Writes
 from tidemark.stream_times import StreamTimes
 
 
 @dataclass(frozen=True)
 class StoreUpdate:
-    """New values of one store. `changelog` is the topic to which they are logged; None if they are not logged."""
+    """New values of one store. `changelog` is the topic to which they are logged; None if they are not logged.
+
+    `reads` are the reads of the store that led to them.
+    """
 
     store: str
     changelog: str | None
     writes: tuple[Writes, ...]
+    reads: StoreReads = field(default_factory=StoreReads, compare=False)
 
     @property
     def records(self) -> int:
@@ -72,7 +77,7 @@ class DeadLetter:
 class TaskUpdate:
     """Everything that one batch changes in one task. `sources` are [start, end) offsets of the task's partition by topic.
 
-    `wall_ms` is the clock at which it was prepared.
+    `wall_ms` is the clock at which it was prepared, and `prepare_s` how long that took.
     """
 
     task: TaskId
@@ -87,6 +92,7 @@ class TaskUpdate:
     outputs: tuple[Output, ...]
     dead_letters: tuple[DeadLetter, ...]
     wall_ms: int
+    prepare_s: float = field(default=0.0, compare=False)
 
     @property
     def changes_something(self) -> bool:
