@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -15,8 +16,10 @@ from tidemark.commit.commit import Committer
 from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import TaskLocked
 from tidemark.failpoint import Probe
+from tidemark.instance.counters import InstanceCounters
 from tidemark.instance.instance import Instance
 from tidemark.instance.listeners import RestoreBoardListener, instance_listeners
+from tidemark.instance.metrics import BROKER_ANSWER_S, InstanceMetrics
 from tidemark.instance.resolve_plan import ResolvedPlan
 from tidemark.instance.source import AttachedSource
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity
@@ -32,6 +35,7 @@ from tidemark.kafka.record_timestamps import sink_timestamp_bounds
 from tidemark.kafka.second_copy import SecondCopyCheck
 from tidemark.kafka.topic_config import changelog_policies
 from tidemark.kafka.topics import format_partitions, task_ids
+from tidemark.metrics.registry import MetricRegistry
 from tidemark.names import group_instance_id, transactional_id
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.event_feed import EventFeed
@@ -97,7 +101,8 @@ def make_instance(
     )
     restores = RestoreBoardListener()
     events = EventFeed(str(clock()))
-    listeners = instance_listeners(plan, settings, number, client, run_file, clock, restores, events)
+    counters = InstanceCounters(app, clock)
+    listeners = instance_listeners(plan, settings, number, client, run_file, clock, (restores, counters), events)
     states = StateMachine(app, number, listeners.on_change)
     listeners.on_change(states.state, states.state)
 
@@ -134,7 +139,8 @@ def make_instance(
 
     attached = AttachedSource()
     identities = Identities(ids, lambda topics: topic_ids(admin, topics, settings))
-    stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
+    cache = Cache(settings.store_cache_bytes)
+    stores = StoreOpener(settings, cache, clock)
     restorer = Restorer(client, stalled_after(settings), listeners, probe, attached, clock)
     copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
     savepoints = SavepointTaker(app, plan.version, number, settings.var_dir, directory.folder, run_file, clock)
@@ -158,6 +164,10 @@ def make_instance(
         sink_partitions=partitions,
         limits=limits,
     )
+    metrics = InstanceMetrics(
+        plan, counters, active_stores.owned, active_stores.restores, EndOffsets(admin, BROKER_ANSWER_S), size, cache
+    )
+    scrape = partial(MetricRegistry({"application": app, "instance": str(number)}).scrape, metrics.read)
     return Instance(
         settings=settings,
         number=number,
@@ -185,7 +195,10 @@ def make_instance(
         last_savepoint=last_savepoint,
         purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
         active_stores=active_stores,
-        queries=QueryService(plan, settings, task_ids(plan, partitions), active_stores, client, run_file, events),
+        counters=counters,
+        queries=QueryService(
+            plan, settings, task_ids(plan, partitions), active_stores, scrape, client, run_file, events
+        ),
     )
 
 

@@ -26,6 +26,7 @@ from tidemark.errors import (
 from tidemark.events.event import Waiting
 from tidemark.events.listeners import Listeners
 from tidemark.failpoint import Probe
+from tidemark.instance.counters import InstanceCounters
 from tidemark.instance.resolve_plan import await_session_end
 from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
@@ -110,6 +111,7 @@ class Instance:
     last_savepoint: LastSavepoint
     purge: RepartitionPurge
     active_stores: ActiveStores
+    counters: InstanceCounters
     queries: QueryService
     _stop: threading.Event = field(init=False, default_factory=threading.Event)
     _seen_changes: int = field(init=False, default=-1)
@@ -337,6 +339,7 @@ class Instance:
             except TasksRevoked:
                 raise
             except BatchAborted as aborted:
+                self.counters.aborted()
                 self.member.check()
                 if self._await_brokers(aborted):
                     attempt = 0
@@ -348,6 +351,7 @@ class Instance:
         elapsed_s = time.monotonic() - started
         records = sum(update.records for _, update in part)
         self.capacity.observe(records, elapsed_s)
+        self.counters.committed(kind, part, elapsed_s)
         rows = sum(u.rows + u.filtered_rows + u.bad_rows for _, u in part)
         self._rate.add(self.clock(), rows)
         log.info(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidemark.database import FactsDatabase
 from tidemark.events.database_sink import EventWriter
 from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.feed_sink import FeedSink
-from tidemark.events.listeners import Listeners, LoggingListener
+from tidemark.events.listeners import InstanceListener, Listeners, LoggingListener
 from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
 from tidemark.events.user_listener import load_listeners
@@ -30,10 +30,10 @@ def instance_listeners(
     client_config: Mapping[str, Any],
     run_file: RunFile,
     clock: Callable[[], int],
-    restores: RestoreBoardListener,
+    parts: Sequence[InstanceListener],
     feed: EventFeed,
 ) -> Listeners:
-    """Return all listeners, to be closed with the instance. Waits for neither broker nor database.
+    """Return all listeners, with the instance's own `parts`, to be closed with it. Waits for neither broker nor database.
 
     Raises `InvalidSettings` if `listeners` or `facts_url` cannot be used.
     """
@@ -42,7 +42,7 @@ def instance_listeners(
     users = load_listeners(settings.listeners, app, instance)
     sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts), FeedSink(feed))
     recorder = EventRecorder(app, plan.version, instance, clock, sinks)
-    own = (LoggingListener(), RunFileListener(run_file, clock), restores, recorder)
+    own: tuple[InstanceListener, ...] = (LoggingListener(), RunFileListener(run_file, clock), *parts, recorder)
     return Listeners((*own, *users), (*sinks, *users))
 
 

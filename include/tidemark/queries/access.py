@@ -1,8 +1,9 @@
 """Who asks, and what they may read: tokens with scopes, and a limit on the rate of requests.
 
-A token's scopes are `read` (all stores that are not private) and `read:<store>`. Tokens come from `query_tokens` in the
-environment, else from `<var_dir>/query-tokens/<app>.json`, which only its owner can read, and which the first process of an
-application on a machine creates. Tokens are kept and compared as SHA-256 digests, and never logged.
+A token's scopes are `read` (all stores that are not private), `read:<store>`, and `metrics`, which reads no store. Tokens
+come from `query_tokens` in the environment, else from `<var_dir>/query-tokens/<app>.json`, which only its owner can read, and
+which the first process of an application on a machine creates. Tokens are kept and compared as SHA-256 digests, and never
+logged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tidemark.errors import InvalidSettings
 from tidemark.queries.errors import CallerUnknown, ScopeMissing, TooManyRequests
 from tidemark.settings import Settings
 
-READ = "read"
+READ, METRICS = "read", "metrics"
 _TOKEN_BYTES = 32
 _EXAMPLE = '{"my-application": {"a long random text": ["read", "read:my-store"]}}'
 
@@ -41,11 +42,23 @@ class Caller:
     digest: bytes = field(repr=False)
     scopes: frozenset[str]
 
+    def require_metrics(self) -> None:
+        """Raise `ScopeMissing` unless this caller may read metrics."""
+        if METRICS not in self.scopes:
+            raise ScopeMissing(
+                f"the token does not allow metrics to be read; its scopes are {self._named_scopes}",
+                "ask with a token that has the scope metrics",
+            )
+
+    @property
+    def _named_scopes(self) -> str:
+        return ", ".join(sorted(self.scopes)) or "none"
+
     def require(self, store: str) -> None:
         """Raise `ScopeMissing` unless this caller may read the store."""
         if not self.scopes & {READ, f"{READ}:{store}"}:
             raise ScopeMissing(
-                f"the token does not allow store {store} to be read; its scopes are {', '.join(sorted(self.scopes)) or 'none'}",
+                f"the token does not allow store {store} to be read; its scopes are {self._named_scopes}",
                 f"ask with a token that has the scope read or read:{store}",
             )
 
@@ -115,7 +128,7 @@ def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(json.dumps({secrets.token_urlsafe(_TOKEN_BYTES): [READ]}) + "\n")
+        file.write(json.dumps({secrets.token_urlsafe(_TOKEN_BYTES): [READ, METRICS]}) + "\n")
     try:
         with suppress(FileExistsError):
             os.link(new, path)
@@ -143,8 +156,10 @@ def _of_application(found: object) -> Mapping[str, object]:
 
 
 def _scopes(given: object) -> frozenset[str]:
-    if not isinstance(given, list) or not all(s == READ or str(s).startswith(f"{READ}:") for s in given):
-        raise InvalidSettings("a query token has scopes other than read and read:<store>; write a list of those")
+    if not isinstance(given, list) or not all(s in (READ, METRICS) or str(s).startswith(f"{READ}:") for s in given):
+        raise InvalidSettings(
+            "a query token has scopes other than read, read:<store> and metrics; write a list of those"
+        )
     return frozenset(map(str, given))
 
 

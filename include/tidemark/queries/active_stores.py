@@ -78,9 +78,13 @@ class ActiveStores:
         self._tasks = {task.id: task for task in tasks}
         self._opening = frozenset(opening)
 
+    def owned(self) -> list[Task]:
+        """Return the open tasks that the instance owns now."""
+        return [task for task in self._tasks.values() if self._is_owned(task)]
+
     def copies(self) -> Mapping[TaskId, CopyState]:
         restoring = dict.fromkeys(self._opening, CopyState.RESTORING)
-        return restoring | {t: CopyState.ACTIVE for t, task in self._tasks.items() if self._is_owned(task)}
+        return restoring | {task.id: CopyState.ACTIVE for task in self.owned()}
 
     def restores(self) -> list[StoreRestore]:
         return self._board.running()

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import Body, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidemark.metrics.registry import TEXT_FORMAT, Scrape
 from tidemark.names import TaskId
 from tidemark.queries import router as routing
 from tidemark.queries.access import Caller, RateLimit, Tokens
@@ -154,9 +155,14 @@ class Asking:
 
 
 def make_api(
-    router: routing.Router, tokens: Tokens, settings: Settings, topology_version: str, live: LiveSources
+    router: routing.Router,
+    scrape: Scrape,
+    tokens: Tokens,
+    settings: Settings,
+    topology_version: str,
+    live: LiveSources,
 ) -> FastAPI:
-    """Return the application that answers queries. Everything but `/v1/health` asks for a token."""
+    """Return the application that answers queries and scrapes. Everything but `/v1/health` asks for a token."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -224,6 +230,12 @@ def make_api(
     def health() -> dict[str, str]:
         """Answer that this process can be reached."""
         return {"holder": router.host.holder}
+
+    @api.get("/metrics", tags=["process"], response_class=PlainTextResponse)
+    def metrics(who: known) -> Response:
+        """Return the metrics of this process in Prometheus's text format. The token needs the scope `metrics`."""
+        who.require_metrics()
+        return Response(scrape(), media_type=TEXT_FORMAT)
 
     @api.get("/v1/openapi.json", tags=["process"])
     def openapi(_: known) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidSettings
 from tidemark.kafka.topics import create_topics, endpoints_spec
+from tidemark.metrics.registry import Scrape
 from tidemark.names import TaskId
 from tidemark.queries.access import Tokens
 from tidemark.queries.catalog import Catalog
@@ -44,12 +45,16 @@ _BACKLOG = 128
 
 @dataclass(eq=False, repr=False)
 class QueryService:
-    """Answers queries from `start` until `close`. `tasks` are all tasks of the application; a standby has no `events`."""
+    """Answers queries and scrapes from `start` until `close`.
+
+    `tasks` are all tasks of the application; a standby has no `events`.
+    """
 
     plan: TopologyPlan
     settings: Settings
     tasks: Sequence[TaskId]
     host: StoreHost
+    scrape: Scrape
     client_config: Mapping[str, Any]
     run_file: RunFile
     events: EventFeed | None = None
@@ -107,18 +112,23 @@ class _Running:
         changes = Changelogs(plan.application_id, service.client_config, settings.broker_timeout_ms)
         live = LiveSources(changes, service.events, self._stopping)
         self._thread = threading.Thread(
-            target=self._serve, args=(router, tokens, settings, plan.version, live), name="query-server", daemon=True
+            target=self._serve,
+            args=(router, service.scrape, tokens, settings, plan.version, live),
+            name="query-server",
+            daemon=True,
         )
         self._thread.start()
         self._endpoints.start()
 
-    def _serve(self, router: Router, tokens: Tokens, settings: Settings, version: str, live: LiveSources) -> None:
+    def _serve(
+        self, router: Router, scrape: Scrape, tokens: Tokens, settings: Settings, version: str, live: LiveSources
+    ) -> None:
         if not self._is_asked():
             return
         # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
         from tidemark.queries.api import make_api
 
-        self._server = make_server(make_api(router, tokens, settings, version, live), settings)
+        self._server = make_server(make_api(router, scrape, tokens, settings, version, live), settings)
         if self._stopping.is_set():
             return
         try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
@@ -20,6 +21,7 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topic_config import changelog_policies
 from tidemark.kafka.topics import task_ids
+from tidemark.metrics.registry import MetricRegistry
 from tidemark.queries.service import QueryService
 from tidemark.recovery.facts import Witnesses
 from tidemark.restore.store_builder import StoreOpener
@@ -28,6 +30,7 @@ from tidemark.standby.copies import standby_name, write_copies
 from tidemark.standby.facts_poller import DescriptionWatch
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
+from tidemark.standby.metrics import StandbyMetrics
 from tidemark.standby.plan import StandbyPlan, plan_standby
 from tidemark.standby.progress import CatchUpRate, PaceMeter, useless_because
 from tidemark.standby.queries import StandbyStores
@@ -164,11 +167,14 @@ class _Process:
         witnesses = Witnesses(
             plan, self.settings, client, ends, changelog_policies(plan), self.clock, description.identities
         )
-        opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
+        cache = Cache(self.settings.store_cache_bytes)
+        opener = StoreOpener(self.settings, cache, self.clock)
+        process = {"application": plan.application_id, "instance": self.stores.holder}
+        scrape = partial(MetricRegistry(process).scrape, StandbyMetrics(self.stores, cache, self.clock).read)
         tasks = task_ids(plan, description.partitions)
         with (
             closing(Follower(witnesses, standby, self.directory, opener, description)) as follower,
-            closing(QueryService(plan, self.settings, tasks, self.stores, client, self.run_file)) as queries,
+            closing(QueryService(plan, self.settings, tasks, self.stores, scrape, client, self.run_file)) as queries,
         ):
             self.stores.replace(follower.stores)
             queries.start()

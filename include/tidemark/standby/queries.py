@@ -29,6 +29,11 @@ class StandbyStores:
         """Answer from these copies from now on."""
         self._copies = {(copy.task, copy.job.spec.name): copy for copy in copies}
 
+    @property
+    def followed(self) -> list[FollowedStore]:
+        """The copies that are followed now."""
+        return list(self._copies.values())
+
     def copies(self) -> Mapping[TaskId, CopyState]:
         found = dict.fromkeys((task for task, _ in self._copies), CopyState.STANDBY)
         return found | {task: CopyState.RESTORING for (task, _), copy in self._copies.items() if not copy.is_whole}

@@ -16,7 +16,7 @@ from tidemark.recovery.candidates import gap_after
 from tidemark.recovery.evidence import Watermarks
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.restorer import RestoreJob, changelog_writes
-from tidemark.stores.protocol import StoreSnapshot
+from tidemark.stores.protocol import StoreFigures, StoreSnapshot
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
@@ -83,7 +83,7 @@ class ReplicaSnapshot:
 class FollowedStore:
     """A copy of one store. Its checkpoint is what RocksDB holds, or newer only in its time.
 
-    Used by one thread at a time, except `snapshot`, which any thread may call.
+    Used by one thread at a time, except `snapshot` and `figures`, which any thread may call.
     """
 
     def __init__(
@@ -299,6 +299,11 @@ class FollowedStore:
                 is_whole=self.is_whole,
                 fault=self.fault,
             )
+
+    def figures(self) -> StoreFigures | None:
+        """Return the size of the copy, or None once it is closed. Any thread may call it. Waits for a write that runs."""
+        with self._changing:
+            return self._store.figures()
 
     def create_checkpoint(self, folder: Path) -> None:
         """Copy the store as it is now to `folder`, which must not exist, by hard links."""

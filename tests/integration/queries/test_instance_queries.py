@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, in_thread
-from tests.support.truth.topics import read_all
+from tests.support.truth.topics import end_offsets, read_all
 
+from tidemark.commit.record import CommitRecord
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import partition_counts
+from tidemark.metrics import table
+from tidemark.metrics.metric import Metric, MetricSource
 from tidemark.names import changelog_topic, commits_topic, endpoints_topic
 from tidemark.processes import wait_until
 from tidemark.queries.access import token_file
@@ -229,3 +233,96 @@ def test_should_run_without_queries_if_they_cannot_be_answered(app):
     assert str(port) in said[QUERY_ERROR]
     assert "TIDEMARK_QUERY_PORT" in said[QUERY_ERROR]
     assert folded(app) == dict(app.expected)
+
+
+def scraped(client: httpx.Client) -> dict[str, dict[frozenset[str], float]]:
+    """The values of a scrape by metric and by the values of its labels."""
+    answer = client.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, dict[frozenset[str], float]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.values())] = sample.value
+    return found
+
+
+def counted_by_commit_records(app: CountingApp) -> dict[str, Counter[frozenset[str]]]:
+    """What counters must show of instance 0, from the records that it has committed."""
+    rows = read_all(app.settings.bootstrap_servers, [commits_topic(app.name)])
+    records = [CommitRecord.from_bytes(row.value) for found in rows.values() for row in found]
+    counted: dict[str, Counter[frozenset[str]]] = defaultdict(Counter)
+
+    def count(metric: Metric, records: int, *labels: str) -> None:
+        counted[metric.name][frozenset([app.name, "0", *labels])] += records
+
+    for record in records:
+        task = str(record.task)
+        count(table.PROCESS_BATCHES, 1, task)
+        count(table.PROCESS_RECORDS, record.rows + record.filtered_rows + record.bad_rows, task)
+        count(table.STATE_ROWS, record.rows, task)
+        count(table.FILTERED_RECORDS, record.filtered_rows, task)
+        count(table.DROPPED_RECORDS, record.late_rows, task, "late")
+        count(table.DROPPED_RECORDS, record.bad_rows, task, "bad")
+        for topic, sent in record.sinks.items():
+            count(table.PRODUCED_RECORDS, sent, task, topic)
+        for sent in record.changelogs.values():
+            count(table.STORE_PUTS, sent, task, "n")
+    for kind, _ in {(record.kind, record.commit_time_ms) for record in records}:
+        count(table.COMMITS, 1, kind)
+    return counted
+
+
+def named(*sources: MetricSource) -> set[str]:
+    return {metric.name for metric in table.METRICS if metric.source in sources}
+
+
+ONLY_SOMETIMES = {
+    metric.name
+    for metric in (
+        table.DEAD_LETTERS, table.RESTORES, table.RESTORE_RECORDS, table.RESTORE_DURATION, table.RESTORE_REMAINING,
+    )
+}  # fmt: skip
+
+
+def test_metrics_of_an_instance_and_of_its_standby_should_be_what_is_committed(app):
+    app.feed(2000)
+    with running(app) as client, standing_by(app) as standby:
+        assert wait_until(lambda: is_level(app, client), 60)
+
+        def counts_are_equal() -> bool:
+            expected, found = counted_by_commit_records(app), scraped(client)
+            return all(
+                {labels: value for labels, value in found[name].items() if value}
+                == {k: v for k, v in counts.items() if v}
+                for name, counts in expected.items()
+            )
+
+        # An instance counts a commit a moment after its stores were written.
+        assert wait_until(counts_are_equal, 60), (counted_by_commit_records(app), scraped(client))
+        found = scraped(client)
+        assert sum(found[table.PROCESS_RECORDS.name].values()) == 2000
+        assert found.keys() == named(MetricSource.INSTANCE, MetricSource.INSTANCE_AND_STANDBY) - ONLY_SOMETIMES
+        assert found[table.STATE.name][frozenset([app.name, "0", "RUNNING"])] == 1
+        assert set(found[table.BROKER_REACHABLE.name].values()) == {1}
+        assert list(found[table.RECORDS_LAG.name].values()) == [0] * PARTITIONS
+        offsets = found[table.COMMITTED_OFFSET.name]
+        ends = end_offsets(
+            app.settings.bootstrap_servers, [(f"{app.name}-in", p) for p in range(PARTITIONS)], "read_committed"
+        )
+        assert offsets == {frozenset([app.name, "0", f"0_{p}", topic]): end for (topic, p), end in ends.items()}
+
+        changelog = read_all(app.settings.bootstrap_servers, [changelog_topic(app.name, "n")])
+
+        def is_followed() -> bool:
+            copies = scraped(standby)
+            lags, records = copies[table.STANDBY_LAG.name], copies[table.STANDBY_RECORDS.name]
+            whole = copies[table.STANDBY_WHOLE.name]
+            return (
+                set(lags.values()) == {0}
+                and set(whole.values()) == {1}
+                and sum(records.values()) == sum(map(len, changelog.values()))
+            )
+
+        assert wait_until(is_followed, 60), scraped(standby)
+        shown = named(MetricSource.STANDBY, MetricSource.INSTANCE_AND_STANDBY)
+        assert scraped(standby).keys() == shown

@@ -37,12 +37,14 @@ from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
-TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": []}
+TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": [], "scraper": ["metrics"]}
+SCRAPED = b"tidemark_tasks 2.0\n"
 
 
 def api_of(host, settings: Settings, others=(), live: LiveSources | None = None) -> FastAPI:
     router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), Peers(trusted(settings)))
-    return make_api(router, Tokens(APP, TOKENS), settings, "7", live or LiveSources(ScriptedChanges(), None))
+    sources = live or LiveSources(ScriptedChanges(), None)
+    return make_api(router, lambda: SCRAPED, Tokens(APP, TOKENS), settings, "7", sources)
 
 
 def client(host, *, token="all", others=(), live=None, **settings) -> TestClient:
@@ -328,3 +330,15 @@ def test_should_bound_the_reads_of_other_processes():
     assert answer.last is not None
     problem(asked.post("/v1/stores/n/tasks/0_9", json=READ), 422)
     problem(asked.post("/v1/stores/n/tasks/0_1", json=READ), 503)
+
+
+def test_metrics_should_need_their_own_scope_which_reads_no_store():
+    host = counts_host({b"a": 5})
+    answer = client(host, token="scraper").get("/metrics")
+    assert (answer.status_code, answer.content) == (200, SCRAPED)
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "scope metrics" in problem(client(host, token="all").get("/metrics"), 403)["remedy"]
+    problem(client(host, token=None).get("/metrics"), 401)
+    problem(client(host, token="wrong").get("/metrics"), 401)
+    problem(client(host, token="scraper").get("/v1/stores/n/key", params={"key": "a"}), 403)
+    assert body_of(client(host, token="scraper").get("/v1/stores"))["stores"] == []

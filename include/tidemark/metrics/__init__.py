@@ -1,0 +1,1 @@
+"""Metrics of all processes, in Prometheus's form."""
