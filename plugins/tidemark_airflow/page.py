@@ -20,14 +20,19 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from tidemark.errors import TidemarkError
+from tidemark.metrics.metric import Readings
+from tidemark.metrics.registry import TEXT_FORMAT, MetricRegistry
 from tidemark.overview.application import Application
 from tidemark.overview.cases import report_page
 from tidemark.overview.concerns import stream_dag_id
+from tidemark.overview.metrics import read_applications, read_dags
 from tidemark.overview.pages import Links, application_sections, message_page, overview_sections, whole_page
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import LoadedTopologies, Overview, Sampler
+from tidemark.overview.scrape_targets import scrape_targets
 from tidemark.settings import Settings
-from tidemark_airflow.page_access import dags_that_are_on, login_address, rights_of
+from tidemark.topology.plan import TopologyPlan
+from tidemark_airflow.page_access import dags_of, dags_that_are_on, login_address, rights_of
 from tidemark_airflow.page_mount import URL_PREFIX
 
 _UPDATE_S = 2.0
@@ -59,6 +64,7 @@ class StreamsView:
         self.settings = settings
         self.topologies = LoadedTopologies.load()
         self._sampler = Sampler(settings, self.topologies)
+        self._metrics = MetricRegistry({})
         self._rendered: dict[tuple[str | None, Visitor], tuple[float, Sections]] = {}
         self._lock = threading.Lock()
 
@@ -67,9 +73,13 @@ class StreamsView:
         """The DAGs that the page shows or whose forms its buttons open."""
         return [*map(stream_dag_id, self.topologies.plans), *_OPERATION_DAGS]
 
+    def plans(self, rights: Rights) -> Mapping[str, TopologyPlan]:
+        """Return by name the topologies that may be seen."""
+        return {name: plan for name, plan in self.topologies.plans.items() if stream_dag_id(name) in rights.readable}
+
     def overview(self, rights: Rights) -> Overview:
         """Return what may be seen. Blocks for a second at most."""
-        seen = {name for name in self.topologies.plans if stream_dag_id(name) in rights.readable}
+        seen = self.plans(rights)
         overview = self._sampler.overview(dags_that_are_on(seen))
         shown = tuple(app for app in overview.applications if app.topology in seen)
         return replace(overview, applications=shown)
@@ -92,6 +102,15 @@ class StreamsView:
             fresh = {k: kept for k, kept in self._rendered.items() if now_s - kept[0] < _STREAM_S}
             self._rendered = fresh | {key: (now_s, sections)}
             return sections
+
+    def metrics(self, rights: Rights) -> bytes:
+        """Return the metrics of what may be seen, in Prometheus's text format. Blocks for a second at most."""
+
+        def read(readings: Readings) -> None:
+            read_applications(readings, self.overview(rights).applications)
+            read_dags(readings, dags_of(rights.readable))
+
+        return self._metrics.scrape(read)
 
     def application(self, topology: str, rights: Rights) -> Application:
         """Return one stream. Raises `HTTPException` if there is none, or if this person may not see it."""
@@ -165,6 +184,20 @@ def audit(topology: str, view: Shown, who: Known) -> Response:
     """Show the page of the last audit."""
     app_id = view.application(topology, who.rights).application_id
     return _file(view.settings.var_dir / "audit" / app_id / "pages" / "index.html", "no audit has written a page here")
+
+
+@ROUTES.get("/metrics")
+def metrics(view: Shown, who: Known) -> Response:
+    """Show Prometheus the applications, checks, drills, audits and DAGs that this user may see."""
+    return Response(view.metrics(who.rights), media_type=TEXT_FORMAT, headers=_headers("default-src 'none'"))
+
+
+@ROUTES.get("/metrics/targets")
+def targets(view: Shown, who: Known) -> Response:
+    """Show Prometheus the instances and standbys on this machine that it can scrape, for `http_sd_configs`."""
+    seen = [plan.application_id for plan in view.plans(who.rights).values()]
+    found = [target.to_dict() for app in seen for target in scrape_targets(view.settings.var_dir, app, time.time())]
+    return JSONResponse(found, headers=_headers("default-src 'none'"))
 
 
 @ROUTES.get("/updates")

@@ -8,10 +8,12 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from tidemark.overview.concerns import stream_dag_id
+from tidemark.overview.metrics import DagView, LastRun
 from tidemark.overview.rights import Rights
 
 
@@ -36,6 +38,24 @@ def dags_that_are_on(topologies: Iterable[str]) -> dict[str, bool]:
     query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids), DagModel.is_stale.is_(False))
     with create_session() as session:
         return {ids[row.dag_id]: not row.is_paused for row in session.execute(query)}
+
+
+def dags_of(dag_ids: Iterable[str]) -> list[DagView]:
+    """Return the DAGs that Airflow has of these, with the last run of each state. Blocks."""
+    ids = list(dag_ids)
+    query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids), DagModel.is_stale.is_(False))
+    newest = (
+        select(DagRun.dag_id, DagRun.state, func.max(DagRun.run_after).label("began"))
+        .where(DagRun.dag_id.in_(ids))
+        .group_by(DagRun.dag_id, DagRun.state)
+    )
+    runs: dict[str, list[LastRun]] = {}
+    with create_session() as session:
+        for row in session.execute(newest):
+            runs.setdefault(row.dag_id, []).append(LastRun(str(row.state), int(row.began.timestamp() * 1000)))
+        return [
+            DagView(row.dag_id, not row.is_paused, tuple(runs.get(row.dag_id, ()))) for row in session.execute(query)
+        ]
 
 
 def login_address() -> str:

@@ -61,6 +61,7 @@ class LocalInstance:
     stream_time_ms: int | None = None
     partitions: tuple[str, ...] | None = None
     generation: int | None = None
+    query_url: str | None = None
     exit_code: int | None = None
     restore: RunningRestore | None = None
     outage: RecordedOutage | None = None
@@ -186,7 +187,7 @@ def _figures(values: Mapping[str, Any], *, is_alive: bool) -> dict[str, Any]:
     }
 
 
-_COMMON = ("topology", "topology_version", "since_ms", "batch", "last_commit_ms", "generation")
+_COMMON = ("topology", "topology_version", "since_ms", "batch", "last_commit_ms", "generation", "query_url")
 
 
 def _restore(key: InstanceKey, body: object) -> RunningRestore | None:

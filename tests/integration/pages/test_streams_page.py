@@ -34,6 +34,7 @@ dag = stream_dag("clicks", load("clicks"))
 _ROUTES = (
     "/streams/", "/streams/applications/clicks", "/streams/dags/stream__clicks", "/streams/updates",
     "/streams/updates?topology=clicks", f"/streams/applications/clicks/cases/{_CASE}", "/streams/applications/clicks/audit",
+    "/streams/metrics", "/streams/metrics/targets",
 )  # fmt: skip
 _FRAME = "document.querySelector('iframe')?.contentDocument"
 
@@ -165,6 +166,28 @@ def test_without_a_login_there_should_be_nothing(site: Site, route: str) -> None
     page = site.get(route, accept="text/html")
     assert (page.status_code, "Log in to see the streams" in page.text) == (401, True)
     assert 'href="/auth/login' in page.text
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_prometheus_should_scrape_what_its_user_may_see(site: Site) -> None:
+    site.instance(query_url="http://127.0.0.1:4711")
+
+    def running() -> bool:
+        text = site.get("/streams/metrics", "guest").text
+        return 'tidemark_application_state{application="clicks",state="Running"} 1.0' in text.splitlines()
+
+    assert processes.wait_until(running, 60), site.get("/streams/metrics", "guest").text
+    lines = site.get("/streams/metrics", "guest").text.splitlines()
+    assert 'tidemark_application_wanted{application="clicks"} 1.0' in lines
+    assert 'tidemark_dag_on{dag_id="stream__clicks"} 1.0' in lines
+    assert 'tidemark_facts_reachable{application="clicks"} 1.0' in lines
+    assert site.get("/streams/metrics/targets", "guest").json() == [
+        {
+            "targets": ["127.0.0.1:4711"],
+            "labels": {"__scheme__": "http", "__meta_tidemark_application": "clicks", "__meta_tidemark_instance": "0"},
+        }
+    ]
 
 
 @pytest.mark.airflow
