@@ -15,7 +15,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench fmt lint browser promtool
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,7 +82,7 @@ fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' 
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python tests/system/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
-test: jars browser lint ## lint, then every test, on real brokers
+test: jars browser promtool lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 nightly: jars ## every harness that `make test` leaves out, one after the other, and one table
@@ -112,6 +112,9 @@ fmt: setup ## format the code
 
 browser:
 	@bash .ci/browser
+
+promtool:
+	@bash .ci/promtool
 
 lint: setup docs ## ruff, mypy --strict, the layers, and the links of the documentation
 	@$(BIN)/ruff check .
