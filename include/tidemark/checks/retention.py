@@ -115,7 +115,7 @@ def _of_store(store: StoreRetention, topology: str, now_ms: int, rules: Retentio
 def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str] | None:
     """Return a fault of the settings alone, which loses state sooner or later, whatever the topic holds now."""
     kept, topic = store.retention_ms, store.topic
-    if kept is not None and store.span_ms is not None and kept <= store.span_ms:
+    if kept is not None and store.span_ms is not None and kept < store.span_ms:
         return (
             Verdict.FAILED,
             f"keeps {format_ms(kept)}, its windows are open for {format_ms(store.span_ms)} (size and grace): windows are "
