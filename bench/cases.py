@@ -55,7 +55,7 @@ CASES = {
             events=12_000_000,
             commit_interval_ms=2_000,
             max_batch_records=1_000_000,
-            target_ratio=1.5,
+            target_ratio=2.0,
         ),
         Case(
             name="wide",
@@ -65,7 +65,7 @@ CASES = {
             events=3_300_000,
             commit_interval_ms=3_000,
             max_batch_records=1_000_000,
-            target_ratio=1.5,
+            target_ratio=2.0,
         ),
     )
 }
