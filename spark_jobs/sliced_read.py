@@ -10,16 +10,36 @@ from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices
 from tidemark.instance.transaction_capacity import BatchSize
-from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.offsets import EndOffsets, is_passing
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
 
 log = logging.getLogger(__name__)
 
-_LONGEST_POLL_S = 0.05
+_SHORTEST_POLL_S, _LONGEST_POLL_S = 0.01, 0.05
 _POLLS_PER_COMMIT = 4
 _LOST_S = 10.0
 """A new leader may report an earlier end for a moment."""
+_AWAY_S = 60.0
+"""Brokers that do not answer are asked again for this long. Meanwhile the instance stays in its group."""
+
+
+class _Condition:
+    """Something that may pass by itself, and since when it lasts."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def lasts_s(self) -> float:
+        """Note that it lasts, and return for how long it has been noted without an end."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s
+
+    def ends(self) -> None:
+        """Note that it does not last any more."""
+        self._since_s = None
 
 
 class SlicedReader:
@@ -30,11 +50,12 @@ class SlicedReader:
     ) -> None:
         self._commit_interval_s = settings.commit_interval_ms / 1000
         # Where nothing is unread, the brokers are asked again after this time.
-        self._poll_s = min(_LONGEST_POLL_S, self._commit_interval_s / _POLLS_PER_COMMIT)
+        self._poll_s = min(_LONGEST_POLL_S, max(_SHORTEST_POLL_S, self._commit_interval_s / _POLLS_PER_COMMIT))
         self._subtopology = subtopology
         self._reader = reader
         self._ends = ends
         self._out = out
+        self._away, self._lost = _Condition(), _Condition()
 
     def run(self, starts: Offsets, size: BatchSize) -> None:
         """Read from `starts` until the hand-over is stopped. Blocks.
@@ -42,23 +63,16 @@ class SlicedReader:
         While more is unread than one batch may have, slices follow one another. Otherwise a batch has all unread records, and
         the next one begins after the commit interval.
 
-        Raises `OutcomeUnknown` if brokers do not answer, or if records before `starts` are gone, and the errors that Spark
-        raises.
+        Raises `OutcomeUnknown` if brokers do not answer for `_AWAY_S`, or if records before `starts` are gone, and the errors
+        that Spark raises.
         """
         slices = Slices(self._subtopology, starts, size.records, self._reader.times)
-        places = list(starts)
-        last_complete = time.monotonic()
         while not self._out.stopped.is_set():
             began = time.monotonic()
-            ends = self._ends.stable(places)
-            lost = [place for place, start in slices.starts.items() if ends[place] < start]
-            if not lost:
-                last_complete = began
-            elif began - last_complete > _LOST_S:
-                raise OutcomeUnknown(
-                    f"{lost[0].topic}[{lost[0].partition}] ends at offset {ends[lost[0]]}, and is to be read from "
-                    f"{slices.starts[lost[0]]} on: its records were deleted, or the topic was created again"
-                )
+            ends = self._end_offsets(slices.starts)
+            if ends is None:
+                self._out.stopped.wait(self._poll_s)
+                continue
             if not slices.unread(ends):
                 self._out.stopped.wait(self._poll_s)
                 continue
@@ -67,6 +81,30 @@ class SlicedReader:
             self._hand_over(taken, began)
             if taken.is_all:
                 self._out.stopped.wait(max(0.0, began + self._commit_interval_s - time.monotonic()))
+
+    def _end_offsets(self, starts: Offsets) -> Offsets | None:
+        """Return the end offsets of all partitions, or None if brokers do not answer for a moment."""
+        try:
+            ends = self._ends.stable(list(starts))
+            early = [place for place, start in starts.items() if ends[place] < start]
+            # An open transaction holds the stable offset back, but not the end of the records.
+            written = self._ends.of(early)
+        except OutcomeUnknown as error:
+            if not is_passing(error) or self._away.lasts_s() > _AWAY_S:
+                raise
+            log.warning("no end offsets of the sources of sub-topology %d: %s", self._subtopology.index, error)
+            return None
+        self._away.ends()
+        lost = [place for place in early if written[place] < starts[place]]
+        if not lost:
+            self._lost.ends()
+        elif self._lost.lasts_s() > _LOST_S:
+            place = lost[0]
+            raise OutcomeUnknown(
+                f"{place.topic}[{place.partition}] ends at offset {written[place]}, and is to be read from {starts[place]} on: "
+                "its records were deleted, or the topic was created again"
+            )
+        return ends
 
     def _hand_over(self, taken: Slice, began: float) -> None:
         tables = self._reader.tables(taken.starts, taken.ends)

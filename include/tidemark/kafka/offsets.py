@@ -115,6 +115,12 @@ def look_for_leaders(admin: AdminClient, timeout_s: float) -> None:
         admin.list_topics(timeout=timeout_s)
 
 
+def is_passing(error: OutcomeUnknown) -> bool:
+    """Return whether this error of `EndOffsets` may pass by itself: a leader has moved or has not answered in time."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() in _LEADER_MOVES
+
+
 class EndOffsets:
     """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time."""
 

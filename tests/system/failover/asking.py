@@ -15,8 +15,8 @@ from tests.system.crash.bench import PATIENTS, RULES
 from tests.system.failover.cases import Queries
 
 from tidemark.queries.access import token_file
+from tidemark.supervision.instance_files import known_instances, known_standbys
 from tidemark.supervision.run_file import QUERY_URL, RunView
-from tidemark.supervision.stop_under_hold import known_instances, known_standbys
 
 _EVERY_S = 0.1
 _TIMEOUT_S = 10.0
