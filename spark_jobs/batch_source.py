@@ -36,6 +36,7 @@ _STOP_S = 60.0
 _TOO_LARGE = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
 _TOLD_CHARACTERS = 500
 _WARM_UP_OFFSETS = 100
+_WARM_UP_S = 20.0
 
 
 class SparkBatchSource:
@@ -51,15 +52,16 @@ class SparkBatchSource:
         self._out: HandOver | None = None
         self._feeders: list[_Feeder] = []
         # The first read of a JVM takes some seconds; meanwhile the group rebalances and stores are restored.
-        self._warming_up = threading.Thread(target=self._warm_up, name="warm-up")
+        self._warming_up = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
         self._warming_up.start()
 
     def _warm_up(self) -> None:
         """Read the last records of the first sub-topology. A failure is only logged: the first batch would fail, too."""
         subtopology = self._plan.subtopologies[0]
         try:
-            ends = self._ends.stable([TopicPartition(topic, 0) for topic in subtopology.source_topics])
-            starts = {place: max(0, end - _WARM_UP_OFFSETS) for place, end in ends.items()}
+            places = [TopicPartition(topic, 0) for topic in subtopology.source_topics]
+            first, ends = self._ends.beginnings(places), self._ends.stable(places)
+            starts = {place: min(end, max(first[place], end - _WARM_UP_OFFSETS)) for place, end in ends.items()}
             # A reader of its own, because a reader remembers what kind of records it has seen.
             reader = BoundedReader(self._spark, self._settings, subtopology, f"{self._group}-warm-up")
             reader.tables(starts, ends)
@@ -68,7 +70,8 @@ class SparkBatchSource:
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
-        self._warming_up.join()
+        # Otherwise both would compile the same code. It may wait for a broker.
+        self._warming_up.join(_WARM_UP_S)
         out = self._out = HandOver()
         for subtopology, reader in zip(self._plan.subtopologies, self._readers, strict=True):
             starts = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}

@@ -35,14 +35,15 @@ class HandOver:
     def take(self, timeout_s: float) -> SourceBatch | None:
         """Return the next batch, or None after `timeout_s`.
 
-        Raises `OutcomeUnknown` if there is none and a computing thread has failed; its subclass `BatchTooLarge` if a smaller
-        batch may succeed.
+        Raises `OutcomeUnknown` if a computing thread has failed, even if others still hand batches over; its subclass
+        `BatchTooLarge` if a smaller batch may succeed.
         """
+        failure = self._failure
+        if isinstance(failure, BatchTooLarge):
+            raise failure from failure.__cause__
+        if failure is not None:
+            raise OutcomeUnknown(f"failed to read the sources: {failure}") from failure
         try:
             return self._batches.get(timeout=timeout_s)
         except queue.Empty:
-            if isinstance(self._failure, BatchTooLarge):
-                raise self._failure from self._failure.__cause__
-            if self._failure is not None:
-                raise OutcomeUnknown(f"failed to read the sources: {self._failure}") from self._failure
             return None
