@@ -130,19 +130,19 @@ class FirstHour:
         """Turn a scheduled DAG on, and wait until its first run has ended."""
         report(why)
         _patiently(lambda: self._dags.wait_for_dag(dag_id))
-        if self._ended(dag_id):
-            # Whoever has paused it since meant it.
-            return "it has run before"
-        self._unpause(dag_id)
+        has_run_before = bool(self._ended(dag_id))
+        if not has_run_before:
+            self._unpause(dag_id)
         has_ended = wait_until(lambda: bool(self._ended(dag_id)), self._pace.run_s, self._pace.every_s)
         if dag_id == AUDIT and not self._able.keeps_audit:
+            # Also if it ran before: the demo that watched that run may have been stopped before it could pause the DAG.
             _patiently(lambda: self._dags.pause(dag_id))
         if not has_ended:
             minutes = self._pace.run_s / 60
             raise TidemarkError(f"its run has not ended in {minutes:.0f} min: look at its tasks in Airflow")
         if self._ended(dag_id)[0] == "failed":
             raise TidemarkError("its run failed: the log of its task says what was found and what to do")
-        return "its run succeeded"
+        return "it has run before" if has_run_before else "its run succeeded"
 
     def _states(self, dag_id: str) -> list[str]:
         return [str(run["state"]) for run in _patiently(lambda: self._dags.runs(dag_id))]

@@ -92,12 +92,26 @@ def test_the_audit_should_stay_on_only_where_the_machine_bears_it(cores, paused)
     assert found[AUDIT].text == "its run succeeded"
 
 
-def test_what_has_run_before_should_be_left_as_it_is():
-    airflow = Airflow(known={"restore_drill": ["failed"], AUDIT: ["success"]})
+def test_what_has_run_before_should_not_run_again():
+    airflow = Airflow(known={"restore_drill": ["success", "failed"], AUDIT: ["success"]})
     found = run(airflow)
     assert {"restore_drill", AUDIT}.isdisjoint(order(airflow, "unpause"))
-    assert order(airflow, "pause") == []
-    assert found["restore_drill"].text == "it has run before"
+    assert found["restore_drill"].text == found[AUDIT].text == "it has run before"
+
+
+@pytest.mark.parametrize(("cores", "paused"), [(2, [AUDIT]), (4, [])])
+def test_an_audit_whose_demo_was_stopped_meanwhile_should_be_paused_by_the_next(cores, paused):
+    airflow = Airflow(known={AUDIT: ["success"]})
+    run(airflow, capacity(cores, 16 << 30))
+    assert order(airflow, "pause") == paused
+
+
+def test_what_failed_when_it_ran_before_should_be_a_failed_step():
+    airflow = Airflow(known={"restore_drill": ["failed", "success"]})
+    found = run(airflow)
+    assert found["restore_drill"].state is StepState.FAILED
+    assert "its run failed" in found["restore_drill"].text
+    assert "restore_drill" not in order(airflow, "unpause")
 
 
 def test_a_failed_run_should_be_a_failed_step_and_the_next_one_runs():
