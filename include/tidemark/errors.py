@@ -52,6 +52,12 @@ class TaskLocked(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+class StandbyLocked(TaskLocked):
+    """Another live process has the number of a standby, or one of its folders. The standby is started again later."""
+
+    exit_code = ExitCode.RETRY
+
+
 class ApplicationHeld(TidemarkError):
     """A command or an on-call case works on the stopped application. An instance can be launched when that has ended."""
 

@@ -7,8 +7,8 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,15 @@ from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import OutcomeUnknown, StandbyCannotFollow, StandbyOutdated, StartRefused, TopicMissing
+from tidemark.errors import (
+    OutcomeUnknown,
+    StandbyCannotFollow,
+    StandbyLocked,
+    StandbyOutdated,
+    StartRefused,
+    TaskLocked,
+    TopicMissing,
+)
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topic_config import changelog_policies
@@ -64,12 +72,12 @@ def run_standby(
     First waits while brokers are away, no instance has created the application's topics, or its state is not yet that of this
     topology. Begins again, in the same process, when the application's description names other changelogs or other tasks.
     Raises `StandbyOutdated` if the description becomes that of another state than this topology's, `StandbyCannotFollow` after
-    ten minutes of waiting, `TaskLocked` if the number is taken, `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
+    ten minutes of waiting, `StandbyLocked` if the number is taken, `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
     """
     app = plan.application_id
     admin = AdminClient(librdkafka_config(settings))
     name = standby_name(number)
-    with ExitStack() as opened:
+    with _lock_is_retried(), ExitStack() as opened:
         directory = InstanceDirectory(settings.state_dir, app, name)
         opened.callback(directory.close)
         about = {"application_id": app, "topology": topology_name, "topology_version": plan.version, "instance": name}
@@ -96,6 +104,15 @@ def run_standby(
                 log.warning("the standby of %s starts following again: %s", app, description.outdated)
                 description = _again(plan, settings, admin)
                 standby = _planned(description)
+
+
+@contextmanager
+def _lock_is_retried() -> Iterator[None]:
+    """Raise `StandbyLocked` for `TaskLocked`: its holder may be a command that ends soon, or a person's standby."""
+    try:
+        yield
+    except TaskLocked as error:
+        raise StandbyLocked(str(error)) from error
 
 
 def _first_description(

@@ -90,7 +90,7 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
     assert (row.application, row.instance, row.state) == (written.id, "standby-0", "RUNNING")
     second = launch()
     _, said = second.communicate(timeout=60)
-    assert second.returncode == 30
+    assert second.returncode == 10
     (line,) = [line for line in said.splitlines() if line.startswith("tidemark:")]
     assert f"locked by process {process.pid}" in line
     assert "--number" in line
