@@ -17,7 +17,7 @@ from tidemark.overview.sampler import Overview
 from tidemark.processes import Identity, Place
 from tidemark.stream_times import StreamTimes
 from tidemark.supervision.local_instances import LocalInstance
-from tidemark.supervision.run_file import run_file_path, standby_file_path
+from tidemark.supervision.run_file import INSTANCES_FOLDER, run_file_path, standby_file_path
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict
 
@@ -105,13 +105,15 @@ def write_standby_file(var_dir: Path, app: str, number: int = 0, **given: Any) -
     _write(standby_file_path(var_dir, app, number), body | given)
 
 
-def write_launch(var_dir: Path, app: str, number: int, place: Place, process: Identity) -> None:
-    """Write the record of a launch of an instance, whose supervisor is this process at this place."""
+def write_launch(
+    var_dir: Path, app: str, number: int, place: Place, process: Identity, folder: str = INSTANCES_FOLDER
+) -> None:
+    """Write the record of a launch of an instance, or of a standby in `folder`, whose supervisor is this process there."""
     body = {
         "launch_id": "l1", "pid": process.pid, "create_time": process.start_time, "pgid": 1, "log": "",
         "log_start_bytes": 0, "launched_at": time.time(), "place": place.__dict__,
     }  # fmt: skip
-    _write(var_dir / "instances" / f"{app}-{number}.launch.json", body)
+    _write(var_dir / folder / f"{app}-{number}.launch.json", body)
 
 
 def _write(path: Path, body: dict[str, Any]) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemark.processes import Identity, Place
-from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, known_instances, read_json
-from tidemark.supervision.liveness import Liveness, observe
+from tidemark.processes import Identity
+from tidemark.stores.directory import STANDBY_PREFIX
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, known_instances, known_standbys, read_json
+from tidemark.supervision.liveness import Liveness, Observation, observe
 from tidemark.supervision.outage_file import RecordedOutage, read_outage
+from tidemark.supervision.restart_policy import FINAL_CODES
 from tidemark.supervision.run_file import LOST, RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 
 _ELSEWHERE_FRESH_S = 15.0
-"""A standby on another machine is taken for running while its run file is younger than this; it is written every second."""
+"""A standby without a launch may run on another machine. It is alive while its run file, written every second, is younger."""
 _NAMED = re.compile(r"(?P<application>.+)-\d+(\.launch)?\.json")
 
 
@@ -81,6 +83,11 @@ class LocalInstance:
         return not self.is_alive and (self.state == InstanceState.ERROR or self.exit_code not in (None, 0))
 
     @property
+    def has_given_up(self) -> bool:
+        """Whether it ended in such a way that it is not launched again before a person removes the cause."""
+        return not self.is_alive and self.exit_code in FINAL_CODES
+
+    @property
     def is_restoring(self) -> bool:
         """Whether it is restoring state now."""
         return self.is_alive and self.state == InstanceState.RESTORING
@@ -108,9 +115,8 @@ def read_instances(var_dir: Path, application_id: str) -> list[LocalInstance]:
 
 
 def read_standbys(var_dir: Path, application_id: str, now_s: float) -> list[LocalInstance]:
-    """Return every standby that has a run file, by name. `now_s` is the time in epoch seconds."""
-    paths = sorted((var_dir / "standbys").glob(f"{application_id}-*.json"))
-    found = (_whole(partial(_standby, path, application_id, now_s)) for path in paths)
+    """Return every standby that ran or was launched, by number. `now_s` is the time in epoch seconds."""
+    found = (_whole(partial(_standby, files, now_s)) for files in known_standbys(var_dir, application_id))
     return [standby for standby in found if standby is not None]
 
 
@@ -127,7 +133,28 @@ def _whole(read: Callable[[], LocalInstance | None]) -> LocalInstance | None:
         return None
 
 
-def _instance(files: InstanceFiles) -> LocalInstance | None:
+@dataclass(frozen=True)
+class _Observed:
+    """An instance or a standby that ran or was launched. `run` is its own run file, not one of an earlier launch."""
+
+    seen: Observation
+    run: RunView | None
+    is_alive: bool
+
+    @property
+    def state(self) -> str:
+        """The state to show."""
+        if self.run is None:
+            return str(InstanceState.CREATED) if self.is_alive else LOST
+        return self.run.shown_state(is_alive=self.is_alive)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The fields of its run file."""
+        return {} if self.run is None else self.run.values
+
+
+def _observed(files: InstanceFiles) -> _Observed | None:
     seen = observe(files)
     run = RunView.read(files.run)
     if run is None and seen.launch is None:
@@ -136,53 +163,52 @@ def _instance(files: InstanceFiles) -> LocalInstance | None:
     if has_process and seen.liveness is not Liveness.ELSEWHERE and seen.run is None:
         # It has not written its own run file yet, so the one that is there is that of the launch before.
         run = None
-    is_alive = has_process and (run is None or not run.has_ended())
-    launching = str(InstanceState.CREATED) if is_alive else LOST
-    state = launching if run is None else run.shown_state(is_alive=is_alive)
-    values: Mapping[str, Any] = run.values if run is not None else {}
-    return LocalInstance(
-        application=files.key.application_id,
-        instance=files.key.instance,
-        state=state,
-        is_alive=is_alive,
-        host=seen.host,
-        process=None if run is None else run.process,
-        last_commit_s=values.get("last_commit_seconds"),
-        stream_time_ms=values.get("stream_time_ms"),
-        exit_code=seen.exit_code,
-        restore=_restore(files.key, values.get("restoring")) if is_alive else None,
-        outage=read_outage(files.outage),
-        standstill=Standstill.of(read_json(files.standstill)),
-        **_figures(values, is_alive=is_alive),
-    )
+    return _Observed(seen, run, has_process and (run is None or not run.has_ended()))
 
 
-def _standby(path: Path, application_id: str, now_s: float) -> LocalInstance | None:
-    run = RunView.read(path)
-    if run is None or run.values["application_id"] != application_id:
+def _instance(files: InstanceFiles) -> LocalInstance | None:
+    found = _observed(files)
+    if found is None:
         return None
-    is_fresh = now_s - run.written_at < _ELSEWHERE_FRESH_S
-    is_alive = run.is_running() or (not run.has_ended() and is_fresh)
     return LocalInstance(
-        application=application_id,
-        instance=str(run.values["instance"]),
-        state=run.shown_state(is_alive=is_alive),
-        is_alive=is_alive,
-        host=Place.here().host,
-        process=run.process,
-        changelog_generation=run.values.get("changelog_generation"),
-        useful=run.values.get("useful") if is_alive else None,
-        useless_because=run.values.get("useless_because"),
-        **_figures(run.values, is_alive=is_alive),
+        instance=files.key.instance,
+        last_commit_s=found.values.get("last_commit_seconds"),
+        stream_time_ms=found.values.get("stream_time_ms"),
+        restore=_restore(files.key, found.values.get("restoring")) if found.is_alive else None,
+        standstill=Standstill.of(read_json(files.standstill)),
+        **_common(files, found),
     )
 
 
-def _figures(values: Mapping[str, Any], *, is_alive: bool) -> dict[str, Any]:
-    """Return what instances and standbys write alike."""
-    partitions = values.get("partitions") if is_alive else None
+def _standby(files: InstanceFiles, now_s: float) -> LocalInstance | None:
+    found = _observed(files)
+    if found is None:
+        return None
+    if found.seen.launch is None and found.run is not None and not found.run.has_ended():
+        # Only a launch records its machine. One that a person started on another one is known by its file alone.
+        found = replace(found, is_alive=found.is_alive or now_s - found.run.written_at < _ELSEWHERE_FRESH_S)
+    return LocalInstance(
+        instance=f"{STANDBY_PREFIX}{files.key.instance}",
+        changelog_generation=found.values.get("changelog_generation"),
+        useful=found.values.get("useful") if found.is_alive else None,
+        useless_because=found.values.get("useless_because"),
+        **_common(files, found),
+    )
+
+
+def _common(files: InstanceFiles, found: _Observed) -> dict[str, Any]:
+    """Return what is known of instances and standbys alike."""
+    partitions = found.values.get("partitions") if found.is_alive else None
     return {
-        **{name: values.get(name) for name in _COMMON},
-        "records_per_second": values.get("records_per_second") if is_alive else None,
+        **{name: found.values.get(name) for name in _COMMON},
+        "application": files.key.application_id,
+        "state": found.state,
+        "is_alive": found.is_alive,
+        "host": found.seen.host,
+        "process": None if found.run is None else found.run.process,
+        "exit_code": found.seen.exit_code,
+        "outage": read_outage(files.outage),
+        "records_per_second": found.values.get("records_per_second") if found.is_alive else None,
         "partitions": None if partitions is None else tuple(partitions),
     }
 

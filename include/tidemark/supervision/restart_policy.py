@@ -10,6 +10,9 @@ from tidemark.alerts import AlertKind
 from tidemark.errors import ExitCode
 from tidemark.supervision.outage_file import RecordedOutage
 
+FINAL_CODES = (ExitCode.REFUSED, ExitCode.USAGE)
+"""After these a relaunch would end the same way: the task fails, and a person is needed."""
+
 
 @dataclass(frozen=True)
 class RestartBudget:
@@ -111,7 +114,7 @@ def decide(
     """
     if exit_code == ExitCode.FENCED:
         return Adopt()
-    if exit_code in (ExitCode.REFUSED, ExitCode.USAGE):
+    if exit_code in FINAL_CODES:
         return GiveUp(f"the {kind} {explain(exit_code)} (exit code {exit_code}); a relaunch would end the same way")
     if outage is not None and exit_code == ExitCode.RETRY:
         return AwaitBrokers(outage, budget.backoff_max_s)

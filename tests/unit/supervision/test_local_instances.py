@@ -11,7 +11,7 @@ from tests.support.overview import write_launch, write_run_file, write_standby_f
 
 from tidemark.processes import Identity, Place
 from tidemark.supervision.local_instances import local_instances, read_instances, read_standbys
-from tidemark.supervision.run_file import LOST, run_file_path, standby_file_path
+from tidemark.supervision.run_file import LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
 
 APP = "app"
 DEAD = {"pid": 1 << 22, "start_time": 1.0}
@@ -98,6 +98,28 @@ def test_a_standby_on_another_machine_should_be_alive_while_it_writes_its_file(t
     (found,) = read_standbys(tmp_path, APP, written_s + age_s)
     assert (found.name, found.is_alive, found.instance) == ("app-standby-0", is_alive, "standby-0")
     assert found.useless_because == "nothing was read yet"
+
+
+def test_a_standby_that_died_before_its_run_file_should_be_listed(tmp_path):
+    write_launch(tmp_path, APP, 1, Place.here(), Identity(1 << 22, 1.0), STANDBYS_FOLDER)
+    (tmp_path / STANDBYS_FOLDER / f"{APP}-1.exit").write_text('{"launch_id": "l1", "exit_code": 137}')
+    (found,) = read_standbys(tmp_path, APP, time.time())
+    assert (found.instance, found.state, found.is_alive, found.exit_code) == ("standby-1", LOST, False, 137)
+    assert local_instances(tmp_path, time.time()) == [found]
+
+
+def test_a_standby_of_this_machine_should_be_lost_as_soon_as_its_process_is_gone(tmp_path):
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0), STANDBYS_FOLDER)
+    write_standby_file(tmp_path, APP, useful=True, **DEAD)
+    (found,) = read_standbys(tmp_path, APP, time.time())
+    assert (found.state, found.is_alive, found.useful) == (LOST, False, None)
+
+
+@pytest.mark.parametrize(("exit_code", "has_given_up"), [(0, False), (1, False), (2, True), (10, False), (30, True)])
+def test_what_refused_to_start_should_have_given_up(tmp_path, exit_code, has_given_up):
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0))
+    (tmp_path / "instances" / f"{APP}-0.exit").write_text(f'{{"launch_id": "l1", "exit_code": {exit_code}}}')
+    assert only(tmp_path).has_given_up is has_given_up
 
 
 def test_all_instances_should_include_one_elsewhere_and_one_that_is_launched(tmp_path):
