@@ -147,12 +147,19 @@ def state_of(files: ProcessFiles, *, is_wanted: bool | None) -> ApplicationState
     if any(one.outage is not None for one in files.instances) and is_wanted is not False:
         return ApplicationState.WAITING
     if not running:
+        if is_wanted and _are_given_up(files.instances):
+            return ApplicationState.FAILED
         if is_wanted:
             return ApplicationState.DOWN if files.instances else ApplicationState.STARTING
         if any(one.has_failed for one in files.instances):
             return ApplicationState.FAILED
         return ApplicationState.STOPPED if files.instances else ApplicationState.NEVER_RAN
     return _worst_of(running)
+
+
+def _are_given_up(ended: Sequence[LocalInstance]) -> bool:
+    """Whether Airflow launches none of them again, while the run of the DAG may go on for a standby."""
+    return any(one.has_given_up for one in ended) and all(one.has_given_up or one.exit_code == 0 for one in ended)
 
 
 def _worst_of(running: Sequence[LocalInstance]) -> ApplicationState:

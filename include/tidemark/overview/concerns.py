@@ -10,6 +10,7 @@ from tidemark.checks.liveness import CHECK as RTO_CHECK
 from tidemark.clock import duration
 from tidemark.overview.application import Application, ApplicationState
 from tidemark.overview.history import CheckView
+from tidemark.stores.directory import STANDBY_PREFIX
 from tidemark.supervision.local_instances import LocalInstance
 from tidemark.supervision.run_file import LOST
 from tidemark.supervision.state import InstanceState
@@ -17,6 +18,9 @@ from tidemark.verdict import Verdict
 
 STALLED_S = 12.0
 """An instance that commits nothing for this long while input waits is a concern. A commit that takes longer allows for more."""
+STANDBY_WAITS_S = 120.0
+"""A standby that can follow nothing for this long beside a stream that runs is a concern. It must be less than the ten minutes
+after which such a standby ends and is launched again, as its state then begins again."""
 _LONG_COMMITS = 5
 _CHECK_DAGS = {
     "audit": "exactly_once_audit",
@@ -32,6 +36,8 @@ _CHECK_DAGS = {
 """The DAG that runs each check again."""
 _OF_MANY = frozenset(_CHECK_DAGS.values())
 """These take a list of topologies, the others a single one."""
+_CLEAR_TASK = "Read the last lines of the task's log, remove the cause, and clear the failed task."
+_STARTS_AGAIN = "Airflow starts it again by itself. If it stays down, read why in the task's log."
 
 
 class Severity(StrEnum):
@@ -125,12 +131,14 @@ def _of_processes(app: Application) -> Iterator[Concern]:
                 f"Run `tidemark clean run {app.topology}`, which removes the hold.",
             )
         return
+    if app.state is ApplicationState.FAILED and app.is_wanted is not None:
+        yield _of_failure(app)
     if app.is_wanted is False:
-        if app.state is ApplicationState.FAILED:
-            yield _of_failure(app)
         return
     for instance in app.files.instances:
         yield from _of_instance(app, instance)
+    for standby in app.files.standbys:
+        yield from _of_standby(app, standby)
     if app.state is ApplicationState.DOWN and not any(one.outage for one in app.files.instances):
         yield Concern(
             Severity.CRITICAL,
@@ -141,12 +149,15 @@ def _of_processes(app: Application) -> Iterator[Concern]:
 
 
 def _of_failure(app: Application) -> Concern:
-    failed = next(one for one in app.files.instances if one.has_failed)
+    failed = next(one for one in app.files.instances if (one.has_given_up if app.is_wanted else one.has_failed))
     code = "" if failed.exit_code is None else f" with exit code {failed.exit_code}"
+    then, remedy = "its DAG is paused", "Read the last lines of the task's log, remove the cause, and unpause the DAG."
+    if app.is_wanted:
+        then, remedy = "its task has failed", _CLEAR_TASK
     return Concern(
         Severity.CRITICAL,
-        f"The stream has failed: instance {failed.instance} ended{code}, and its DAG is paused.",
-        "Read the last lines of the task's log, remove the cause, and unpause the DAG.",
+        f"The stream has failed: instance {failed.instance} ended{code}, and {then}.",
+        remedy,
         Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology)),
     )
 
@@ -170,14 +181,44 @@ def _of_instance(app: Application, instance: LocalInstance) -> Iterator[Concern]
             trigger(app, "restore_oncall", "Plan a restore", dry_run="true"),
         )
     if instance.state in (LOST, InstanceState.ERROR) and app.running:
-        ended = "was killed" if instance.state == LOST else "ended with an error"
-        code = "" if instance.exit_code is None else f" (exit code {instance.exit_code})"
         yield Concern(
             Severity.WARNING,
-            f"{name} {ended}{code}, and the other instances have its work.",
-            "Airflow starts it again by itself. If it stays down, read why in the task's log.",
+            f"{name} {_ended(instance)}, and the other instances have its work.",
+            _CLEAR_TASK if instance.has_given_up else _STARTS_AGAIN,
             Action(ActionKind.LOOK, "Open the stream's DAG", dag_id),
         )
+
+
+def _of_standby(app: Application, standby: LocalInstance) -> Iterator[Concern]:
+    name = str(standby.instance).replace("-", " ").capitalize()
+    look = Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology))
+    waited_s = 0.0 if standby.since_ms is None else (app.now_ms - standby.since_ms) / 1000
+    wanted = {f"{STANDBY_PREFIX}{number}" for number in range(app.plan.num_standby_replicas)}
+    if not standby.is_alive and app.is_wanted and standby.instance in wanted:
+        yield Concern(
+            Severity.WARNING,
+            f"{name} {_ended(standby)}: its copies age, and no query is answered from them.",
+            _CLEAR_TASK if standby.has_given_up else _STARTS_AGAIN,
+            look,
+        )
+    elif standby.is_alive and standby.state == InstanceState.CREATED and app.running and waited_s > STANDBY_WAITS_S:
+        yield Concern(
+            Severity.WARNING,
+            f"{name} has followed nothing for {duration(waited_s)}: {standby.useless_because or 'it gives no reason'}.",
+            "If the topology was upgraded, wait: the standby ends after ten minutes, and Airflow starts it with the new one. "
+            "Otherwise remove the cause.",
+            look,
+        )
+
+
+def _ended(process: LocalInstance) -> str:
+    code = process.exit_code
+    if process.state == InstanceState.NOT_RUNNING:
+        how = "was stopped"
+    else:
+        # A process that ended before it wrote its run file is `LOST`, too.
+        how = "was killed" if process.state == LOST and (code is None or code > 128) else "ended with an error"
+    return how if code is None else f"{how} (exit code {code})"
 
 
 def _of_progress(app: Application) -> Iterator[Concern]:

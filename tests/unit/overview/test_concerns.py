@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.overview import NOW, application, checked, instance, live
+from tests.support.overview import NOW, PLAN, application, checked, instance, live
 
 from tidemark.checks.liveness import CHECK as RTO_CHECK
 from tidemark.overview.application import ApplicationState, ProcessFiles
 from tidemark.overview.cases import CaseView
-from tidemark.overview.concerns import STALLED_S, ActionKind, Severity, concerns, operations
+from tidemark.overview.concerns import STALLED_S, STANDBY_WAITS_S, ActionKind, Severity, concerns, operations
 from tidemark.overview.rights import Rights
 from tidemark.supervision.hold import Hold
 from tidemark.supervision.outage_file import RecordedOutage
@@ -54,6 +54,25 @@ CASE = CaseView(
         ([instance(state=LOST, is_alive=False, exit_code=137)], False, ApplicationState.FAILED),
         ([instance(state="NOT_RUNNING", is_alive=False, exit_code=0)], False, ApplicationState.STOPPED),
         ([instance(state=LOST, is_alive=False)], True, ApplicationState.DOWN),
+        ([instance(state="ERROR", is_alive=False, exit_code=30)], True, ApplicationState.FAILED),
+        ([instance(state=LOST, is_alive=False, exit_code=2)], True, ApplicationState.FAILED),
+        ([instance(state="ERROR", is_alive=False, exit_code=10)], True, ApplicationState.DOWN),
+        (
+            [
+                instance(state="ERROR", is_alive=False, exit_code=30),
+                instance(instance=1, state="ERROR", is_alive=False, exit_code=1),
+            ],
+            True,
+            ApplicationState.DOWN,
+        ),
+        (
+            [
+                instance(state="ERROR", is_alive=False, exit_code=30),
+                instance(instance=1, state="NOT_RUNNING", is_alive=False, exit_code=0),
+            ],
+            True,
+            ApplicationState.FAILED,
+        ),
         ([instance(state=LOST, is_alive=False)], False, ApplicationState.STOPPED),
         ([instance(state="NOT_RUNNING", is_alive=False)], None, ApplicationState.STOPPED),
         ([], True, ApplicationState.STARTING),
@@ -128,6 +147,64 @@ def test_an_instance_that_died_beside_others_should_be_a_warning():
     (found,) = concerns(app)
     assert found.severity is Severity.WARNING
     assert "Instance 1 was killed (exit code 137)" in found.message
+
+
+def test_an_instance_that_refused_beside_others_should_need_its_task_cleared():
+    app = application(instance(), instance(instance=1, state="ERROR", is_alive=False, exit_code=30))
+    (found,) = concerns(app)
+    assert "clear the failed task" in found.remedy
+
+
+def test_a_failed_stream_whose_run_a_standby_keeps_alive_should_say_to_clear_the_task():
+    ended = instance(state="ERROR", is_alive=False, exit_code=30)
+    files = ProcessFiles(instances=(ended,), standbys=(instance(instance="standby-0"),))
+    (found,) = concerns(application(files=files))
+    assert "instance 0 ended with exit code 30, and its task has failed" in found.message
+    assert "clear the failed task" in found.remedy
+
+
+def with_standby(standby, *, replicas=1, **given):
+    files = ProcessFiles(instances=(instance(),), standbys=(standby,))
+    return application(files=files, plan=replace(PLAN, num_standby_replicas=replicas), **given)
+
+
+@pytest.mark.parametrize(
+    ("standby", "message", "remedy"),
+    [
+        ({"state": LOST, "exit_code": 137}, "Standby 0 was killed (exit code 137)", "starts it again by itself"),
+        ({"state": "NOT_RUNNING", "exit_code": 0}, "Standby 0 was stopped (exit code 0)", "starts it again by itself"),
+        ({"state": LOST, "exit_code": 2}, "Standby 0 ended with an error (exit code 2)", "clear the failed task"),
+        ({"state": "ERROR", "exit_code": 30}, "ended with an error (exit code 30)", "clear the failed task"),
+    ],
+)
+def test_a_standby_that_does_not_run_should_be_a_warning(standby, message, remedy):
+    (found,) = concerns(with_standby(instance(instance="standby-0", is_alive=False, **standby)))
+    assert found.severity is Severity.WARNING
+    assert message in found.message
+    assert remedy in found.remedy
+    assert found.action is not None
+    assert found.action.dag_id == "stream__clicks"
+
+
+@pytest.mark.parametrize(("replicas", "is_wanted"), [(0, True), (1, False), (1, None)])
+def test_a_standby_that_nobody_wants_should_need_nobody(replicas, is_wanted):
+    ended = instance(instance="standby-0", state=LOST, is_alive=False)
+    assert concerns(with_standby(ended, replicas=replicas, is_wanted=is_wanted)) == []
+
+
+@pytest.mark.parametrize(("waited_s", "is_concern"), [(STANDBY_WAITS_S, False), (STANDBY_WAITS_S + 1, True)])
+def test_a_standby_that_follows_nothing_should_be_a_warning_with_its_reason(waited_s, is_concern):
+    waits = instance(
+        instance="standby-0", state="CREATED", since_ms=NOW - int(waited_s * 1000), useless_because="another version"
+    )
+    found = concerns(with_standby(waits))
+    assert ["for 2:01: another version" in concern.message for concern in found] == ([True] if is_concern else [])
+
+
+def test_a_standby_may_wait_for_a_stream_that_does_not_run():
+    waits = instance(instance="standby-0", state="CREATED", since_ms=0)
+    files = ProcessFiles(instances=(instance(state=LOST, is_alive=False),), standbys=(waits,))
+    assert [concern.severity for concern in concerns(application(files=files))] == [Severity.CRITICAL]
 
 
 def test_a_plan_that_waits_should_say_who_answers_and_until_when():

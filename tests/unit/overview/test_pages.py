@@ -31,6 +31,7 @@ from tidemark.overview.stores import SavepointView, StoreView
 from tidemark.store_sizes import KnownSizes
 from tidemark.supervision.hold import Hold
 from tidemark.supervision.local_instances import RunningRestore
+from tidemark.supervision.run_file import LOST
 from tidemark.topology.drawing.layout import live_picture
 from tidemark.topology_loader import load, names
 from tidemark.verdict import Verdict
@@ -262,3 +263,16 @@ def test_the_chart_should_say_in_words_what_it_shows():
     assert "10 on average, 30 at most, 0 now" in throughput_chart((0.0, 30.0, 0.0))
     assert throughput_chart((0.0, 30.0, 0.001)).count("<rect") == 2
     assert "<rect" not in throughput_chart((0.0, 0.0))
+
+
+def test_a_failed_stream_whose_dag_is_on_should_not_be_said_to_be_paused():
+    failed = instance(state="ERROR", is_alive=False, exit_code=30)
+    assert "Its DAG is paused" not in text(of_one(application(failed))["head"])
+    assert "Its DAG is paused" in text(of_one(application(failed, is_wanted=False))["head"])
+
+
+def test_a_standby_that_ended_should_be_listed_with_its_exit_code():
+    ended = instance(instance="standby-0", state=LOST, is_alive=False, exit_code=137)
+    files = ProcessFiles(instances=(instance(),), standbys=(ended,))
+    said = text(of_one(application(files=files))["processes"])
+    assert re.search(r"standby-0\s+Lost.*exit code 137", said)
