@@ -183,7 +183,7 @@ class StreamOperator(BaseOperator):
         # By then the group session of a dead copy has timed out. The random part keeps two operators whose copies fenced
         # each other from checking at the same time: the later one finds what the other has launched.
         after_s = Settings.load().session_timeout_ms / 1000 + random.uniform(_JOINS_S, 2 * _JOINS_S)
-        self.log.info("in %.0f s the group is checked for the other copy of instance %s", after_s, files.key)
+        self.log.info("in %.0f s the group is checked for the other copy of %s %s", after_s, files.key.kind, files.key)
         trigger = BackoffTrigger.of(files, until=time.time() + after_s)
         self.defer(trigger=trigger, method_name="after_fence")
 
@@ -194,14 +194,14 @@ class StreamOperator(BaseOperator):
         self._watch_other(context, files)
         found = where_is_it(settings, files)
         if found.is_member is None:
-            self.log.warning("failed to look for the copy that fenced instance %s: %s", files.key, found.said)
+            self.log.warning("failed to look for the copy that fenced %s %s: %s", files.key.kind, files.key, found.said)
             self._look_later(files)
         if found.is_member:
             raise AirflowFailException(
-                f"instance {files.key} was fenced by another copy, which does not run here: {found.said}. Stop that copy, "
-                "then clear this task"
+                f"{files.key.kind} {files.key} was fenced by another copy, which does not run here: {found.said}. Stop "
+                "that copy, then clear this task"
             )
-        self.log.warning("the copy that fenced instance %s is gone: %s", files.key, found.said)
+        self.log.warning("the copy that fenced %s %s is gone: %s", files.key.kind, files.key, found.said)
         self._react(context, files, None, [])
 
     def _watch_other(self, context: Mapping[str, Any], files: InstanceFiles) -> None:

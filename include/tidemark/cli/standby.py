@@ -45,12 +45,12 @@ class LogLines:
     """Logs a line for each copy every few seconds, if there is no terminal."""
 
     def __init__(self) -> None:
-        self._told_s = 0.0
+        self._logged_s = 0.0
 
     def __call__(self, paces: Sequence[CatchUpRate]) -> None:
-        if time.monotonic() - self._told_s < _LOG_EVERY_S:
+        if time.monotonic() - self._logged_s < _LOG_EVERY_S:
             return
-        self._told_s = time.monotonic()
+        self._logged_s = time.monotonic()
         for pace in paces:
             log.info(
                 "standby: task=%s store=%s at=%d to=%d lag=%d rate=%.0f/s left=%s",

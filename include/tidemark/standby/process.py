@@ -48,13 +48,13 @@ from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
-_TELL_S = 1.0
+_REPORT_S = 1.0
 _LOOK_S = 1.0
 _FOLLOWS_WITHIN_S = 600.0
 """Limits the wait for an application that can be followed. After it, the process ends, to be started with the topology that
 is deployed by then; a supervisor's budget of restarts allows that for ever."""
 
-Tell = Callable[[Sequence[CatchUpRate]], None]
+ProgressReport = Callable[[Sequence[CatchUpRate]], None]
 """Called with the pace of all copies once a second; must not block."""
 
 
@@ -64,7 +64,7 @@ def run_standby(
     number: int,
     topology_name: str,
     stop: threading.Event,
-    tell: Tell,
+    report: ProgressReport,
     clock: Callable[[], int] = wall_clock_ms,
 ) -> None:
     """Follow until `stop` is set. Blocks. Releases everything that it opened.
@@ -96,7 +96,7 @@ def run_standby(
         opened.callback(handovers.close)
         # Each machine numbers its standbys by itself.
         stores = StandbyStores(f"{name}@{socket.gethostname()}", clock)
-        process = _Process(settings, admin, directory, run_file, handovers, tell, clock, stores)
+        process = _Process(settings, admin, directory, run_file, handovers, report, clock, stores)
         while not stop.is_set():
             run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
             process.follow(description, standby, stop)
@@ -123,7 +123,7 @@ def _first_description(
     Raises `StandbyCannotFollow` when the wait is over, and `PreflightFailed` if the topology has nothing to follow.
     """
     give_up_s = time.monotonic() + _FOLLOWS_WITHIN_S
-    told = ""
+    reported = ""
     while not stop.is_set():
         try:
             description = DescriptionWatch(plan, settings, admin)
@@ -134,10 +134,10 @@ def _first_description(
                 raise StandbyCannotFollow(
                     f"the standby of {plan.application_id} has waited for {_FOLLOWS_WITHIN_S:.0f} s: {why}"
                 ) from error
-            if why != told:
+            if why != reported:
                 log.warning("the standby of %s waits: %s", plan.application_id, why)
-            run_file.update({"state": "CREATED", "useful": False, "useless_because": why}, now=why != told)
-            told = why
+            run_file.update({"state": "CREATED", "useful": False, "useless_because": why}, now=why != reported)
+            reported = why
             stop.wait(_LOOK_S)
         else:
             return description
@@ -172,7 +172,7 @@ class _Process:
     directory: InstanceDirectory
     run_file: RunFile
     handovers: Handovers
-    tell: Tell
+    report: ProgressReport
     clock: Callable[[], int]
     stores: StandbyStores
 
@@ -196,17 +196,17 @@ class _Process:
             self.stores.replace(follower.stores)
             queries.start()
             meter = PaceMeter()
-            told_s = 0.0
+            reported_s = 0.0
             while not stop.is_set() and description.outdated is None:
                 follower.step()
                 self.handovers.answer(follower.store)
-                if time.monotonic() - told_s >= _TELL_S:
-                    told_s = time.monotonic()
+                if time.monotonic() - reported_s >= _REPORT_S:
+                    reported_s = time.monotonic()
                     write_copies(self.directory.folder, follower.stores)
                     paces = meter.measure(follower.stores)
                     useless = useless_because(follower.stores, description.outdated, follower.asked_ms, self.clock())
                     self.run_file.update(_state(paces, _generations(standby), useless))
-                    self.tell(paces)
+                    self.report(paces)
             if description.outdated is not None:
                 # The copies on disk are of changelogs that no instance writes any more.
                 write_copies(self.directory.folder, ())

@@ -134,8 +134,8 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         written = ready.read().decode()
     if written != launch_id:
         raise LaunchFailed(
-            f"the supervisor of {files.key.kind} {files.key} (pid {process.pid}) ended before it started the instance; "
-            f"see {files.log}"
+            f"the supervisor of {files.key.kind} {files.key} (pid {process.pid}) ended before it started the "
+            f"{files.key.kind}; see {files.log}"
         )
 
 

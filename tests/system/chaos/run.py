@@ -82,7 +82,7 @@ def run_faults(
         what = " + ".join(names)
         if recovery_s is None:
             course.stuck.append(what)
-            console.print(f"  stuck: {what}: {world.standing()}", markup=False)
+            console.print(f"  stuck: {what}: {world.progress_report()}", markup=False)
         for name in names if recovery_s is not None else ():
             course.recoveries[name].append(recovery_s)
         minutes_left = minutes - (time.monotonic() - began) / 60
@@ -204,7 +204,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
                 world.airflow = watched.enter_context(small)
             if not wait_until(world.committed_from_now(), _STUCK_S, 0.5):
                 raise RuntimeError(
-                    f"nothing has failed, and yet {_STUCK_S} s of input are not read: {world.standing()}"
+                    f"nothing has failed, and yet {_STUCK_S} s of input are not read: {world.progress_report()}"
                 )
             with Sampler(world, folder / "samples.csv") as sampler:
                 run_faults(world, course, kinds, options, console)

@@ -213,15 +213,15 @@ class World:
         """How many offsets the group stands before the ends of now, in all partitions that a task reads."""
         return self.behind(self.ends(self.places))
 
-    def standing(self) -> str:
-        """Which partitions the group has still to read, up to which end, and how the processes have ended so far."""
+    def progress_report(self) -> str:
+        """Return which partitions the group has not read to their end, and how the processes have ended so far."""
         ends = self.ends(self.places)
         found = committed_offsets(self.brokers.direct, self.application_id, list(ends))
-        behind = [
+        unread = [
             f"{t}[{p}] at {found.get((t, p))} of {end}" for (t, p), end in ends.items() if found.get((t, p)) != end
         ]
         ended = [f"{one.name} ended with {one.ends}" for one in self.lasting if one.ends]
-        return ", ".join([*behind, *ended])
+        return ", ".join([*unread, *ended])
 
     def committed_from_now(self) -> Callable[[], bool]:
         """Whether all that is in the topics now is committed, to be asked later; of the stream in Airflow as well."""

@@ -1,4 +1,4 @@
-"""A user of the state, who asks all the time."""
+"""A client that queries the state until the end of a case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ASKED = {"from_ms": 0, "limit": 5}
 
 
 def urls(var_dir: Path, application_id: str) -> list[str]:
-    """Where live processes of the application answer."""
+    """Return the URLs at which live processes of the application answer queries."""
     known = [*known_standbys(var_dir, application_id), *known_instances(var_dir, application_id)]
     runs = [RunView.read(files.run) for files in known]
     return [str(url) for run in runs if run is not None and run.is_running() and (url := run.values.get(QUERY_URL))]
@@ -60,7 +60,7 @@ def asking(var_dir: Path, application_id: str) -> Iterator[Queries]:
 
 
 def _answer(client: httpx.Client, places: list[str], patient: str, found: Queries) -> set[str] | None:
-    """The roles of those that answered; None if nobody did."""
+    """Return the roles of the processes that answered; None if no process did."""
     said = []
     for url in places:
         try:

@@ -1,4 +1,4 @@
-"""What is lost in a case, what stands by, and what was measured."""
+"""The cases of a failover, and what was measured in each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 
 class Loss(StrEnum):
-    """What an instance loses."""
+    """The part of an instance that is lost."""
 
     PROCESS = "process"
     MACHINE = "machine"
@@ -16,7 +16,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """One failure. A lost process is launched again on its machine, a lost machine's instance on the other one.
+    """One failure of an instance. A lost process is launched again on its machine, a lost machine's instance on the other one.
 
     If another instance runs, it takes the tasks of a lost machine over, and nothing is launched.
     """
@@ -36,9 +36,9 @@ CASES = [Case(*drawn) for drawn in product(Loss, (False, True), (False, True))]
 
 @dataclass
 class Queries:
-    """How queries went from the loss until the end of the case.
+    """The queries from the loss until the end of the case, answered and unanswered.
 
-    `outage_s` is the time from the first to the last one that nobody answered. Keys of other tasks may have been answered
+    `outage_s` is the time from the first to the last one that was not answered. Keys of other tasks may have been answered
     meanwhile.
     """
 
@@ -56,7 +56,7 @@ class Queries:
         self.examples.clear()
 
     def miss(self, asked_s: float, now_s: float) -> None:
-        """Note a query that nobody answered."""
+        """Count a query that no process answered."""
         self.unanswered += 1
         self._first_s = asked_s if self._first_s is None else self._first_s
         self.outage_s = now_s - self._first_s
@@ -69,10 +69,11 @@ class Queries:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`running_s`: until every task has an instance that is RUNNING again, with its state.
+    """The measurements of one case.
 
-    `commit_s`: until records that came after the loss are committed in every lost task. `faults`: what is not as the
-    recomputation has it, and what a case promises beside that.
+    `running_s` is the time until every task is in an instance that is RUNNING again with its state. `commit_s` is the time
+    until records that arrived after the loss are committed in every lost task. `faults` lists the differences from the
+    recomputation, and queries that were not answered although a standby was there.
     """
 
     case: Case
@@ -87,7 +88,7 @@ class Outcome:
 
 
 def table(outcomes: list[Outcome]) -> list[str]:
-    """The table of the docs, in Markdown."""
+    """Return the table of the report, in Markdown."""
     head = [
         "| lost | standby | other instance | RUNNING with state | first new commit | queries |",
         "|---|---|---|---|---|---|",
@@ -104,7 +105,7 @@ def _yes(there: bool) -> str:
 
 
 def summary(outcomes: list[Outcome]) -> str:
-    """The last line."""
+    """Return the last line of the output."""
     exact = bool(outcomes) and all(outcome.is_exact for outcome in outcomes)
     worst_ms = max((round(outcome.commit_s * 1000) for outcome in outcomes), default=0)
     return f"failover: cases={len(outcomes)} exact={str(exact).lower()} worst_ms={worst_ms}"

@@ -1,4 +1,4 @@
-"""`make failover`: an instance, or its machine, is lost; how long until its tasks run and commit, and who answers meanwhile.
+"""`make failover` measures how long the tasks of a lost instance neither run nor commit, and which queries are answered.
 
     python -m tests.system.failover.run [--records N] [--seed N] [--only TEXT …] [--report FILE]
 
@@ -31,7 +31,7 @@ _CHUNK = 50_000
 
 
 def run(ward: Ward, cases: list[Case], records: int, console: Console) -> list[Outcome]:
-    """Play the cases, one after the other, on a state of `records` records."""
+    """Play one case after the other on a state of `records` records."""
     for fed in range(0, records, _CHUNK):
         ward.feeder.feed(min(_CHUNK, records - fed))
         console.print(f"fed {min(fed + _CHUNK, records)} of {records} records")

@@ -15,7 +15,7 @@ from tidemark.devstack.broker import EmbeddedBroker
 
 
 class Quick(Ward):
-    """With drivers that start faster and sessions that end earlier."""
+    """A `Ward` whose drivers start faster and whose sessions end earlier."""
 
     def environment(self, disk: str = "machine-0") -> dict[str, str]:
         brief = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TIDEMARK_SPARK_DRIVER_MEMORY": "512m"}

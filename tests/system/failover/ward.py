@@ -29,11 +29,11 @@ _LOOK_S = 0.02
 
 
 class NotBack(Exception):
-    """Something that a case waits for has not come about."""
+    """A condition of a case was not met in time, or a process that it needs has ended."""
 
 
 class Ward(Bench):
-    """The application with the settings that a user gets: its session, its commits, the default compiler."""
+    """Runs the application with the session timeout, commit interval and compiler that a user gets by default."""
 
     restore_process_offsets = 300_000
 
@@ -52,7 +52,7 @@ class Ward(Bench):
 
     @contextmanager
     def standing_by(self) -> Iterator[None]:
-        """A standby on the second machine that is level."""
+        """Run a standby on the second machine; the block begins when its copies are up to date."""
         with (self.folder / "standby.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tidemark.cli.main", "standby", "run", self.topology, "--number", "0"],
@@ -73,12 +73,12 @@ class Ward(Bench):
             process.wait(30)
 
     def places(self) -> list[tuple[str, int]]:
-        """The partitions whose offsets say how far the counts are."""
+        """Return the partitions whose offsets show how far the counts are."""
         return [(RULES.source_topic, partition) for partition in range(self.partitions)]
 
 
 class Play:
-    """One case: its instances, and the machine of each. One that asks to be started again is, as the DAG does."""
+    """Runs the instances of one case, and starts one again that asks for it, as the DAG does."""
 
     def __init__(self, ward: Ward, case: Case) -> None:
         self.ward = ward
@@ -88,7 +88,7 @@ class Play:
         self.everything = {f"{topic}[{partition}]" for topic, partition in ward.places()}
 
     def held(self, numbers: Iterable[int]) -> set[str]:
-        """The partitions of these instances, if each of them is RUNNING; else nothing."""
+        """Return the partitions of these instances if each of them is RUNNING, else an empty set."""
         held: set[str] = set()
         for number in numbers:
             process = self.running[number]
@@ -102,7 +102,7 @@ class Play:
         return held
 
     def all_run(self) -> bool:
-        """Whether every task is in an instance that runs."""
+        """Return whether every task is in an instance that runs."""
         return self.held(list(self.running)) == self.everything
 
     def lose(self) -> tuple[float, float]:
@@ -135,7 +135,7 @@ class Play:
 
 
 def play(ward: Ward, case: Case) -> Outcome:
-    """One case, from two empty machines to the comparison. Raises `NotBack`."""
+    """Play a case, from two empty machines to the comparison. Raises `NotBack`."""
     for disk in (FIRST, SECOND):
         shutil.rmtree(ward.state_dir(disk), ignore_errors=True)
     one = Play(ward, case)
@@ -161,7 +161,7 @@ def play(ward: Ward, case: Case) -> Outcome:
 
 
 def _run_of(path: Path, process: subprocess.Popen[bytes]) -> RunView | None:
-    """What this very process says. Raises `NotBack` if it has ended."""
+    """Return the run file of this process; None if it has not written one. Raises `NotBack` if the process has ended."""
     if process.poll() is not None:
         raise NotBack(f"{path.stem} ended with {process.returncode}")
     run = RunView.read(path)
