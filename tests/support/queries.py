@@ -39,9 +39,9 @@ def queried_plan(application_id: str = APP) -> TopologyPlan:
     return topology.plan()
 
 
-def table_plan() -> TopologyPlan:
+def table_plan(optimised: bool = False) -> TopologyPlan:
     """The table `t` of rows."""
-    topology = Topology(APP)
+    topology = Topology(APP, optimised=optimised)
     topology.table("users", schema="city STRING, age DOUBLE", store="t")
     return topology.plan()
 

@@ -50,7 +50,13 @@ class Changelogs:
                 f"store {store.spec.name} has no changelog (logging=False), from which its changes would be read",
                 "query it again and again, or declare it with logging=True",
             )
-        topic = store.spec.source_topic or changelog_topic(self.application_id, store.spec.name, store.spec.generation)
+        if store.spec.source_topic:
+            # Anybody may write to it, in the source's format, and a record may be one that the table drops.
+            raise QueryInvalid(
+                f"store {store.spec.name} cannot be watched: its source topic is its changelog",
+                f"read topic {store.spec.source_topic}, or declare the topology without optimised=True",
+            )
+        topic = changelog_topic(self.application_id, store.spec.name, store.spec.generation)
         partitions = {task: TopicPartition(topic, task.partition) for task in tasks}
         ends = EndOffsets(AdminClient(dict(self.client_config)), self.broker_timeout_ms / 1000)
         places = list(partitions.values())

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka import KafkaError
-from tests.support.queries import queried_plan, time_bytes
+from tests.support.queries import queried_plan, table_plan, time_bytes
 from tests.support.standby import count
 
 from tidemark.names import TaskId
 from tidemark.queries import changelog_watch
 from tidemark.queries.catalog import Catalog, QueryableStore
-from tidemark.queries.changelog_watch import ChangelogWatch, _require_kept
-from tidemark.queries.errors import PositionGone
+from tidemark.queries.changelog_watch import Changelogs, ChangelogWatch, _require_kept
+from tidemark.queries.errors import PositionGone, QueryInvalid
 from tidemark.queries.position import ChangelogOffset
 from tidemark.queries.server_events import GONE, POSITION, ServerEvent, parse_events
 
@@ -163,3 +163,10 @@ def test_should_continue_only_where_everything_is_kept(at, says):
     with pytest.raises(PositionGone, match=says) as refused:
         _require_kept(store("n"), FIRST, at, oldest=10, newest=20)
     assert "query the store again" in refused.value.remedy
+
+
+def test_should_refuse_a_store_whose_changelog_is_its_source_topic():
+    # Its records have the format of the source, and are not written by the application.
+    table = Catalog.of(table_plan(optimised=True)).store("t")
+    with pytest.raises(QueryInvalid, match="its source topic is its changelog"):
+        Changelogs("app", {}, broker_timeout_ms=1).watch(table, [FIRST], None, {})
