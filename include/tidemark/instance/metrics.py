@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rocksdict import Cache
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.counters import InstanceCounters
 from tidemark.instance.transaction_capacity import BatchSize
-from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.offsets import EndOffsets, is_passing
 from tidemark.metrics import table
 from tidemark.metrics.metric import Readings
 from tidemark.metrics.stores import read_store
@@ -20,6 +21,8 @@ from tidemark.stores.protocol import MeasuredStore
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.task import Task, changelog_of
 from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
 
 BROKER_ANSWER_S = 2.0
 """How long a scrape waits for brokers. Prometheus waits 10 s for a scrape by default."""
@@ -36,9 +39,10 @@ class InstanceMetrics:
     ends: EndOffsets
     size: BatchSize
     cache: Cache
+    _logged: set[str] = field(init=False, default_factory=set)
 
     def read(self, readings: Readings) -> None:
-        """Add everything to the values of a scrape. Blocks for two round trips to brokers, or a few seconds without them."""
+        """Add everything to the values of a scrape. Blocks for three round trips to brokers, or some seconds without them."""
         self.counters.read(readings)
         tasks = self.tasks()
         readings.add(table.TOPOLOGY_INFO, 1, self.plan.version)
@@ -62,18 +66,32 @@ class InstanceMetrics:
             for spec in task.subtopology.stores
             if spec.is_logged
         ]
+        places = sorted({TopicPartition(commits_topic(app), 0), *(place for _, place, _ in sources)})
         logged = sorted({place for _, _, place in changelogs})
-        asked = sorted({TopicPartition(commits_topic(app), 0), *(place for _, place, _ in sources), *logged})
-        try:
-            ends, beginnings = self.ends.of(asked), self.ends.beginnings(logged)
-        except OutcomeUnknown:
-            readings.add(table.BROKER_REACHABLE, 0)
-            return
-        readings.add(table.BROKER_REACHABLE, 1)
+        source_ends, is_first_reached = self._offsets(self.ends.of, places)
+        changelog_ends, is_second_reached = self._offsets(self.ends.of, logged)
+        beginnings, is_third_reached = self._offsets(self.ends.beginnings, sorted(changelog_ends))
+        readings.add(table.BROKER_REACHABLE, int(is_first_reached and is_second_reached and is_third_reached))
         for task_id, place, offset in sources:
-            readings.add(table.RECORDS_LAG, ends[place] - offset, str(task_id), place.topic)
+            if place in source_ends:
+                readings.add(table.RECORDS_LAG, source_ends[place] - offset, str(task_id), place.topic)
         for task_id, store, place in changelogs:
-            readings.add(table.CHANGELOG_OFFSETS, ends[place] - beginnings[place], str(task_id), store)
+            if place in beginnings:
+                size = changelog_ends[place] - beginnings[place]
+                readings.add(table.CHANGELOG_OFFSETS, size, str(task_id), store)
+
+    def _offsets(
+        self, ask: Callable[[Sequence[TopicPartition]], dict[TopicPartition, int]], places: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], bool]:
+        """Return what brokers answer, nothing if they do not, and whether they could be reached."""
+        try:
+            return ask(places), True
+        except OutcomeUnknown as unknown:
+            why = str(unknown)
+            if why not in self._logged:
+                self._logged.add(why)
+                log.warning("a metric of %s is left out: %s", self.plan.application_id, why)
+            return {}, not is_passing(unknown)
 
 
 def _read_task(readings: Readings, task: Task) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 from rocksdict import Cache
 from tests.support.counting import counting
 
@@ -38,14 +40,18 @@ class OpenTask:
 
 
 class Offsets:
-    """Brokers that answer, unless `is_away`."""
+    """Brokers that answer, unless `is_away`, except for the topic `refused`."""
 
-    def __init__(self, is_away: bool = False) -> None:
+    def __init__(self, is_away: bool = False, refused: str = "") -> None:
         self._is_away = is_away
+        self._refused = refused
 
     def of(self, asked):
         if self._is_away:
-            raise OutcomeUnknown("no broker answers")
+            raise OutcomeUnknown("no broker answers") from KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if self._refused in {place.topic for place in asked}:
+            reason = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            raise OutcomeUnknown(f"failed to list the offsets of {self._refused}") from KafkaException(reason)
         known = {SOURCE: 45, CHANGELOG: 30, TopicPartition("a-commits", 0): 9}
         return {place: known[place] for place in asked}
 
@@ -53,10 +59,17 @@ class Offsets:
         return {place: {CHANGELOG: 10}[place] for place in asked}
 
 
-def read(task: OpenTask | None, ends: Offsets, restores=()) -> Readings:
+def metrics_of(task: OpenTask | None, ends: Offsets, restores=()) -> InstanceMetrics:
     counters = InstanceCounters("a", lambda: 0)
     tasks = [] if task is None else [task]
-    metrics = InstanceMetrics(PLAN, counters, lambda: tasks, lambda: restores, ends, BatchSize(500), Cache(1 << 20))
+    return InstanceMetrics(PLAN, counters, lambda: tasks, lambda: restores, ends, BatchSize(500), Cache(1 << 20))
+
+
+def read(task: OpenTask | None, ends: Offsets, restores=()) -> Readings:
+    return read_again(metrics_of(task, ends, restores))
+
+
+def read_again(metrics: InstanceMetrics) -> Readings:
     readings = Readings({"application": "a", "instance": "0"})
     metrics.read(readings)
     return readings
@@ -85,6 +98,21 @@ def test_should_leave_out_lags_and_say_that_brokers_are_away():
     assert values(found, table.BROKER_REACHABLE) == {(): 0}
     assert values(found, table.RECORDS_LAG) == {}
     assert values(found, table.COMMITTED_OFFSET) == {("0_1", "a-in"): 40}
+
+
+@pytest.mark.parametrize(
+    ("refused", "lags", "changelogs"),
+    [("a-in", {}, {("0_1", "n"): 20}), ("a-n-changelog", {("0_1", "a-in"): 5}, {})],
+)
+def test_should_leave_out_only_what_brokers_refuse_and_log_the_reason_once(refused, lags, changelogs, caplog):
+    metrics = metrics_of(OpenTask(), Offsets(refused=refused))
+    for found in (read_again(metrics), read_again(metrics)):
+        assert values(found, table.BROKER_REACHABLE) == {(): 1}
+        assert values(found, table.RECORDS_LAG) == lags
+        assert values(found, table.CHANGELOG_OFFSETS) == changelogs
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a metric of a is left out: failed to list the offsets of {refused}"
+    ]
 
 
 def test_should_ask_brokers_also_without_a_task():
