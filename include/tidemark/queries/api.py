@@ -309,7 +309,7 @@ def make_api(
         return _json({"count": answer.count, "is_approximate": approximate, **_positions(answer)})
 
     @api.get("/v1/stores/{store}/watch", tags=["streams"], responses=AS_EVENTS)
-    def watch(
+    async def watch(
         asked: asked_by,
         key: str | None = None,
         key_hex: str | None = None,
@@ -324,20 +324,22 @@ def make_api(
         if batches:
             raise QueryInvalid("a watch cannot begin at the batch of a commit record", "pass the position of an answer")
         tasks = router.watched(asked.store, named, asked.request)
-        return slots.respond(EVENT_STREAM, lambda: live.changes.watch(asked.store, tasks, named, offsets))
+        return await slots.respond(EVENT_STREAM, lambda: live.changes.watch(asked.store, tasks, named, offsets))
 
     @api.get("/v1/stores/{store}/export", tags=["streams"], responses=AS_ARROW)
-    def export(request: Request, asked: asked_by) -> Response:
+    async def export(request: Request, asked: asked_by) -> Response:
         """Send all contents of one task's store, which `task` names, as an Arrow stream of one snapshot."""
         task = asked.request.task
         if task is None:
             raise QueryInvalid("task is missing", "export one task after another; /v1/metadata lists those of a store")
         params = {name: value for name, value in request.query_params.items() if name != "task"}
         stall_s = settings.query_stall_ms / 1000
-        return slots.respond(ARROW_STREAM, lambda: router.export(asked.store, task, params, stall_s, asked.request))
+        return await slots.respond(
+            ARROW_STREAM, lambda: router.export(asked.store, task, params, stall_s, asked.request)
+        )
 
     @api.get("/v1/events", tags=["process"], responses=AS_EVENTS)
-    def events(
+    async def events(
         who: known,
         last_event_id: Annotated[str, Header(description="id of the last event that was seen")] = "",
     ) -> Response:
@@ -349,7 +351,7 @@ def make_api(
                 f"{router.host.holder} is a standby, which has no states of an instance",
                 "ask an instance; /v1/metadata shows how far the copies of a standby are",
             )
-        return slots.respond(EVENT_STREAM, lambda: FeedReader(feed, last_event_id))
+        return await slots.respond(EVENT_STREAM, lambda: FeedReader(feed, last_event_id))
 
     @api.get("/v1/metadata", tags=["stores"])
     def metadata(asked: asked_by, key: str | None = None, key_hex: str | None = None) -> Response:
@@ -371,11 +373,11 @@ def make_api(
         return Response(answer.to_arrow(), media_type=ARROW_STREAM)
 
     @api.get("/v1/stores/{store}/tasks/{task_id}/export", tags=["between processes"], responses=AS_ARROW)
-    def task_export(asked: asked_by, task_id: str) -> Response:
+    async def task_export(asked: asked_by, task_id: str) -> Response:
         """Send all contents of one task's store for another process, from what this process holds."""
         task = router.require_task(asked.store, _task(task_id))
         bounds = asked.request.bounds
-        return slots.respond(
+        return await slots.respond(
             ARROW_STREAM, lambda: TaskExport(router.host, task, asked.store, bounds, settings.query_timeout_ms)
         )
 

@@ -32,11 +32,11 @@ _QUEUED_KBYTES = 1024
 
 @dataclass(frozen=True)
 class Changelogs:
-    """Opens watches of an application's stores."""
+    """Opens watches of an application's stores. Brokers are asked for offsets for at most `timeout_ms`."""
 
     application_id: str
     client_config: Mapping[str, Any]
-    broker_timeout_ms: int
+    timeout_ms: int
 
     def watch(
         self, store: QueryableStore, tasks: Sequence[TaskId], key: bytes | None, after: Mapping[TaskId, ChangelogOffset]
@@ -58,7 +58,7 @@ class Changelogs:
             )
         topic = changelog_topic(self.application_id, store.spec.name, store.spec.generation)
         partitions = {task: TopicPartition(topic, task.partition) for task in tasks}
-        ends = EndOffsets(AdminClient(dict(self.client_config)), self.broker_timeout_ms / 1000)
+        ends = EndOffsets(AdminClient(dict(self.client_config)), self.timeout_ms / 1000)
         places = list(partitions.values())
         try:
             stable, newest, oldest = ends.stable(places), ends.of(places), ends.beginnings(places)

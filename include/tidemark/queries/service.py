@@ -109,7 +109,8 @@ class _Running:
         router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack)
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
-        changes = Changelogs(plan.application_id, service.client_config, settings.broker_timeout_ms)
+        timeout_ms = min(settings.broker_timeout_ms, settings.query_timeout_ms)
+        changes = Changelogs(plan.application_id, service.client_config, timeout_ms)
         live = LiveSources(changes, service.events, self._stopping)
         self._thread = threading.Thread(
             target=self._serve,

@@ -1,8 +1,8 @@
 """An answer without a known end, sent part by part: watches, events and exports.
 
-Parts are made in threads of their own, so they take none of `query_threads`. At most one part waits for the client: the source
-is read again when the last part was sent. A client that reads nothing for `query_stall_ms` is disconnected, after a
-last part that says so if it still takes that.
+Sources are opened, and parts are made, in threads of their own, so they take none of `query_threads`. At most one part
+waits for the client: the source is read again when the last part was sent. A client that reads nothing for `query_stall_ms`
+is disconnected, after a last part that says so if it still takes that.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class StreamSlots:
     _open: int = field(init=False, default=0)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
-    def respond(self, media_type: str, open_source: Callable[[], PartSource]) -> Response:
-        """Return the response that sends what the source makes. Raises `TooManyRequests`, and what `open_source` raises."""
+    async def respond(self, media_type: str, open_source: Callable[[], PartSource]) -> Response:
+        """Return the response that sends what the source makes. Raises `TooManyRequests`, and what `open_source` raises.
+
+        `open_source` may block.
+        """
         with self._lock:
             if self._open >= self.most:
                 raise TooManyRequests(
@@ -46,8 +49,11 @@ class StreamSlots:
                     "end one of them, ask another process, or raise TIDEMARK_QUERY_STREAMS",
                 )
             self._open += 1
+        # A thread for this stream alone: it waits most of the time.
+        limiter = anyio.CapacityLimiter(1)
         try:
-            return StreamedResponse(open_source(), media_type, self)
+            source = await anyio.to_thread.run_sync(open_source, limiter=limiter)
+            return StreamedResponse(source, media_type, self, limiter)
         except BaseException:
             self.release()
             raise
@@ -61,15 +67,14 @@ class StreamSlots:
 class StreamedResponse(Response):
     """Sends the parts of a source until it ends, the client leaves, the client stalls, or the process ends."""
 
-    def __init__(self, source: PartSource, media_type: str, slots: StreamSlots) -> None:
+    def __init__(self, source: PartSource, media_type: str, slots: StreamSlots, limiter: anyio.CapacityLimiter) -> None:
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._source = source
         self._slots = slots
+        self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A thread for this stream alone: it waits most of the time.
-        limiter = anyio.CapacityLimiter(1)
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with anyio.create_task_group() as group:
@@ -80,18 +85,18 @@ class StreamedResponse(Response):
                     group.cancel_scope.cancel()
 
                 group.start_soon(until_disconnect)
-                await self._send_parts(send, limiter)
+                await self._send_parts(send)
                 group.cancel_scope.cancel()
         finally:
             self._slots.release()
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._source.close, limiter=limiter)
+                await anyio.to_thread.run_sync(self._source.close, limiter=self._limiter)
 
-    async def _send_parts(self, send: Send, limiter: anyio.CapacityLimiter) -> None:
+    async def _send_parts(self, send: Send) -> None:
         sent_s = time.monotonic()
         while not self._slots.closing.is_set():
             try:
-                part = await anyio.to_thread.run_sync(self._source.read, limiter=limiter)
+                part = await anyio.to_thread.run_sync(self._source.read, limiter=self._limiter)
             except QueryRefused as refused:
                 # Without the end of its body, the client knows that the answer is not complete.
                 log.warning("a streamed answer ends early: %s", refused.detail)

@@ -169,4 +169,4 @@ def test_should_refuse_a_store_whose_changelog_is_its_source_topic():
     # Its records have the format of the source, and are not written by the application.
     table = Catalog.of(table_plan(optimised=True)).store("t")
     with pytest.raises(QueryInvalid, match="its source topic is its changelog"):
-        Changelogs("app", {}, broker_timeout_ms=1).watch(table, [FIRST], None, {})
+        Changelogs("app", {}, timeout_ms=1).watch(table, [FIRST], None, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import contextmanager
 from itertools import islice
 
@@ -194,6 +195,39 @@ def test_should_close_the_watch_of_a_client_that_stops_reading_and_answer_the_ot
             # Its slot is free, too, although it has still read nothing.
             with client._stream("/v1/stores/n/watch", {}) as answer:
                 assert next(answer.iter_lines()) == ": more"
+
+
+class SlowlyOpenedChanges(ScriptedChanges):
+    """Opens no watch before `may_open` is set, as while brokers are away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opening, self.may_open = threading.Event(), threading.Event()
+
+    def watch(self, store, tasks, key, after):
+        self.opening.set()
+        self.may_open.wait(60)
+        return super().watch(store, tasks, key, after)
+
+
+def test_should_answer_queries_while_watches_are_being_opened():
+    changes = SlowlyOpenedChanges()
+    live = LiveSources(changes, None)
+    with asked(counts_host({b"a": 1}), live, query_threads=1, query_timeout_ms=2_000) as client:
+
+        def watch() -> None:
+            with client._stream("/v1/stores/n/watch", {}) as answer:
+                answer.read()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            assert changes.opening.wait(60)
+            assert client.store("n").get("a").value == {"n": 1}
+        finally:
+            changes.may_open.set()
+            thread.join(60)
+    assert changes.closed == 1
 
 
 def event(new: str, old: str) -> str:

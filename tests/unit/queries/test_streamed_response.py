@@ -58,7 +58,7 @@ def parts(*script: bytes) -> tuple[ScriptedChanges, ScriptedParts]:
 def sent(served: StreamSlots, source, client_of=Client) -> Client:
     async def run() -> Client:
         client = client_of()
-        response = served.respond("text/event-stream", lambda: source)
+        response = await served.respond("text/event-stream", lambda: source)
         await response({"type": "http"}, client.receive, client.send)
         return client
 
@@ -132,7 +132,7 @@ def test_should_limit_the_number_of_streams_and_free_the_slot_of_one_that_does_n
         raise StateUnavailable("nobody", "ask again")
 
     with pytest.raises(StateUnavailable):
-        served.respond("text/event-stream", fails)
-    served.respond("text/event-stream", lambda: parts()[1])
+        asyncio.run(served.respond("text/event-stream", fails))
+    asyncio.run(served.respond("text/event-stream", lambda: parts()[1]))
     with pytest.raises(TooManyRequests, match="already serves 1"):
-        served.respond("text/event-stream", lambda: parts()[1])
+        asyncio.run(served.respond("text/event-stream", lambda: parts()[1]))
