@@ -83,9 +83,9 @@ class Entry:
 class Result:
     """The results of a query as an Arrow table of `key`, the times of windows, and the structure `value`.
 
-    `positions` has the position of each task that was read; of a task that was read on several pages, that of the last one.
-    `resume_position` is that of the first one, from which a watch misses no change. If not `is_complete`, there are more
-    results than the limit of the query.
+    `positions` has the position of each task that was read; of a task that was read on several pages, the newest, and
+    `resume_position` the oldest, from which a watch misses no change. Pages may be of different copies. If not `is_complete`,
+    there are more results than the limit of the query.
     """
 
     table: pa.Table
@@ -471,16 +471,14 @@ class StoreClient:
         return f"/v1/stores/{self.name}/{route}"
 
     def _result(self, pages: Sequence[tuple[pa.Table, dict[str, Any]]]) -> Result:
-        first: dict[str, Position] = {}
-        last: dict[str, Position] = {}
+        found: dict[str, list[Position]] = {}
         for _, facts in pages:
             for position in _positions(facts):
-                first.setdefault(str(position.task), position)
-                last[str(position.task)] = position
+                found.setdefault(str(position.task), []).append(position)
         return Result(
             pa.concat_tables([table for table, _ in pages]),
-            tuple(last.values()),
-            position_token(first.values()),
+            tuple(max(positions, key=_age) for positions in found.values()),
+            position_token(min(positions, key=_age) for positions in found.values()),
             pages[-1][1]["cursor"] is None,
         )
 
@@ -590,6 +588,11 @@ def _unreadable(url: httpx.URL, error: Exception) -> QueryFailed:
 
 def _positions(facts: Mapping[str, Any]) -> tuple[Position, ...]:
     return tuple(map(Position.from_dict, facts["positions"]))
+
+
+def _age(position: Position) -> tuple[int, int]:
+    """Return what orders the positions of one task from old to new."""
+    return position.generation, position.promised_offset
 
 
 def _bytes(key: str | bytes) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from tests.support.queries import APP, TASKS, counts_host, fill, stored_key
+from tests.support.queries import APP, TASKS, counts_host, fill, queried_plan, stored_key
 from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of
@@ -13,6 +14,7 @@ from tests.unit.queries.test_query_api import api_of
 from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
+from tidemark.queries.catalog import Catalog
 from tidemark.queries.position import TaskRole
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
@@ -108,3 +110,21 @@ def test_should_have_the_json_of_the_http_interface(client):
         '{"key": "", "value": {"n": 1}}',
         '{"key_hex": "00ff", "value": {"n": 3}}',
     ]
+
+
+def test_should_resume_from_the_oldest_copy_and_never_read_older_than_the_newest():
+    # Pages of one task come from different processes.
+    asked = StateClient(APP, token="all", settings=Settings()).store("n")
+    host = counts_host(COUNTS)
+    first = host.open(TaskId(0, 0), "n").position
+    table = Catalog.of(queried_plan()).store("n").table([])
+    places = [(10, 1), (8, 1), (12, 1), (11, 1)]
+    pages = [
+        (table, {"positions": [replace(first, promised_offset=o, generation=g).to_dict()], "cursor": None})
+        for o, g in places
+    ]
+    found = asked._result(pages)
+    assert (found.resume_position, found.position) == ("0_0:8.1", "0_0:12.1")
+    replaced = replace(first, promised_offset=3, generation=2).to_dict()
+    found = asked._result([*pages, (table, {"positions": [replaced], "cursor": None})])
+    assert (found.resume_position, found.position) == ("0_0:8.1", "0_0:3.2")
