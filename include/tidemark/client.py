@@ -38,7 +38,7 @@ from tidemark.queries.answer_form import (
     read_arrow_stream,
 )
 from tidemark.queries.position import Position, position_token
-from tidemark.queries.server_events import CHANGE, END, GONE, LOST, SLOW, ServerEvent, parse_events
+from tidemark.queries.server_events import CHANGE, END, GONE, LOST, POSITION, SLOW, ServerEvent, parse_events
 from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_URL, RunView
@@ -416,26 +416,31 @@ class StoreClient:
     ) -> Iterator[Change]:
         """Yield the changes of a key, or of all keys, each after its commit: those after a position, else from now on.
 
-        Never ends by itself. If the connection is lost, it continues elsewhere where it was, and raises `QueryUnavailable` once
-        nobody has answered for `patience_s`. Raises `QueryFailed` if the changelog no longer has the changes.
+        Never ends by itself. If the connection ends, it continues elsewhere where it was, and raises `QueryUnavailable` once
+        nobody has sent a change or a position for `patience_s`. Raises `QueryFailed` if the changelog no longer has the
+        changes.
         """
         given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
-        at, lost_s = after, time.monotonic()
+        at, heard_s = after, time.monotonic()
         while True:
+            lost = QueryUnavailable(f"the watch of store {self.name} ends again and again: ask again later")
             try:
                 with self.client._stream(self._path("watch"), {**given, "after": at}) as answer:
                     for event in _server_events(answer):
-                        lost_s, at = time.monotonic(), event.id or at
+                        at = event.id or at
+                        if event.kind in (CHANGE, POSITION):
+                            heard_s = time.monotonic()
                         if event.kind == CHANGE:
                             yield _change(event)
                         elif event.kind == GONE:
                             raise QueryFailed(
                                 f"the watch has ended: {json.loads(event.data)['why']}: query the store again"
                             )
-            except QueryUnavailable:
-                if time.monotonic() - lost_s > patience_s:
-                    raise
-                time.sleep(_RETRY_S)
+            except QueryUnavailable as error:
+                lost = error
+            if time.monotonic() - heard_s > patience_s:
+                raise lost
+            time.sleep(_RETRY_S)
 
     @contextmanager
     def contents(self, task: str) -> Iterator[TaskContents]:

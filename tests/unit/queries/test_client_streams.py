@@ -33,7 +33,7 @@ from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import CopyState
 from tidemark.queries.part_source import LiveSources
 from tidemark.queries.position import ChangelogOffset, ReadBounds
-from tidemark.queries.server_events import CHANGE, GONE, POSITION, ServerEvent
+from tidemark.queries.server_events import CHANGE, END, GONE, POSITION, ServerEvent
 from tidemark.queries.tls import require_usable, trusted
 from tidemark.settings import Settings
 from tidemark.stores.protocol import WHOLE
@@ -171,6 +171,19 @@ def test_should_end_a_watch_whose_changes_no_longer_exist():
             next(client.store("n").watch(after="x"))
         with pytest.raises(QueryFailed, match="batch of a commit record"):
             next(client.store("n").watch(after="0_0@4"))
+
+
+def test_should_pause_between_streams_that_end_at_once_and_lose_patience(monkeypatch):
+    monkeypatch.setattr("tidemark.client._RETRY_S", 0.05)
+    gone = ServerEvent(GONE, json.dumps({"why": "it was asked without a pause"})).to_bytes()
+    end = ServerEvent(END, json.dumps({"why": "this process ends"}), "0_0:4").to_bytes()
+    changes = ScriptedChanges([*([[end]] * 20), [gone]])
+    with (
+        asked(counts_host({}), LiveSources(changes, None)) as client,
+        pytest.raises(QueryUnavailable, match="ends again and again"),
+    ):
+        next(client.store("n").watch(patience_s=0.2))
+    assert len(changes.asked) > 1
 
 
 class EndlessChanges(ScriptedChanges):
