@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pyarrow as pa
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.queries.access import read_token_file, token_file
 from tidemark.queries.answer_form import (
@@ -254,16 +255,22 @@ class StateClient:
     def events(self, *, after: str | None = None) -> Iterator[InstanceEvent]:
         """Yield the events of the instance that is asked: those that it has kept, or those after the id `after`, then new ones.
 
-        Ends when the instance ends, and raises `QueryUnavailable` when the connection is lost.
+        An event `lost`, without an id, says in its body how many `events` this client has missed. Ends when the instance
+        ends, and raises `QueryUnavailable` when the connection is lost, or when the events were not read in time.
         """
         headers = {} if after is None else {"Last-Event-ID": after}
         with self._stream("/v1/events", {}, headers) as answer:
             for event in _server_events(answer):
-                if event.kind in (SLOW, END):
+                if event.kind == END:
                     return
-                if event.kind == LOST:
-                    continue
                 found = json.loads(event.data)
+                if event.kind == SLOW:
+                    raise QueryUnavailable(
+                        f"the events were not read in time ({found['why']}): continue after the last one"
+                    )
+                if event.kind == LOST:
+                    yield InstanceEvent(LOST, wall_clock_ms(), found, "")
+                    continue
                 yield InstanceEvent(found["kind"], found["time_ms"], found["body"], event.id or "")
 
     @contextmanager

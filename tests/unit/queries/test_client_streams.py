@@ -33,7 +33,7 @@ from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import CopyState
 from tidemark.queries.part_source import LiveSources
 from tidemark.queries.position import ChangelogOffset, ReadBounds
-from tidemark.queries.server_events import CHANGE, END, GONE, POSITION, ServerEvent
+from tidemark.queries.server_events import CHANGE, END, GONE, LOST, POSITION, SLOW, ServerEvent
 from tidemark.queries.tls import require_usable, trusted
 from tidemark.settings import Settings
 from tidemark.stores.protocol import WHOLE
@@ -260,6 +260,17 @@ def test_should_follow_the_states_of_an_instance():
         third = next(following)
         assert (third.kind, third.body["new"], third.time_ms, third.id) == ("state", "RUNNING", 5, "9-3")
         assert next(client.events(after=second.id)) == third
+
+
+def test_should_say_that_events_were_lost_or_not_read_in_time(monkeypatch):
+    lost, slow = ServerEvent(LOST, '{"events": 6}'), ServerEvent(SLOW, '{"why": "nothing was read for 5 s"}')
+    monkeypatch.setattr("tidemark.client._server_events", lambda _: iter([lost, slow]))
+    with asked(counts_host({}), LiveSources(ScriptedChanges(), EventFeed("9"))) as client:
+        following = client.events()
+        missed = next(following)
+        assert (missed.kind, missed.body, missed.id) == (LOST, {"events": 6}, "")
+        with pytest.raises(QueryUnavailable, match="nothing was read for 5 s"):
+            next(following)
 
 
 def test_should_not_show_events_to_everybody_and_say_that_a_standby_has_none():
