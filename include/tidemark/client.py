@@ -222,7 +222,9 @@ class StateClient:
         self._token = token
         self._settings = settings or Settings.load()
         # The process ends a query after its own time-out, and says so.
-        self._http = httpx.Client(verify=trusted(self._settings), timeout=2 * self._settings.query_timeout_ms / 1000)
+        timeout_s = 2 * self._settings.query_timeout_ms / 1000
+        # A proxy of the environment would get the token, and cannot reach the loopback of this machine.
+        self._http = httpx.Client(verify=trusted(self._settings), timeout=timeout_s, trust_env=False)
 
     def __enter__(self) -> StateClient:
         return self

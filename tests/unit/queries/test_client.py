@@ -93,6 +93,13 @@ def test_should_name_stores_and_copies(client):
     assert len(client.store("n").copies()) == 3
 
 
+def test_should_send_its_token_to_no_proxy(address, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    with StateClient(APP, url=address, token="all", settings=Settings()) as client:
+        assert client.stores()
+
+
 def test_should_say_why_it_got_no_answer(client, address):
     with pytest.raises(QueryFailed, match="has no store other: query one of the stores n"):
         client.store("other").count()
