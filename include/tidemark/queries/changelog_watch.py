@@ -74,8 +74,16 @@ class Changelogs:
 
 
 def _require_kept(store: QueryableStore, task: TaskId, at: ChangelogOffset, oldest: int, newest: int) -> None:
-    """Raise `PositionGone` if the changelog does not have everything after the position."""
+    """Raise `PositionGone` if the changelog does not have everything after the position.
+
+    Raises `StateUnavailable` for a position of a newer generation than this process knows.
+    """
     generation = store.spec.generation
+    if at.generation > generation:
+        raise StateUnavailable(
+            f"position {task}:{at} is of generation {at.generation} of the changelog, this process knows {generation}",
+            "ask again, or ask a process that was started after the change",
+        )
     if at.generation != generation:
         what = f"is of generation {at.generation} of the changelog, which is now in generation {generation}"
     elif at.offset < oldest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from confluent_kafka import KafkaError
@@ -14,7 +14,7 @@ from tidemark.names import TaskId
 from tidemark.queries import changelog_watch
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.changelog_watch import Changelogs, ChangelogWatch, _require_kept
-from tidemark.queries.errors import PositionGone, QueryInvalid
+from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 from tidemark.queries.position import ChangelogOffset
 from tidemark.queries.server_events import GONE, POSITION, ServerEvent, parse_events
 
@@ -153,16 +153,24 @@ def test_should_end_at_bytes_that_are_not_the_stores(consumer):
         (ChangelogOffset(10), None),
         (ChangelogOffset(20), None),
         (ChangelogOffset(21), "after the end of the changelog, 20"),
-        (ChangelogOffset(15, 1), "of generation 1 of the changelog, which is now in generation 0"),
+        (ChangelogOffset(15, 1), "of generation 1 of the changelog, which is now in generation 2"),
     ],
 )
 def test_should_continue_only_where_everything_is_kept(at, says):
+    kept = store("n")
+    if at.generation:
+        kept = replace(kept, spec=replace(kept.spec, generation=2))
     if says is None:
-        _require_kept(store("n"), FIRST, at, oldest=10, newest=20)
+        _require_kept(kept, FIRST, at, oldest=10, newest=20)
         return
     with pytest.raises(PositionGone, match=says) as refused:
-        _require_kept(store("n"), FIRST, at, oldest=10, newest=20)
+        _require_kept(kept, FIRST, at, oldest=10, newest=20)
     assert "query the store again" in refused.value.remedy
+
+
+def test_should_not_call_a_position_gone_that_is_newer_than_this_process():
+    with pytest.raises(StateUnavailable, match="of generation 1 of the changelog, this process knows 0"):
+        _require_kept(store("n"), FIRST, ChangelogOffset(15, 1), oldest=10, newest=20)
 
 
 def test_should_refuse_a_store_whose_changelog_is_its_source_topic():
