@@ -425,6 +425,8 @@ class StoreClient:
     ) -> Iterator[Change]:
         """Yield the changes of a key, or of all keys, each after its commit: those after a position, else from now on.
 
+        Under at_least_once, a change may come before the offsets of its records are committed, and again after a failure.
+
         Never ends by itself. If the connection ends, it continues elsewhere where it was, and raises `QueryUnavailable` once
         nobody has sent a change or a position for `patience_s`. Raises `QueryFailed` if the changelog no longer has the
         changes.

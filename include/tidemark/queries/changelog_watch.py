@@ -2,6 +2,9 @@
 
 A `read_committed` reader sees a record only after its transaction has been committed, also while tasks move or instances start
 again. A watch begins at the last stable offset: records of a transaction that is open then come after it.
+
+Under at_least_once nothing is in a transaction: a watch sends a record as soon as it is written, perhaps before the offsets
+of its sources are committed.
 """
 
 from __future__ import annotations
