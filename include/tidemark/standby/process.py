@@ -96,7 +96,8 @@ def run_standby(
         opened.callback(handovers.close)
         # Each machine numbers its standbys by itself.
         stores = StandbyStores(f"{name}@{socket.gethostname()}", clock)
-        process = _Process(settings, admin, directory, run_file, handovers, report, clock, stores)
+        metrics = MetricRegistry({"application": app, "instance": stores.holder})
+        process = _Process(settings, admin, directory, run_file, handovers, report, clock, stores, metrics)
         while not stop.is_set():
             run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
             process.follow(description, standby, stop)
@@ -175,6 +176,7 @@ class _Process:
     report: ProgressReport
     clock: Callable[[], int]
     stores: StandbyStores
+    metrics: MetricRegistry
 
     def follow(self, description: DescriptionWatch, standby: StandbyPlan, stop: threading.Event) -> None:
         """Follow until `stop` is set or the description is outdated. Blocks."""
@@ -186,8 +188,7 @@ class _Process:
         )
         cache = Cache(self.settings.store_cache_bytes)
         opener = StoreOpener(self.settings, cache, self.clock)
-        process = {"application": plan.application_id, "instance": self.stores.holder}
-        scrape = partial(MetricRegistry(process).scrape, StandbyMetrics(self.stores, cache, self.clock).read)
+        scrape = partial(self.metrics.scrape, StandbyMetrics(self.stores, cache, self.clock).read)
         tasks = task_ids(plan, description.partitions)
         with (
             closing(Follower(witnesses, standby, self.directory, opener, description)) as follower,
