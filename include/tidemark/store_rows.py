@@ -47,19 +47,20 @@ def rows_of(subtopology: SubTopology, spec: StoreSpec, store: Store) -> Iterator
 def _key(spec: StoreSpec, key: bytes) -> tuple[str, int | None, int | None]:
     if spec.kind is StoreKind.WINDOW:
         name, start = split_window_key(key)
-        return _text(name), start, None
+        return shown_bytes(name), start, None
     if spec.kind is StoreKind.SESSION:
         name, start, end = split_session_key(key)
-        return _text(name), start, end
-    return _text(key), None, None
+        return shown_bytes(name), start, end
+    return shown_bytes(key), None, None
 
 
-def _text(key: bytes) -> str:
+def shown_bytes(data: bytes) -> str:
+    """Return bytes as text, or in hexadecimal after `0x` if they are no text or could control a terminal."""
     try:
-        text = key.decode()
+        text = data.decode()
     except UnicodeDecodeError:
-        return f"0x{key.hex()}"
-    return text if text.isprintable() else f"0x{key.hex()}"
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"
 
 
 def _values(

@@ -1,0 +1,27 @@
+"""What `tidemark state` prints for people."""
+
+from __future__ import annotations
+
+from tidemark.cli.output import Output
+from tidemark.cli.state import show_changes
+from tidemark.client import Change
+
+
+class Watched:
+    """A store with one change."""
+
+    def __init__(self, key: bytes, value: object) -> None:
+        self._change = Change(key, {"v": value}, None, None, "0_0:1", "0_0:1")
+
+    def watch(self, key, *, after):
+        return [self._change]
+
+
+def test_should_print_nothing_that_controls_a_terminal(capsys):
+    for key, value, shown in (
+        (b"k\xc3\xa4", "a b", "kä  v=a b"),
+        (b"\x1b[2J", "\x1b]0;x\x07", "0x1b5b324a  v=0x1b5d303b7807"),
+        (b"a\nb", "\ud800", "0x610a62  v=0xeda080"),
+    ):
+        show_changes(Watched(key, value), None, None, None, Output())
+        assert capsys.readouterr().out == f"{shown}\n"
