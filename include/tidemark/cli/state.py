@@ -112,7 +112,7 @@ def show_metadata(asked: StoreClient, key: bytes | None, output: Output) -> None
             numbers = [f"{at[name]:,}" if name in at else "—" for name in figures.values()]
             place = (copy["rack"], copy["url"] or "the asked one")
             table.add(task["task"], copy["holder"], copy["state"], *place, *numbers)
-    near = [task["task"] for task in answer["tasks"] if not task["standby_in_other_rack"]]
+    near = [task["task"] for task in answer["tasks"] if task["standby_in_other_rack"] is False]
     output.show(answer, table, *([f"without a standby in another rack: {', '.join(near)}"] if near else []))
 
 

@@ -68,11 +68,15 @@ class Endpoint:
         return cls(holder, str(body["url"]), copies, restores, str(body["rack"]))
 
 
-def has_distant_standby(task: TaskId, holders: Iterable[Endpoint]) -> bool:
-    """Whether a standby holds the task in a rack in which no instance holds it, so that one lost rack does not take both."""
-    holding = [endpoint for endpoint in holders if task in endpoint.copies]
-    active = {endpoint.rack for endpoint in holding if endpoint.copies[task] is not CopyState.STANDBY}
-    return any(e.copies[task] is CopyState.STANDBY and e.rack not in active for e in holding)
+def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint]) -> bool | None:
+    """Whether a standby that answers holds the task in a rack in which no instance holds it; None if no instance is known.
+
+    Then one lost rack does not take both. `holders` also has instances that do not answer.
+    """
+    active = {e.rack for e in holders if e.copies.get(task) in (CopyState.ACTIVE, CopyState.RESTORING)}
+    if not active:
+        return None
+    return any(e.copies.get(task) is CopyState.STANDBY and e.rack not in active for e in answering)
 
 
 class Endpoints:

@@ -194,7 +194,8 @@ class Router:
 
     def _about(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> dict[str, Any]:
         copies, answering = [], []
-        for endpoint in self._holders(task):
+        holders = self._holders(task)
+        for endpoint in holders:
             found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
             found["rack"] = endpoint.rack
             try:
@@ -203,7 +204,8 @@ class Router:
             except QueryRefused as refused:
                 found["unavailable"] = refused.detail
             copies.append(found)
-        return {"task": str(task), "standby_in_other_rack": has_distant_standby(task, answering), "copies": copies}
+        is_distant = has_distant_standby(task, holders, answering)
+        return {"task": str(task), "standby_in_other_rack": is_distant, "copies": copies}
 
     def _owners(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> dict[TaskId, list[bytes]]:
         """Return the keys by the task that owns them; by every task if the store's keys do not say."""

@@ -170,12 +170,16 @@ A, R, S = CopyState.ACTIVE, CopyState.RESTORING, CopyState.STANDBY
         ([(R, "a"), (S, "a")], False),
         ([(A, "a"), (R, "b"), (S, "b")], False),
         ([(A, "a")], False),
-        ([(S, "b")], True),
-        ([], False),
+        ([(S, "b")], None),
+        ([], None),
     ],
 )
 def test_should_say_whether_one_lost_rack_would_take_both_a_task_and_its_standby(holders, is_distant):
     task, other = TaskId(0, 0), TaskId(0, 1)
     endpoints = [Endpoint(str(n), "", {task: state}, rack=rack) for n, (state, rack) in enumerate(holders)]
     elsewhere = Endpoint("9", "", {other: S}, rack="z")
-    assert has_distant_standby(task, [*endpoints, elsewhere]) is is_distant
+    held = [*endpoints, elsewhere]
+    assert has_distant_standby(task, held, held) is is_distant
+    standbys = [endpoint for endpoint in held if endpoint.copies.get(task) is S]
+    assert has_distant_standby(task, held, standbys) is is_distant
+    assert not has_distant_standby(task, held, [])
