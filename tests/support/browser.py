@@ -78,8 +78,9 @@ class Tab:
         return found["result"].get("value")
 
     def wait_for(self, condition: str, timeout_s: float = _ANSWER_S) -> None:
-        """Wait until an expression is true."""
-        assert wait_until(lambda: bool(self.value(condition)), timeout_s, every_s=0.2), condition
+        """Wait until an expression is true. It is not asked while one page replaces another, and there is no body."""
+        script = f"document.body !== null && ({condition})"
+        assert wait_until(lambda: bool(self.value(script)), timeout_s, every_s=0.2), condition
 
     def press(self, key: str) -> None:
         """Press and release a key such as `Tab`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
-import time
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select
@@ -67,7 +67,9 @@ def test_should_wait_when_another_process_creates_the_file(facts, settings, monk
     with sqlite3.connect(settings.var_dir / "facts.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         waited = []
-        monkeypatch.setattr(time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
+        # Of the library that retries alone, as other threads of this process sleep, too.
+        slept = SimpleNamespace(sleep=lambda s: (waited.append(s), other.execute("COMMIT")))
+        monkeypatch.setattr("tenacity.nap.time", slept)
         write_event(facts, state_event("RUNNING"))
     assert len(waited) == 1
     assert len(facts.read(select(EVENTS))) == 1

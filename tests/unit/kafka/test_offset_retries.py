@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -31,8 +31,10 @@ def asking(*answers):
 def clock(monkeypatch):
     """A clock that only advances while the code sleeps."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    # Of the library that retries alone, as other threads of this process sleep, too.
+    monkeypatch.setattr("tenacity.time", SimpleNamespace(monotonic=lambda: now[0]))
+    slept = SimpleNamespace(sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr("tenacity.nap.time", slept)
     return now
 
 
