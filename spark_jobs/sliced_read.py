@@ -10,7 +10,7 @@ from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices
 from tidemark.instance.transaction_capacity import BatchSize
-from tidemark.kafka.offsets import EndOffsets, is_passing
+from tidemark.kafka.offsets import EndOffsets, is_unanswered
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
 
@@ -90,7 +90,7 @@ class SlicedReader:
             # An open transaction holds the stable offset back, but not the end of the records.
             written = self._ends.of(early)
         except OutcomeUnknown as error:
-            if not is_passing(error) or self._away.lasts_s() > _AWAY_S:
+            if not is_unanswered(error) or self._away.lasts_s() > _AWAY_S:
                 raise
             log.warning("no end offsets of the sources of sub-topology %d: %s", self._subtopology.index, error)
             return None

@@ -11,7 +11,7 @@ from rocksdict import Cache
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.counters import InstanceCounters
 from tidemark.instance.transaction_capacity import BatchSize
-from tidemark.kafka.offsets import EndOffsets, is_passing
+from tidemark.kafka.offsets import EndOffsets, is_unanswered
 from tidemark.metrics import table
 from tidemark.metrics.metric import Readings
 from tidemark.metrics.stores import read_store
@@ -91,7 +91,7 @@ class InstanceMetrics:
             if why not in self._logged:
                 self._logged.add(why)
                 log.warning("a metric of %s is left out: %s", self.plan.application_id, why)
-            return {}, not is_passing(unknown)
+            return {}, not is_unanswered(unknown)
 
 
 def _read_task(readings: Readings, task: Task) -> None:

@@ -115,8 +115,8 @@ def look_for_leaders(admin: AdminClient, timeout_s: float) -> None:
         admin.list_topics(timeout=timeout_s)
 
 
-def is_passing(error: OutcomeUnknown) -> bool:
-    """Return whether this error of `EndOffsets` may pass by itself: a leader has moved or has not answered in time."""
+def is_unanswered(error: OutcomeUnknown) -> bool:
+    """Return whether this error of `EndOffsets` says that no leader has answered in time, which may pass by itself."""
     cause = error.__cause__
     return isinstance(cause, KafkaException) and cause.args[0].code() in _LEADER_MOVES
 
