@@ -68,7 +68,7 @@ def markdown(results: list[Latency], facts: dict[str, Any]) -> str:
 
 
 def picture(path: Path, results: list[Latency]) -> None:
-    """Write a plot with one bar per rate and side, from the median to the 99th percentile."""
+    """Write a plot with the medians of each measure, for each rate and side."""
     rates = sorted({result.rate for result in results})
     figure, axes = plt.subplots(1, len(rates), figsize=(5 * len(rates), 3.2), squeeze=False, layout="constrained")
     for axis, rate in zip(axes[0], rates, strict=True):
