@@ -1,7 +1,7 @@
 """Recomputes what an application must have produced, by processing the batches of its commit records again.
 
 The nodes and the SQL are the application's own: this finds what was lost, doubled or mixed up by a crash, a rebalance or a
-restore, whatever the topology. That the nodes compute the right thing is for their own tests and for `tests/peers`.
+restore, whatever the topology. That the nodes compute the right thing is for their own tests and for `tests/system/peers`.
 
 Every batch of every task gets a partition number of its own in the records that Spark sees, so one query per branch makes
 the partial results of all batches.

@@ -555,7 +555,7 @@ def _expressions(node: Node) -> Iterator[Expression]:
 
 
 def as_test(case: Case, name: str) -> str:
-    """The case as a test of `tests/fuzz`, to paste."""
+    """The case as a test of `tests/system/fuzz`, to paste."""
     nodes = "".join(f"            {_python(node)},\n" for node in case.nodes)
     records = "".join(f"            {_python(record)},\n" for record in case.records)
     rocksdb = "        rocksdb=True,\n" if case.rocksdb else ""

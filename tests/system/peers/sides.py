@@ -106,6 +106,6 @@ class TidemarkSide:
                 **settings.as_environment(),
                 "PYTHONPATH": paths,
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                "TIDEMARK_TOPOLOGY_PATH": str(root / "tests" / "peers" / "topologies"),
+                "TIDEMARK_TOPOLOGY_PATH": str(root / "tests" / "system" / "peers" / "topologies"),
             },
         )

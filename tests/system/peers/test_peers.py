@@ -25,6 +25,7 @@ from tests.system.peers.harness import run_java
 from tests.system.peers.inputs import SENTINEL, Record, Size, Stage, late_records, stages
 from tests.system.peers.model import expected
 from tests.system.peers.outputs import compare, reduce
+from tests.system.peers.sides import TidemarkSide
 
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
@@ -89,6 +90,13 @@ def test_should_judge_a_record_late_by_its_batch_or_in_time_by_its_own_timestamp
                 assert record.ts_ms > newest[-1] - GRACE_MS
             newest.append(max(newest[-1], record.ts_ms))
     assert late > 0.02 * size.records
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_should_start_tidemark_where_the_topology_of_the_case_is(case: Case, tmp_path: Path) -> None:
+    command = TidemarkSide(Settings.load(), SMALL.reach).command(case, "127.0.0.1:9092", tmp_path)
+    assert (Path(command.environment["TIDEMARK_TOPOLOGY_PATH"]) / f"{case.topology}.py").is_file()
+    assert Path(command.arguments[1]).is_file()
 
 
 def test_should_make_the_table_of_the_backlog_newer_than_its_whole_stream() -> None:
