@@ -13,6 +13,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from rich.table import Table
 
+from bench.pages import measured_on, table_lines
 from bench.report import OURS, PEER
 
 if TYPE_CHECKING:
@@ -56,14 +57,7 @@ def table(results: list[Latency]) -> Table:
 
 def markdown(results: list[Latency], facts: dict[str, Any]) -> str:
     """Return the results as Markdown for the documentation."""
-    lines = [
-        f"Measured {facts['when']} on {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']} GB,",
-        f"broker included; {facts['java']}; Kafka {facts['kafka']}, pyspark {facts['pyspark']}.",
-        "",
-        "| " + " | ".join(_HEADINGS) + " |",
-        "|" + "---|" * len(_HEADINGS),
-        *("| " + " | ".join(row) + " |" for row in _rows(results)),
-    ]
+    lines = [*measured_on(facts), *table_lines(_HEADINGS, _rows(results))]
     return "\n".join(lines) + "\n"
 
 

@@ -1,14 +1,34 @@
-"""Writes measured results to a page of the documentation, between two marks."""
+"""Writes measured results as Markdown, and to a page of the documentation between two marks."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.errors import BenchFailed
 
 _BEGIN = "<!-- results: begin -->"
 _END = "<!-- results: end -->"
+
+
+def measured_on(facts: dict[str, Any]) -> list[str]:
+    """Return the lines that say when and on what was measured; `facts` are those of `bench.machine.machine`."""
+    return [
+        f"Measured {facts['when']} on {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']} GB,",
+        f"broker included; {facts['java']}; Kafka {facts['kafka']}, pyspark {facts['pyspark']}.",
+        "",
+    ]
+
+
+def table_lines(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [
+        "| " + " | ".join(headings) + " |",
+        "|" + "---|" * len(headings),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
 
 
 def publish(page: Path, summary: Path, picture: Path, about: str) -> None:

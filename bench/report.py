@@ -13,6 +13,7 @@ from rich.table import Table
 
 from bench.cases import Case
 from bench.measure import Result
+from bench.pages import measured_on
 
 OURS = "tidemark"
 PEER = "kafka-streams"
@@ -84,8 +85,7 @@ def terminal_table(results: list[Result], cases: list[Case]) -> Table:
 
 def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) -> str:
     """Return the results of all cases as a section of a Markdown page."""
-    lines = [f"Measured {machine['when']} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB,"]
-    lines += [f"broker included; {machine['java']}; Kafka {machine['kafka']}, pyspark {machine['pyspark']}.", ""]
+    lines = measured_on(machine)
     for case in cases:
         outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
         lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]

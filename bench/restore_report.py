@@ -12,6 +12,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from rich.table import Table
 
+from bench.pages import measured_on, table_lines
+
 if TYPE_CHECKING:
     from bench.restore import Measured
 
@@ -49,14 +51,7 @@ def table(results: list[Measured]) -> Table:
 
 def markdown(results: list[Measured], facts: dict[str, Any]) -> str:
     """Return the results as Markdown for the documentation."""
-    lines = [
-        f"Measured {facts['when']} on {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']} GB,",
-        f"broker included; {facts['java']}; Kafka {facts['kafka']}, pyspark {facts['pyspark']}.",
-        "",
-        "| " + " | ".join(_HEADINGS) + " |",
-        "|" + "---|" * len(_HEADINGS),
-    ]
-    lines += ["| " + " | ".join(_cells(result, results)) + " |" for result in results]
+    lines = [*measured_on(facts), *table_lines(_HEADINGS, (_cells(result, results) for result in results))]
     return "\n".join(lines) + "\n"
 
 
