@@ -210,17 +210,31 @@ class CountingApp:
 @contextmanager
 def in_thread(instance: Instance, source: BatchSource) -> Iterator[list[BaseException]]:
     """Run an instance in a thread until the block ends. If an error ended it, the error is in the list."""
-    stop, ended = threading.Event(), list[BaseException]()
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         failure: BaseException | None = None
         try:
             instance.run(source, stop)
         except BaseException as error:
             failure = error
-            ended.append(error)
+            raise
         finally:
             instance.close(failure)
+
+    with until_block_ends(run) as ended:
+        yield ended
+
+
+@contextmanager
+def until_block_ends(work: Callable[[threading.Event], object]) -> Iterator[list[BaseException]]:
+    """Call `work` in a thread with an event that is set when the block ends. An error of `work` is in the list."""
+    stop, ended = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work(stop)
+        except BaseException as error:
+            ended.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()

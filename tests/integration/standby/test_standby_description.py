@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
+from tests.support.counting import until_block_ends
 from tests.support.standby import Application, contents, count
 
 from tidemark.cli.output import Output
@@ -38,21 +38,12 @@ def describe(app, plan):
 @contextmanager
 def standing_by(app, plan=None, number=0):
     """A standby of the topology as it was first, or of another; gives what it ended with, in a list."""
-    stop, ended = threading.Event(), []
 
-    def run():
-        try:
-            run_standby(plan or app.plan, app.settings, number, "made", stop, lambda _paces: None)
-        except BaseException as error:
-            ended.append(error)
+    def follow(stop):
+        run_standby(plan or app.plan, app.settings, number, "made", stop, lambda _paces: None)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with until_block_ends(follow) as ended:
         yield ended
-    finally:
-        stop.set()
-        thread.join(60)
 
 
 def said(app, number=0):
