@@ -67,7 +67,7 @@ class Dags(Protocol):
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the steps wait for a run to begin, and how often they look."""
+    """Time limits in seconds: for the beginning of a run, a stream's first commit and a run; and the time between two looks."""
 
     run_begins_s: float = _RUN_BEGINS_S
     stream_s: float = STREAM_TIMEOUT_S
@@ -156,8 +156,9 @@ class FirstHour:
         ended = len(self._ended(dag_id))
 
         def has_run() -> bool:
+            states = self._states(dag_id)
             # A short run may have ended before it was seen.
-            return bool(_LIVE.intersection(self._states(dag_id))) or len(self._ended(dag_id)) > ended
+            return bool(_LIVE.intersection(states)) or sum(state in _ENDED for state in states) > ended
 
         _patiently(lambda: self._dags.unpause(dag_id))
         if not wait_until(has_run, self._pace.run_begins_s, self._pace.every_s):

@@ -44,6 +44,11 @@ class StepView:
     text: str = ""
     seconds: float | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the step is done or has failed."""
+        return self.state in (StepState.DONE, StepState.FAILED)
+
 
 class StepRunner(threading.Thread):
     """Runs steps in their order. The next one runs also if one fails. The process does not wait for this thread."""
@@ -65,11 +70,6 @@ class StepRunner(threading.Thread):
                 else one
                 for one in self._views
             )
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether no step is left."""
-        return all(view.state in (StepState.DONE, StepState.FAILED) for view in self.views())
 
     def run(self) -> None:
         """Run the steps. Blocks."""

@@ -48,7 +48,7 @@ def show_demo(seconds: float | None, patients: int, *, whole: bool) -> None:
     # Loaded again: `up` has recorded the broker's address.
     settings = Settings.load()
     able = capacity(os.cpu_count() or 1, psutil.virtual_memory().total)
-    # Also those of streams that are left out: their input is there for whoever unpauses them.
+    # The topics of streams that are left out are created and filled, too: a user may unpause their DAGs.
     plans = {name: load(name).plan() for name in (FIRST, *OTHERS)}
     for plan in plans.values():
         ensure_user_topics(plan, settings, AdminClient(librdkafka_config(settings)))
@@ -151,7 +151,7 @@ def print_lines(
             console.print(line(now.patients), soft_wrap=True, highlight=False)
             if is_counting(now.patients):
                 return
-        elif all(step.state in (StepState.DONE, StepState.FAILED) for step in now.steps):
+        elif all(step.has_ended for step in now.steps):
             console.print(line(now.patients), soft_wrap=True, highlight=False)
             _require_success(now.steps)
             return
