@@ -1,4 +1,4 @@
-"""What happens in the demo besides heartbeats: stays and temperatures of patients, purchases, and clicks.
+"""Generates the input of the demo besides heartbeats: check-ins, check-outs and temperatures of patients, purchases, clicks.
 
 Everything is a pure function of the seed and the second, so a service that was stopped continues where it is in time.
 """

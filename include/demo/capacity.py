@@ -1,4 +1,4 @@
-"""What of the demo a machine can bear. Pure."""
+"""Chooses the parts of the demo that a machine has the cores and the memory for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def capacity(cores: int, memory_bytes: int) -> Capacity:
     """Return what so many cores and so much memory (of the whole machine) bear.
 
     Broker, Airflow and three streams take about 6 GB by the figures of their parts (1, 1.5 and 1.2 each), and a drill and an
-    audit come on top. The audit starts a Spark job of one core for each stream every quarter
-    of an hour.
+    audit come on top. The audit starts a Spark job of one core for each stream every quarter of an hour.
     """
     reasons: list[str] = []
     streams: tuple[str, ...] = (FIRST, *OTHERS)

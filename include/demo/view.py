@@ -20,7 +20,7 @@ KEYS = "Ctrl-C closes the screen; the streams continue. `tidemark demo` opens it
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where to look: the Streams page, and the login for it."""
+    """The address of the Streams page, and the login for it."""
 
     page: str
     username: str

@@ -96,7 +96,7 @@ class Result:
 
     @property
     def position(self) -> str:
-        """What `at_least` accepts: a later query with it never reads an older state."""
+        """Return the value for `at_least` of a later query, which then never reads an older state."""
         return position_token(self.positions)
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class Count:
 
     @property
     def position(self) -> str:
-        """What `at_least` accepts."""
+        """Return the value for `at_least` of a later query."""
         return position_token(self.positions)
 
 
@@ -417,8 +417,7 @@ class StoreClient:
 
     def metadata(self, key: str | bytes | None = None) -> dict[str, Any]:
         """Return the answer of `/v1/metadata` as it is."""
-        given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
-        return self.client._json("GET", "/v1/metadata", {"store": self.name, **given})
+        return self.client._json("GET", "/v1/metadata", {"store": self.name, **_of_key(key)})
 
     def watch(
         self, key: str | bytes | None = None, *, after: str | None = None, patience_s: float = 60.0
@@ -431,7 +430,7 @@ class StoreClient:
         nobody has sent a change or a position for `patience_s`. Raises `QueryFailed` if the changelog no longer has the
         changes.
         """
-        given = {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}
+        given = _of_key(key)
         at, heard_s = after, time.monotonic()
         while True:
             lost = QueryUnavailable(f"the watch of store {self.name} ends again and again: ask again later")
@@ -616,5 +615,10 @@ def _bytes(key: str | bytes) -> bytes:
 
 
 def _times(key: str | bytes | None, from_ms: int | None, to_ms: int | None) -> dict[str, Any]:
-    given = {f"{KEY}{HEX}": None if key is None else _bytes(key).hex(), "from_ms": from_ms, "to_ms": to_ms}
-    return {name: value for name, value in given.items() if value is not None}
+    times = {"from_ms": from_ms, "to_ms": to_ms}
+    return {**_of_key(key), **{name: value for name, value in times.items() if value is not None}}
+
+
+def _of_key(key: str | bytes | None) -> dict[str, str]:
+    """Return the parameter that names a key; none for all keys."""
+    return {} if key is None else {f"{KEY}{HEX}": _bytes(key).hex()}

@@ -1,4 +1,4 @@
-"""How the answers of queries are shown by `tidemark state`."""
+"""Shows the answers of queries for `tidemark state`."""
 
 from __future__ import annotations
 
