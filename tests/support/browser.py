@@ -23,6 +23,9 @@ QUIET = (
 """Flags of a browser without a window, which asks for nothing by itself."""
 _FLAGS = (*QUIET, "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server")
 _START_S, _ANSWER_S = 120, 60
+_CONNECTION: dict[str, Any] = {"max_size": None, "max_queue": None, "ping_interval": None, "proxy": None}
+"""A test may do something else for a minute while the page sends events. With a bounded queue the client stops reading at
+the sixteenth, does not see the answer to its own ping either, and closes the connection."""
 
 
 class Tab:
@@ -116,13 +119,13 @@ def open_tab(folder: Path) -> Iterator[Tab]:
     try:
         assert wait_until(lambda: port_file.exists() and len(port_file.read_text().split()) == 2, _START_S)
         port, path = port_file.read_text().split()
-        with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as root:
+        with connect(f"ws://127.0.0.1:{port}{path}", **_CONNECTION) as root:
             root.send(json.dumps({"id": 1, "method": "Target.createTarget", "params": {"url": "about:blank"}}))
             while (answer := json.loads(root.recv(timeout=_ANSWER_S))).get("id") != 1:
                 pass
             target = answer["result"]["targetId"]
             address = f"ws://127.0.0.1:{port}/devtools/page/{target}"
-            with connect(address, max_size=None, proxy=None) as connection:
+            with connect(address, **_CONNECTION) as connection:
                 yield Tab(connection)
     finally:
         browser.terminate()
