@@ -213,8 +213,9 @@ class Bench:
         """Until the group's committed offsets are the source's ends."""
 
         def drained() -> bool:
-            if all(process.poll() is not None for process in self._running):
-                raise RuntimeError("no instance runs any more")
+            codes = [process.poll() for process in self._running]
+            if None not in codes:
+                raise RuntimeError(f"no instance runs any more; they ended with {codes}")
             return self.is_drained()
 
         if not wait_until(drained, timeout_s, every_s=0.2):
