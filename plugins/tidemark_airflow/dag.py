@@ -65,8 +65,17 @@ class Described(Protocol):
         """Return the topology as text."""
 
 
-def stream_dag(name: str, topology: Described, script: str | None = None, dag_id: str | None = None) -> DAG:
-    """Return the DAG that keeps one topology running. `script` replaces the instance's program in tests."""
+def stream_dag(
+    name: str,
+    topology: Described,
+    script: str | None = None,
+    dag_id: str | None = None,
+    budget: RestartBudget = _BUDGET,
+) -> DAG:
+    """Return the DAG that keeps one topology running. `script` replaces the instance's program in tests.
+
+    `budget` gives the defaults of the DAG's parameters. They cannot be changed afterwards: each task has copied them.
+    """
     dag_id = dag_id or f"stream__{name}"
     with DAG(
         dag_id=dag_id,
@@ -85,7 +94,7 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
         is_paused_upon_creation=True,
         # A stream has no end, so there is no dagrun_timeout.
         default_args=_default_args(topology.application_id),
-        params=_params(),
+        params=_params(budget),
         tags=DagKind.STREAM.tags(topology.application_id),
     ) as dag:
         numbers = _instances()
@@ -149,7 +158,7 @@ def _default_args(application_id: str) -> dict[str, Any]:
     }
 
 
-def _params() -> dict[str, Param]:
+def _params(budget: RestartBudget) -> dict[str, Param]:
     return {
         "instances": Param(
             1,
@@ -160,21 +169,21 @@ def _params() -> dict[str, Param]:
             description="How many instances share the partitions. Instances beyond the number of partitions stay idle.",
         ),
         "max_restarts": Param(
-            _BUDGET.max_restarts,
+            budget.max_restarts,
             type="integer",
             minimum=0,
             title="Restarts",
             description="How often an instance may be relaunched within the window below before its task fails.",
         ),
         "restart_window_s": Param(
-            int(_BUDGET.window_s),
+            int(budget.window_s),
             type="integer",
             minimum=1,
             title="Restart window (seconds)",
             description="Relaunches older than this no longer count.",
         ),
         "backoff_max_s": Param(
-            int(_BUDGET.backoff_max_s),
+            int(budget.backoff_max_s),
             type="integer",
             minimum=0,
             title="Longest backoff (seconds)",

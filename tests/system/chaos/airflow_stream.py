@@ -38,13 +38,12 @@ _EVERY_S, _EACH_TIME = 0.25, 5
 _RUNNING_S = 240
 # Chaos ends the driver more often than a stream may be launched again by itself.
 _DAGS = """
+from tidemark.supervision.restart_policy import RestartBudget
 from tidemark.topology_loader import load
 from tidemark_airflow.dag import stream_dag
 from tidemark_airflow.pausing import pauses_dag
 
-dag = stream_dag("chaos_small", load("chaos_small"))
-dag.params["max_restarts"] = 10_000
-dag.params["backoff_max_s"] = 5
+dag = stream_dag("chaos_small", load("chaos_small"), budget=RestartBudget(max_restarts=10_000, backoff_max_s=5))
 pauses = pauses_dag(lambda: {dag.dag_id: "chaos-small"})
 """
 
