@@ -44,6 +44,9 @@ def librdkafka_config(settings: Settings) -> ClientConfig:
         "security.protocol": settings.security_protocol,
         # Calls that fail report lost connections; librdkafka's own log lines would repeat them without end.
         "log_level": 1,
+        # As in Kafka's Java clients. librdkafka would try a broker that was away only every ten seconds, and requests to a
+        # coordinator wait for that.
+        "reconnect.backoff.max.ms": 1000,
     }
     if settings.uses_sasl:
         config |= {"sasl.mechanism": settings.sasl_mechanism} | _librdkafka_login(settings)

@@ -31,6 +31,7 @@ def test_should_send_no_credentials_with_plaintext() -> None:
         "bootstrap.servers": "kafka:9092",
         "security.protocol": "PLAINTEXT",
         "log_level": 1,
+        "reconnect.backoff.max.ms": 1000,
     }
     assert spark_kafka_options(settings) == {
         "kafka.bootstrap.servers": "kafka:9092",
@@ -48,6 +49,7 @@ def test_should_configure_sasl_over_ssl_for_librdkafka() -> None:
         "sasl.password": SASL["sasl_password"],
         "ssl.ca.location": "/etc/ca.pem",
         "log_level": 1,
+        "reconnect.backoff.max.ms": 1000,
     }
 
 
@@ -178,6 +180,10 @@ def test_should_pass_extra_options_to_every_client_that_knows_them() -> None:
     }  # fmt: skip
     assert java_properties(settings) == java
     assert spark_kafka_options(settings) == {f"kafka.{name}": value for name, value in java.items()}
+
+
+def test_should_reconnect_as_soon_as_javas_clients_do_unless_told_otherwise() -> None:
+    assert librdkafka_config(Settings.load(kafka={"reconnect.backoff.max.ms": 5000}))["reconnect.backoff.max.ms"] == "5000"
 
 
 @pytest.mark.parametrize(
