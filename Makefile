@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-CASES ?= hot,wide
+CASES ?= hot,wide,latency
 N ?= 60
 KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
@@ -94,7 +94,7 @@ unit: setup ## the tests without a broker, Spark or Airflow
 docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails
 	@umask 077 && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: jars ## CASES=hot,wide against Kafka Streams in the same run
+bench: jars ## CASES=hot,wide,latency against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/run.py --cases $(CASES)
 

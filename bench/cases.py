@@ -26,7 +26,6 @@ class Case:
     events: int
     commit_interval_ms: int
     max_batch_records: int
-    target_ratio: float
 
     @property
     def span_ms(self) -> int:
@@ -55,7 +54,6 @@ CASES = {
             events=12_000_000,
             commit_interval_ms=2_000,
             max_batch_records=1_000_000,
-            target_ratio=2.0,
         ),
         Case(
             name="wide",
@@ -65,7 +63,6 @@ CASES = {
             events=3_300_000,
             commit_interval_ms=3_000,
             max_batch_records=1_000_000,
-            target_ratio=2.0,
         ),
     )
 }

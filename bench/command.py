@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from bench import report
+from bench import latency, latency_report, report
 from bench.cases import CASES, Case
+from bench.errors import BenchFailed
 from bench.events import base_ms
 from bench.machine import ROOT, machine
 from bench.measure import Progress, Result, measure
@@ -27,6 +28,8 @@ from tidemark import processes
 from tidemark.errors import ExitCode
 from tidemark.settings import Settings
 
+_LATENCY = "latency"
+"""Not a case of throughput: the time from an event to its committed output, at one rate."""
 RESULTS = ROOT / "bench" / "results"
 RUNS = ROOT / "bench" / "build" / "runs"
 Named = TypeVar("Named")
@@ -34,7 +37,9 @@ console = Console()
 
 
 def main(
-    cases: Annotated[str, typer.Option(help="names separated by commas: " + ", ".join(CASES))] = "hot,wide",
+    cases: Annotated[str, typer.Option(help="names separated by commas: " + ", ".join([*CASES, _LATENCY]))] = ",".join(
+        [*CASES, _LATENCY]
+    ),
     alternations: Annotated[int, typer.Option(min=1, help="number of runs of each side, alternating")] = 3,
     events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
     sides: Annotated[str, typer.Option(help="sides to run, in this order")] = f"{report.OURS},{report.PEER}",
@@ -47,7 +52,8 @@ def main(
 ) -> None:
     """Measure, verify and report. The exit code is 1 if any output is wrong."""
     settings = Settings.load()
-    chosen = [_named(CASES, name).sized(events) for name in cases.split(",")]
+    names = [name.strip() for name in cases.split(",")]
+    chosen = [_named(CASES, name).sized(events) for name in names if name != _LATENCY]
     available: dict[str, Side] = {
         report.OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
         report.PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
@@ -64,7 +70,15 @@ def main(
             for alternation, side in product(range(alternations), running):
                 results.append(_run(side, case, start_ms, alternation, settings))
                 report.write_json(folder / "results.json", results, chosen, machine(settings))
-    _finish(folder, results, chosen, settings, write_docs)
+        late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None
+    if chosen:
+        _report(folder, results, chosen, settings, write_docs)
+    agree = all(report.agree(results, case.name) for case in chosen)
+    found = report.ratios(results, chosen, late)
+    console.print(report.goals_table(found))
+    print(report.last_line(found, agree=agree))
+    if not agree:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Settings) -> Result:
@@ -91,7 +105,15 @@ def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Sett
     return result
 
 
-def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Settings, write_docs: bool) -> None:
+def _measure_latency(alternations: int, folder: Path, settings: Settings) -> float:
+    """Return the ratio of the 99th percentiles. Raises `BenchFailed` if an event is in no output."""
+    results = latency.measure_all([latency.RATE], latency.RUN_S, alternations, folder, settings)
+    if any(result.missing for result in results):
+        raise BenchFailed("events are in no committed output; see the lines about latency above")
+    return latency_report.ratio(results, latency.RATE)
+
+
+def _report(folder: Path, results: list[Result], cases: list[Case], settings: Settings, write_docs: bool) -> None:
     facts = machine(settings)
     console.print(report.terminal_table(results, cases))
     (folder / "summary.md").write_text(report.markdown(results, cases, facts), encoding="utf-8")
@@ -101,16 +123,6 @@ def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Se
             ROOT / "docs" / "benchmarks.md", folder / "summary.md", folder / "bench.png", "committed events and medians"
         )
     console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False, soft_wrap=True)
-    agree = all(report.agree(results, case.name) for case in cases)
-    # Scripts read the last line.
-    print(" ".join(["bench:", *(_last_words(results, case) for case in cases), f"outputs_equal={str(agree).lower()}"]))
-    if not agree:
-        raise typer.Exit(ExitCode.FAILED)
-
-
-def _last_words(results: list[Result], case: Case) -> str:
-    ratio = report.steady_ratio(results, case.name)
-    return f"{case.name}={'-' if ratio is None else format(ratio, '.2f')} target={case.target_ratio:.2f}"
 
 
 def _named(known: dict[str, Named], name: str) -> Named:

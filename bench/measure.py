@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,15 +15,17 @@ from bench.errors import BenchFailed
 from bench.load import create_topics, produce
 from bench.outputs import Verdict, verify
 from bench.rates import Rates, Sample, rates
-from bench.sides import Side, running
+from bench.sides import Side, Started, running
 from bench.watch import CommittedOffsets, Usage, watch
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.kafka import jars
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 _LOG_TAIL_LINES = 15
 _SHORTEST_INTERVALS = 2
 _BROKER_HEAP = "1g"
+_RUNNING_S = 120.0
 # Kafka's default. With the embedded broker's 0, the first thread of Kafka Streams gets every task and then gives half of them
 # to the second thread.
 _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
@@ -30,12 +33,13 @@ _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one run."""
+    """The result of one run. `restart_s` is the time from a second start, with all state in place, to RUNNING."""
 
     case: str
     side: str
     alternation: int
     rates: Rates
+    restart_s: float
     verdict: Verdict
     usage: Usage
     samples: list[Sample]
@@ -71,6 +75,10 @@ def measure(
         try:
             with closing(CommittedOffsets(broker.bootstrap, side.group)) as offsets, running(command, log) as started:
                 run = watch(started.process, started.started, offsets, case.events, progress.committed)
+            progress.phase("starting again")
+            log = folder / "again.log"
+            with running(command, log) as started:
+                restart_s = _seconds_until_running(side, folder, log, started)
         except BenchFailed as failure:
             raise BenchFailed(f"{side.name} on {case.name}: {failure}; end of {log}:\n{_tail(log)}") from None
         progress.phase("verifying")
@@ -78,7 +86,19 @@ def measure(
     if verdict.right:
         shutil.rmtree(folder)
     measured = rates(run.samples, case.events, _SHORTEST_INTERVALS * case.commit_interval_ms / 1000)
-    return Result(case.name, side.name, alternation, measured, verdict, run.usage, run.samples)
+    return Result(case.name, side.name, alternation, measured, restart_s, verdict, run.usage, run.samples)
+
+
+def _seconds_until_running(side: Side, folder: Path, log: Path, started: Started) -> float:
+    """Raises `BenchFailed` if it has ended, or is not running after two minutes."""
+
+    def is_decided() -> bool:
+        return started.process.poll() is not None or side.is_running(folder, log, started.process)
+
+    wait_until(is_decided, _RUNNING_S, every_s=0.05)
+    if not side.is_running(folder, log, started.process):
+        raise BenchFailed(f"started again, it is not RUNNING after {time.monotonic() - started.started:.0f} s")
+    return time.monotonic() - started.started
 
 
 def _tail(log: Path) -> str:

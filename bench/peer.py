@@ -61,6 +61,8 @@ def properties(case: Case, bootstrap: str, state_dir: Path, threads: int, overri
         "state.dir": str(state_dir),
         "processing.guarantee": "exactly_once_v2",
         "num.stream.threads": str(threads),
+        # As Tidemark's instances: a member that starts again has its tasks at once, without waiting for the old one's end.
+        "group.instance.id": APPLICATION_ID,
         "commit.interval.ms": str(case.commit_interval_ms),
         "auto.offset.reset": "earliest",
         "bench.input": INPUT_TOPIC,

@@ -17,6 +17,10 @@ from bench.pages import measured_on
 
 OURS = "tidemark"
 PEER = "kafka-streams"
+GOALS = {"hot": 2.0, "wide": 2.0, "latency": 2.0, "start": 1.0, "memory": 1.3}
+"""The goal of each ratio of the last line: at least that for the rates of cases, at most that for the rest."""
+_AT_MOST = {"latency", "start", "memory"}
+_START, _MEMORY = "started again, until RUNNING", "peak memory"
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,10 @@ _MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
     ("from first commit", "k events/s", lambda r: _thousands(r.rates.from_first_commit)),
     ("with warm-up", "k events/s", lambda r: _thousands(r.rates.with_warm_up)),
     ("until first commit", "s", lambda r: r.rates.first_commit_seconds),
+    (_START, "s", lambda r: r.restart_s),
     ("total", "s", lambda r: r.rates.total_seconds),
     ("CPU", "s", lambda r: r.usage.cpu_seconds),
-    ("peak memory", "GB", lambda r: r.usage.peak_rss_bytes / 1e9),
+    (_MEMORY, "GB", lambda r: r.usage.peak_rss_bytes / 1e9),
     ("output records", "k", lambda r: r.verdict.records / 1e3),
 )
 
@@ -61,9 +66,33 @@ def rows(results: list[Result], case: str) -> list[Row]:
     ]
 
 
-def steady_ratio(results: list[Result], case: str) -> float | None:
-    """Return the ratio of the steady rates, which is compared with the case's target."""
-    return rows(results, case)[0].ratio
+def ratios(results: list[Result], cases: list[Case], latency: float | None) -> dict[str, float | None]:
+    """Return the ratios of the last line by name: the cases' steady rates, `latency` as given, and starting again and memory of
+    the first case."""
+    first = {row.measure: row.ratio for row in rows(results, cases[0].name)} if cases else {}
+    return {
+        **{case.name: rows(results, case.name)[0].ratio for case in cases},
+        "latency": latency,
+        "start": first.get(_START),
+        "memory": first.get(_MEMORY),
+    }
+
+
+def goals_table(found: dict[str, float | None]) -> Table:
+    """Return a table of the ratios beside their goals."""
+    table = Table("measure", "ratio", "goal", "reached", title=f"{OURS} / {PEER}")
+    for name, ratio in found.items():
+        if ratio is not None:
+            goal, at_most = GOALS[name], name in _AT_MOST
+            is_reached = ratio <= goal if at_most else ratio >= goal
+            table.add_row(name, _ratio(ratio), f"{'≤' if at_most else '≥'} {goal}", "yes" if is_reached else "no")
+    return table
+
+
+def last_line(found: dict[str, float | None], *, agree: bool) -> str:
+    """Return the line that scripts read, with what was measured."""
+    words = [f"{name}={_ratio(ratio)}" for name, ratio in found.items() if ratio is not None]
+    return " ".join(["bench:", *words, f"outputs_equal={str(agree).lower()}"])
 
 
 def agree(results: list[Result], case: str) -> bool:
@@ -121,8 +150,11 @@ def _thousands(rate: float | None) -> float | None:
 
 def _cells(row: Row) -> list[str]:
     ours, peer = row.medians
-    ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
-    return [row.case, row.measure, row.unit, _cell(ours, row.ours), _cell(peer, row.peer), ratio]
+    return [row.case, row.measure, row.unit, _cell(ours, row.ours), _cell(peer, row.peer), _ratio(row.ratio)]
+
+
+def _ratio(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}"
 
 
 def _cell(middle: float | None, runs: list[float]) -> str:

@@ -17,6 +17,8 @@ from bench import peer
 from bench.cases import PARTITIONS, Case
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.supervision.state import InstanceState
 
 _STOP_S = 40.0
 
@@ -43,6 +45,9 @@ class Side(Protocol):
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
         """Return the command for one run, with its state under `folder`."""
 
+    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether `process`, started with `folder` and writing to `log`, says that it is in state RUNNING."""
+
 
 @dataclass(frozen=True)
 class StreamsSide:
@@ -66,6 +71,10 @@ class StreamsSide:
         path = peer.classpath([classes, *libraries])
         program = [str(java.find().executable), f"-Xmx{self.heap}", "-cp", path, "WindowedCount"]
         return Command([*program, str(configuration)], {})
+
+    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether the state listener has reported RUNNING."""
+        return "-> RUNNING" in log.read_text(encoding="utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,11 @@ class TidemarkSide:
                 "TIDEMARK_TOPOLOGY_PATH": str(root / "bench" / "topologies"),
             },
         )
+
+    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether the run file of this very process says so."""
+        said = read_run_file(run_file_path(folder / "var", self.group, 0)) or {}
+        return said.get("pid") == process.pid and said.get("state") == InstanceState.RUNNING
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def test_should_verify_and_report_the_output_of_the_compared_system(name: str, t
     result = measure(StreamsSide(settings, heap="256m"), case, start_ms, 0, tmp_path / "run", settings, progress)
     assert result.verdict.right
     assert result.verdict.window_keys == 20_000
+    assert result.restart_s > 0
     assert seen[-1] == case.events
     assert not (tmp_path / "run").exists()
 

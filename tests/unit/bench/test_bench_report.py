@@ -1,0 +1,49 @@
+"""The last line of the benchmark, which scripts read: the ratios of medians, and which of them reach their goal."""
+
+from io import StringIO
+
+from bench import report
+from bench.cases import CASES
+from bench.measure import Result
+from bench.outputs import Verdict
+from bench.rates import Rates
+from bench.watch import Usage
+from rich.console import Console
+
+
+def _result(case: str, side: str, steady: float, restart_s: float, gigabytes: float) -> Result:
+    measured = Rates(1.0, 1.0, 1.0, from_first_commit=1.0, steady=steady, steady_commits=9)
+    usage = Usage(peak_rss_bytes=int(gigabytes * 1e9), cpu_seconds=1.0)
+    return Result(case, side, 0, measured, restart_s, _VERDICT, usage, [])
+
+
+_VERDICT = Verdict(window_keys=1, missing=0, wrong=0, unexpected=0, records=1, digest="d")
+_HOT = [
+    *(_result("hot", report.OURS, steady, 12.0, 2.0) for steady in (500.0, 900.0, 600.0)),
+    _result("hot", report.PEER, 200.0, 8.0, 2.5),
+]
+
+
+def test_the_last_line_should_have_the_ratios_of_the_medians() -> None:
+    found = report.ratios(_HOT, [CASES["hot"]], latency=1.234)
+    assert (
+        report.last_line(found, agree=True) == "bench: hot=3.00 latency=1.23 start=1.50 memory=0.80 outputs_equal=true"
+    )
+
+
+def test_the_last_line_should_leave_out_what_was_not_measured() -> None:
+    assert (
+        report.last_line(report.ratios([], [], latency=2.0), agree=False) == "bench: latency=2.00 outputs_equal=false"
+    )
+
+
+def test_a_rate_should_reach_its_goal_from_above_and_a_time_from_below() -> None:
+    table = report.goals_table({"hot": 1.99, "wide": 2.0, "latency": 2.01, "start": 1.0, "memory": None})
+    text = StringIO()
+    Console(file=text, width=80).print(table)
+    reached = {
+        cells[1].strip(): cells[4].strip()
+        for cells in (line.split("│") for line in text.getvalue().splitlines())
+        if len(cells) > 4
+    }
+    assert reached == {"hot": "no", "wide": "yes", "latency": "no", "start": "yes"}
