@@ -27,6 +27,7 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 
@@ -70,15 +71,13 @@ class SparkBatchSource:
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
-        # Otherwise both would compile the same code. It may wait for a broker.
-        self._warming_up.join(_WARM_UP_S)
         out = self._out = HandOver()
         for subtopology, reader in zip(self._plan.subtopologies, self._readers, strict=True):
             starts = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
             if not starts:
                 continue
             sliced = SlicedReader(self._settings, subtopology, reader, self._ends, out)
-            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size)
+            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size, self._warming_up)
             self._feeders.append(feeder)
             feeder.start()
 
@@ -130,6 +129,7 @@ class _Feeder(threading.Thread):
         out: HandOver,
         starts: Offsets,
         size: BatchSize,
+        warming_up: threading.Thread,
     ) -> None:
         # Spark jobs are cancelled by this name, so it must be different for every start.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
@@ -138,10 +138,13 @@ class _Feeder(threading.Thread):
         self._out = out
         self._starts = starts
         self._size = size
+        self._warming_up = warming_up
 
     def run(self) -> None:
         """Read until stopped, and report a failure to whoever takes the batches."""
         try:
+            # Otherwise both would compile the same code. The warm-up may wait for a broker.
+            wait_until(lambda: self._out.stopped.is_set() or not self._warming_up.is_alive(), _WARM_UP_S)
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
             self._reader.run(self._starts, self._size)
         except Exception as error:

@@ -14,9 +14,12 @@ import signal
 import sys
 import threading
 import traceback
+from concurrent.futures import Future
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
+
+from pyspark.sql import SparkSession
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
@@ -84,19 +87,30 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
 
 
 def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
-    # Broker, topics and folders are checked first, because Spark takes seconds to start.
+    name = f"{plan.application_id}-{number}"
+    use_temporary_folder(temporary_folders(settings.state_dir, name))
+    # Spark takes seconds to start, most of them in its JVM. Meanwhile this thread checks broker, topics and folders. If it
+    # refuses them, the process ends, and the JVM with it.
+    spark: Future[SparkSession] = Future()
+    threading.Thread(target=_start_spark, args=(settings, name, spark), name="spark-start", daemon=True).start()
     instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
     try:
-        use_temporary_folder(temporary_folders(settings.state_dir, f"{plan.application_id}-{number}"))
-        spark = spark_session(settings, f"{plan.application_id}-{number}")
-        instance.run(SparkBatchSource(spark, instance.plan, settings, number), stop)
+        # Before the instance joins the group: a task that moves to it should not wait for Spark.
+        instance.run(SparkBatchSource(spark.result(), instance.plan, settings, number), stop)
     except BaseException as error:
         failure = error
         raise
     finally:
         instance.close(failure)
         log.info("instance ended: %s", failure or "stopped on request")
+
+
+def _start_spark(settings: Settings, name: str, started: Future[SparkSession]) -> None:
+    try:
+        started.set_result(spark_session(settings, name))
+    except BaseException as error:  # noqa: BLE001 - raised again where the session is used
+        started.set_exception(error)
 
 
 def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Exception) -> BrokersAway | None:
