@@ -37,6 +37,9 @@ UNHARMED = "nothing, but that a commit is held for 30 s"
 DISK_OF_BROKER = 1
 """The broker that has a disk of its own, where not all have."""
 _TAKES_OVER = "another broker becomes the group's coordinator before the commit gives up, as a rule"
+_STEP = "a step"
+"""What the kinds act on that wait for a driver to come to a step: a driver that another fault has harmed does not, but its
+sister does."""
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
@@ -122,12 +125,12 @@ def _(world: World, chance: random.Random) -> None:
     _stopped(world, one.send, chance.uniform(15, 60))
 
 
-@kind("driver: SIGKILL at a step of a commit")
+@kind("driver: SIGKILL at a step of a commit", _STEP)
 def _(world: World, chance: random.Random) -> None:
     _armed(world, chance.choice([*STEPS, *MIDDLES]))
 
 
-@kind("driver: SIGSTOP at a step of a commit")
+@kind("driver: SIGSTOP at a step of a commit", _STEP)
 def _(world: World, chance: random.Random) -> None:
     before = {number: one.process for number, one in world.instances.items()}
     if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
@@ -138,7 +141,7 @@ def _(world: World, chance: random.Random) -> None:
             world.instances[number].send(signal.SIGCONT)
 
 
-@kind("driver: SIGKILL in a rebalance")
+@kind("driver: SIGKILL in a rebalance", _STEP)
 def _(world: World, chance: random.Random) -> None:
     probe.arm(world.arm_file, "rebalance", 1)
     world.instances[_one(world, chance)].send(signal.SIGKILL)
@@ -148,7 +151,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind(
     "clock: a driver's an hour ahead for 5 to 20 s",
-    "driver",
+    _STEP,
     spares="a commit notes the time, and waits by another clock",
 )
 def _(world: World, chance: random.Random) -> None:
@@ -157,7 +160,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind(
     "clock: a driver's an hour behind for 5 to 20 s",
-    "driver",
+    _STEP,
     spares="a commit notes the time, and waits by another clock",
 )
 def _(world: World, chance: random.Random) -> None:

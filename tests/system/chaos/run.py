@@ -56,7 +56,7 @@ from tidemark.processes import wait_until
 FAULTS = (airflow_faults, faults, topic_faults)
 """The modules that add kinds."""
 _STUCK_S = 240
-_TOGETHER = (1, 3, 4, 5, 6)
+_TOGETHER = (1, 5, 6, 7, 8)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
