@@ -114,13 +114,13 @@ def create_topic(admin: AdminClient) -> CreateTopic:
 
     def create(name: str, partitions: int = 1, **config: str) -> str:
         wanted = {key.replace("_", "."): value for key, value in config.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=wanted)])[name].result(15)
+        admin.create_topics([NewTopic(name, partitions, 1, config=wanted)])[name].result(60)
 
         def led() -> bool:
-            known = admin.list_topics(name, timeout=5).topics[name].partitions
+            known = admin.list_topics(name, timeout=60).topics[name].partitions
             return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
 
-        assert processes.wait_until(led, 15), f"no leaders for {name}"
+        assert processes.wait_until(led, 60), f"no leaders for {name}"
         return name
 
     return create

@@ -23,7 +23,13 @@ QUIET = (
 """Flags of a browser without a window, which asks for nothing by itself."""
 _FLAGS = (*QUIET, "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server")
 _START_S, _ANSWER_S = 120, 60
-_CONNECTION: dict[str, Any] = {"max_size": None, "max_queue": None, "ping_interval": None, "proxy": None}
+_CONNECTION: dict[str, Any] = {
+    "max_size": None,
+    "max_queue": None,
+    "ping_interval": None,
+    "proxy": None,
+    "open_timeout": _START_S,
+}
 """A test may do something else for a minute while the page sends events. With a bounded queue the client stops reading at
 the sixteenth, does not see the answer to its own ping either, and closes the connection."""
 
@@ -130,7 +136,7 @@ def open_tab(folder: Path) -> Iterator[Tab]:
     finally:
         browser.terminate()
         try:
-            browser.wait(10)
+            browser.wait(60)
         except subprocess.TimeoutExpired:
             browser.kill()
             browser.wait()

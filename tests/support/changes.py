@@ -60,7 +60,7 @@ class ChangingApp(CountingApp):
         """Of each task."""
         client = {"bootstrap.servers": self.settings.bootstrap_servers}
         tasks = [TaskId(0, number) for number in range(PARTITIONS)]
-        return last_commit_records(client, EndOffsets(self.admin, 15), self.name, tasks, stalled_after_s=30)
+        return last_commit_records(client, EndOffsets(self.admin, 60), self.name, tasks, stalled_after_s=60)
 
     def last_outputs(self) -> dict[str, dict[str, int | None]]:
         """The last row of each key in the sink."""

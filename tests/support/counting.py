@@ -118,7 +118,7 @@ def counted_plan(settings: Settings, admin: AdminClient, name: str, records: int
     for partition in range(PARTITIONS):
         for _ in range(records):
             producer.produce(f"{name}-in", b"{}", b"k", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return plan
 
 
@@ -177,7 +177,7 @@ class CountingApp:
             key = f"k{(number * 7919) % keys:05d}"
             self.expected[key] += 1
             producer.produce(f"{self.name}-in", b"{}", key.encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def run(self, probe=NO_PROBE, settings: Settings | None = None, number: int = 0) -> None:
         """One instance until all input is committed."""
@@ -265,7 +265,7 @@ class Elsewhere:
         """Blocks until it has."""
         self._stop.set()
         if self.running.is_set():
-            self._thread.join(30)
+            self._thread.join(60)
         self._instance.close(None)
 
     def start(self, next_offsets: object, max_batch_records: int) -> None:
@@ -291,14 +291,14 @@ def committed(app: CountingApp) -> list[int]:
     consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
     try:
         asked = [ClientPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
-        return [found.offset for found in consumer.committed(asked, timeout=30)]
+        return [found.offset for found in consumer.committed(asked, timeout=60)]
     finally:
         consumer.close()
 
 
 def come_to(app: CountingApp, offsets: list[int]) -> bool:
     """Whether the group stands there: a transaction has been committed a moment before its offsets can be seen."""
-    return wait_until(lambda: committed(app) == offsets, 15)
+    return wait_until(lambda: committed(app) == offsets, 60)
 
 
 class Crash(Exception):

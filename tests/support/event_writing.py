@@ -14,6 +14,6 @@ from tidemark.settings import Settings
 def write(var_dir: str, instance: int, events: int, at_once: Barrier) -> None:
     """Write so many events, beginning when all are ready."""
     facts = FactsDatabase(Settings.load(var_dir=Path(var_dir)))
-    at_once.wait(60)
+    at_once.wait(120)
     for time_ms in range(events):
         write_event(facts, Event(EventKind.STATE, "app", "1", instance, time_ms, {"new": "RUNNING", "old": "CREATED"}))

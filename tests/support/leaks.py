@@ -32,7 +32,7 @@ def arguments_watched(secrets: Iterable[str]) -> Iterator[list[str]]:
         yield found
     finally:
         end.set()
-        watcher.join(10)
+        watcher.join(60)
 
 
 def files_with(secrets: Iterable[str], folders: Iterable[Path], but: Collection[Path] = ()) -> list[str]:

@@ -27,7 +27,7 @@ def purge(admin: AdminClient, settings: Settings, before: Mapping[TopicPartition
     try:
         for place, offset in before.items():
             asked = ClientPartition(place.topic, place.partition, offset)
-            assert wait_until(partial(_is_deleted, admin, asked), 20), f"{place} may not be deleted"
+            assert wait_until(partial(_is_deleted, admin, asked), 60), f"{place} may not be deleted"
     finally:
         apply_changes([TopicChange(name, _POLICY, "delete", policy) for name, policy in found.items()], settings, admin)
 
@@ -35,7 +35,7 @@ def purge(admin: AdminClient, settings: Settings, before: Mapping[TopicPartition
 def _is_deleted(admin: AdminClient, place: ClientPartition) -> bool:
     """Until the partition's leader has heard of the new `cleanup.policy`, the old one forbids it."""
     try:
-        admin.delete_records([place])[place].result(20)
+        admin.delete_records([place])[place].result(60)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.POLICY_VIOLATION:
             raise

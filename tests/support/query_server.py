@@ -22,10 +22,10 @@ def served(api: FastAPI, settings: Settings) -> Iterator[str]:
         server = make_server(api, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
-        assert wait_until(lambda: server.started, 30)
+        assert wait_until(lambda: server.started, 60)
         try:
             yield f"{'https' if uses_tls(settings) else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()

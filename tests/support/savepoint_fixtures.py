@@ -48,7 +48,7 @@ def stuck(monkeypatch):
     should_continue, real = threading.Event(), SavepointRepository.put_file
 
     def wait(self, source, tick):
-        assert should_continue.wait(20)
+        assert should_continue.wait(120)
         return real(self, source, tick)
 
     monkeypatch.setattr(SavepointRepository, "put_file", wait)

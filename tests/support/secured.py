@@ -227,7 +227,7 @@ def _add_user(admin: AdminClient) -> None:
     for future in admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion(USER, info, PASSWORD.encode())]
     ).values():
-        future.result(15)
+        future.result(60)
 
 
 _KINDS = {
@@ -249,8 +249,8 @@ def allow(admin: AdminClient, acls: Iterable[Acl]) -> None:
     """Let the user `app` do that; blocks until the broker that is asked knows it, too."""
     wanted = [binding(acl) for acl in acls]
     for future in admin.create_acls(wanted).values():
-        future.result(15)
-    assert wait_until(lambda: set(wanted) <= known_acls(admin), 15)
+        future.result(60)
+    assert wait_until(lambda: set(wanted) <= known_acls(admin), 60)
 
 
 def known_acls(admin: AdminClient) -> set[AclBinding]:
@@ -258,4 +258,4 @@ def known_acls(admin: AdminClient) -> set[AclBinding]:
     everything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    return set(admin.describe_acls(everything, request_timeout=15).result())
+    return set(admin.describe_acls(everything, request_timeout=60).result())

@@ -55,11 +55,11 @@ class Application:
             ensure_user_topics(plan, settings.model_copy(update={"num_partitions": partitions}), admin)
         preflight(plan, settings, admin)
         self.client = librdkafka_config(settings)
-        self.ends = EndOffsets(admin, 15)
+        self.ends = EndOffsets(admin, 60)
         self.offsets = dict.fromkeys(range(partitions), 0)
         self.batches = defaultdict(int)
         self._producer = Producer({**self.client, "transactional.id": f"{self.id}-writer"})
-        self._producer.init_transactions(30)
+        self._producer.init_transactions(60)
         self._others = Producer(self.client)
 
     def changelog(self, store: str, partition: int = 0) -> TopicPartition:
@@ -71,13 +71,13 @@ class Application:
         """Records of somebody else, (key, value), without a transaction."""
         for key, value in records:
             self._others.produce(place.topic, key=key, value=value, partition=place.partition)
-        assert self._others.flush(20) == 0
+        assert self._others.flush(60) == 0
 
     def write_at(self, records, place: TopicPartition, timestamp_ms: int):
         """The same, as written at that time."""
         for key, value in records:
             self._others.produce(place.topic, key=key, value=value, partition=place.partition, timestamp=timestamp_ms)
-        assert self._others.flush(20) == 0
+        assert self._others.flush(60) == 0
 
     def begin(self, writes, stream_time_ms=NO_STREAM_TIME):
         """Open a transaction with changelog records, {store: {partition: [(key, value)]}}, and each task's commit record."""
@@ -88,7 +88,7 @@ class Application:
                 for key, value in records:
                     self._producer.produce(self.changelog(store).topic, key=key, value=value, partition=partition)
         self._record(touched, stream_time_ms)
-        self._producer.flush(20)
+        self._producer.flush(60)
 
     def _times(self, stream_time_ms):
         return StreamTimes(stream_time_ms, {store.name: stream_time_ms for store in self.plan.stores})
@@ -114,16 +114,16 @@ class Application:
         self._producer.send_offsets_to_transaction(
             [ClientPartition(self.source, p, self.offsets[p], metadata[p]) for p in touched],
             group.consumer_group_metadata(),
-            20,
+            60,
         )
         group.close()
 
     def end(self, commits=True):
         """Commit or abort what was begun."""
         if commits:
-            self._producer.commit_transaction(20)
+            self._producer.commit_transaction(60)
         else:
-            self._producer.abort_transaction(20)
+            self._producer.abort_transaction(60)
 
     def commit(self, writes, stream_time_ms=NO_STREAM_TIME):
         """One whole transaction."""
@@ -147,13 +147,13 @@ class Application:
         directory = InstanceDirectory(self.settings.state_dir, self.id, standby_name(number))
         return Follower(witnesses, standby, directory, StoreOpener(self.settings, Cache(1 << 20), clock)), directory
 
-    def follow(self, follower: Follower, timeout_s: float = 30.0) -> None:
+    def follow(self, follower: Follower, timeout_s: float = 60.0) -> None:
         """Step until every copy has reached what is committed now."""
         ends = self.ends.of([store.job.changelog for store in follower.stores])
         follow_until(follower, lambda: all(s.next_offset >= ends[s.job.changelog] for s in follower.stores), timeout_s)
 
 
-def follow_until(follower: Follower, condition, timeout_s: float = 30.0) -> None:
+def follow_until(follower: Follower, condition, timeout_s: float = 60.0) -> None:
     """Step until the condition holds."""
 
     def stepped() -> bool:

@@ -44,7 +44,7 @@ def test_should_stop_every_instance_and_launch_none_until_released(make_bench: C
     release_hold(var_dir, app, "c1")
     for each in (zero, one):
         assert not launch_or_adopt(each.files, each.command).adopted
-    await_running(var_dir, app, (0, 1), 15)
+    await_running(var_dir, app, (0, 1), 60)
 
 
 def test_should_kill_an_instance_that_ignores_the_request_to_stop(
@@ -101,7 +101,7 @@ def test_should_fire_when_the_hold_is_released_and_not_before(bench: Bench, monk
         looked = await asyncio.to_thread(wait_until, watching.done, 0.3)
         assert not looked
         release_hold(var_dir, app, "c1")
-        await asyncio.wait_for(watching, 10)
+        await asyncio.wait_for(watching, 60)
         return held
 
     assert asyncio.run(watch()) == [False]

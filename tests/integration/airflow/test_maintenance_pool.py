@@ -36,7 +36,7 @@ with operations_dag(
 ):
     @task
     def audit(number):
-        assert wait_until(DONE.exists, 300)
+        assert wait_until(DONE.exists, 600)
 
     audit.expand(number=list(range(PARALLELISM + 1)))
 
@@ -50,7 +50,7 @@ with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=
 
 
 @pytest.mark.airflow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
     migrate_airflow: MigrateAirflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,14 +68,14 @@ def test_should_launch_a_stream_when_more_audits_wait_than_there_are_workers(
             airflow.api.wait_for_dag(dag_id)
             airflow.api.unpause(dag_id)
         airflow.api.trigger("audits")
-        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 60, every_s=0.5)
+        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
         airflow.api.trigger("stream")
         airflow.await_task("stream", "launch", "success")
         waiting = PARALLELISM + 1 - MAINTENANCE_SLOTS
-        assert wait_until(lambda: len(_audits(airflow, "scheduled")) == waiting, 60, every_s=0.5)
-        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 60, every_s=0.5)
+        assert wait_until(lambda: len(_audits(airflow, "scheduled")) == waiting, 180, every_s=0.5)
+        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
         done.touch()
-        assert wait_until(lambda: len(_audits(airflow, "success")) == PARALLELISM + 1, 60, every_s=0.5)
+        assert wait_until(lambda: len(_audits(airflow, "success")) == PARALLELISM + 1, 180, every_s=0.5)
 
 
 def _audits(airflow: RealAirflow, state: str) -> list[str]:

@@ -37,7 +37,7 @@ def a_group(name, committed, operations, admin):
     producer = Producer(librdkafka_config(operations.settings))
     for _ in range(3):
         producer.produce(f"{name}-in", b"{}", b"k")
-    assert producer.flush(15) == 0
+    assert producer.flush(60) == 0
     if committed is not None:
         consumer = Consumer({**librdkafka_config(operations.settings), "group.id": name})
         consumer.commit(offsets=[ClientPartition(f"{name}-in", 0, committed)], asynchronous=False)

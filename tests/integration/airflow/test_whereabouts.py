@@ -32,7 +32,7 @@ def test_should_name_client_and_host_of_the_member(
     )
     try:
         member.subscribe([create_topic(unique("topic"))])
-        assert wait_until(lambda: member.poll(0.2) is not None or bool(member.assignment()), 30)
+        assert wait_until(lambda: member.poll(0.2) is not None or bool(member.assignment()), 60)
         found = where_is_it(settings, files)
         assert found.is_member
         assert "the-other-copy on /127.0.0.1" in found.said

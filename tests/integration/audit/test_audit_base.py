@@ -9,11 +9,11 @@ import pytest
 from spark_jobs.audit.pipeline import OneAudit
 from spark_jobs.audit.run import AuditReport
 from tests.support.audit.application import PaymentsApp
-from tests.support.audit.matrix import Matrix, complaints_of
+from tests.support.audit.matrix import STALLED_MS, Matrix, complaints_of
 
 from tidemark.clock import wall_clock_ms
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(560)]
 
 
 def test_should_continue_from_the_changelog_only_when_compaction_cannot_have_removed_records(
@@ -27,7 +27,7 @@ def test_should_continue_from_the_changelog_only_when_compaction_cannot_have_rem
     def audited() -> tuple[AuditReport, dict[str, str]]:
         app.feed(300)
         app.run()
-        report = matrix.audit.run(app.plan, stalled_ms=1500)
+        report = matrix.audit.run(app.plan, stalled_ms=STALLED_MS)
         assert complaints_of(report) == []
         return report, {found.subject: found.message for found in report.findings}
 

@@ -15,7 +15,7 @@ from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(290)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.airflow, pytest.mark.timeout(580)]
 
 
 def test_an_audit_should_fail_its_task_and_keep_what_it_found(operations: Operations, admin, unique) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.audit.faults import FAULTS, Fault
 from tests.support.audit.matrix import Matrix
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(560)]
 
 CHOSEN = ("an output lost and another doubled", "a wrong value in a changelog")
 

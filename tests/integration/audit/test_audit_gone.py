@@ -9,28 +9,28 @@ import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.support.audit.application import PaymentsApp
-from tests.support.audit.matrix import Matrix, complaints_of
+from tests.support.audit.matrix import STALLED_MS, Matrix, complaints_of
 from tests.support.counting import PARTITIONS
 
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(560)]
 
 
 def compact(app: PaymentsApp, topic: str) -> None:
     change = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    app.admin.incremental_alter_configs([resource])[resource].result(15)
+    app.admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def expire(app: PaymentsApp, topic: str) -> int:
     """Delete what the topic holds; how many offsets that was."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    ends = EndOffsets(app.admin, 15).of(places)
+    ends = EndOffsets(app.admin, 60).of(places)
     for done in app.admin.delete_records([ClientPartition(topic, p.partition, ends[p]) for p in places]).values():
-        done.result(15)
+        done.result(60)
     return sum(ends.values())
 
 
@@ -40,13 +40,13 @@ def test_should_report_no_fault_when_records_are_deleted_or_another_version_wrot
     app.feed(900)
     app.run()
     # The module has another version by now: nothing is audited, nothing remembered.
-    report = matrix.audit.run(replace(app.plan, version="2"), stalled_ms=1500)
+    report = matrix.audit.run(replace(app.plan, version="2"), stalled_ms=STALLED_MS)
     said = {found.subject: found.message for found in report.findings}
     assert (report.ranges, report.verdict, complaints_of(report)) == ({}, Verdict.NOT_ENOUGH_EVIDENCE, [])
     assert "version 1 of the topology wrote them, and this is version 2" in said["task 0_0"]
     # The dead letters have expired.
     assert expire(app, dlq_topic(name)) > 0
-    report = matrix.audit.run(app.plan, stalled_ms=1500)
+    report = matrix.audit.run(app.plan, stalled_ms=STALLED_MS)
     said = {found.subject: found.message for found in report.findings}
     assert complaints_of(report) == []
     assert len(report.ranges) == PARTITIONS
@@ -57,7 +57,7 @@ def test_should_report_no_fault_when_records_are_deleted_or_another_version_wrot
     compact(app, f"{name}-in")
     app.feed(300)
     app.run()
-    report = matrix.audit.run(app.plan, stalled_ms=1500)
+    report = matrix.audit.run(app.plan, stalled_ms=STALLED_MS)
     said = {found.subject: found.message for found in report.findings}
     assert complaints_of(report) == []
     assert "the topic is compacted" in said[f"{name}-in"]

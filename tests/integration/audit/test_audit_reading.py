@@ -7,7 +7,7 @@ from spark_jobs.audit.reading import header_sql
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_should_read_the_headers_of_a_dead_letter_and_not_those_of_its_original_record(spark):
     rows = [
         ("produced again", [("tidemark.offset", b"7"), ("trace", b"x"), ("tidemark.offset", b"42")]),

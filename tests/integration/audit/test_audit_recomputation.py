@@ -17,7 +17,7 @@ from tidemark.tasks.partials import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, tumbling
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NOW_MS = 1_700_000_000_000
 AHEAD_MS = 3_600_000

@@ -17,7 +17,7 @@ from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 RECORDS = "p INT, k STRING, ws BIGINT, batch BIGINT, partition INT, offset BIGINT, r_n BIGINT, r_low BIGINT"
 RESULTS = (

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from tests.support.audit.application import PaymentsApp, payments
-from tests.support.audit.matrix import Matrix, complaints_of
+from tests.support.audit.matrix import STALLED_MS, Matrix, complaints_of
 from tests.support.audit.tampering import tampering
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -18,7 +18,7 @@ def test_should_compare_results_under_windowed_keys(matrix: Matrix) -> None:
     app = PaymentsApp(matrix.settings, matrix.admin, name, partial(payments, windowed_key=True))
     app.feed(300)
     app.run()
-    assert complaints_of(matrix.audit.run(app.plan, stalled_ms=1500)) == []
+    assert complaints_of(matrix.audit.run(app.plan, stalled_ms=STALLED_MS)) == []
 
     def a_minute_later(messages):
         key = messages[0]["key"]
@@ -28,4 +28,4 @@ def test_should_compare_results_under_windowed_keys(matrix: Matrix) -> None:
     app.feed(300)
     with tampering(f"{name}-minutes", a_minute_later):
         app.run()
-    assert "every_update_is_there" in complaints_of(matrix.audit.run(app.plan, stalled_ms=1500))
+    assert "every_update_is_there" in complaints_of(matrix.audit.run(app.plan, stalled_ms=STALLED_MS))

@@ -61,7 +61,7 @@ def alter_topic_of() -> Callable[[AdminClient], AlterTopic]:
                 for key, value in config.items()
             ]
             resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-            admin.incremental_alter_configs([resource])[resource].result(15)
+            admin.incremental_alter_configs([resource])[resource].result(60)
 
         return alter
 

@@ -99,14 +99,14 @@ def test_should_not_judge_what_an_open_transaction_hides(app):
     app.feed(10, keys=5)
     app.run()
     writer = Producer({**librdkafka_config(app.settings), "transactional.id": f"{app.name}-stranger"})
-    writer.init_transactions(30)
+    writer.init_transactions(60)
     writer.begin_transaction()
     writer.produce(f"{app.name}-n-changelog", b"v", b"k", partition=0)
-    assert writer.flush(15) == 0
+    assert writer.flush(60) == 0
     (hidden,) = check_compaction(app.plan, app.settings, "dirty")
     assert hidden.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert "an open transaction hides the rest; `tidemark check lag dirty` names it" in hidden.message
-    writer.abort_transaction(15)
+    writer.abort_transaction(60)
     assert check_compaction(app.plan, app.settings, "dirty")[0].verdict is Verdict.OK
 
 

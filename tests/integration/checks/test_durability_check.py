@@ -94,10 +94,10 @@ def test_should_not_require_min_insync_replicas_for_outputs_that_do_not_wait_for
     out = f"{plan.application_id}-out"
     ensure_user_topics(plan, settings, admin)
     alter_topic_of(admin)(out, min_insync_replicas="4")
-    assert wait_until(lambda: topic_configs(admin, [out], settings)[out]["min.insync.replicas"] == "4", 15)
+    assert wait_until(lambda: topic_configs(admin, [out], settings)[out]["min.insync.replicas"] == "4", 60)
     said = f"topic {out} has 3 replicas and min.insync.replicas=4"
-    assert wait_until(lambda: said in refusal(replace(plan, acks=Acks.ALL), settings, admin), 15)
-    assert wait_until(lambda: not refusal(plan, settings, admin), 15)
+    assert wait_until(lambda: said in refusal(replace(plan, acks=Acks.ALL), settings, admin), 60)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 60)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def on_three(cluster, unique, tmp_path):
     plan = counting(unique("durable")).plan()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     ensure_user_topics(plan, settings, admin)
-    assert wait_until(lambda: not refusal(plan, settings, admin), 30)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 60)
     return plan, settings, admin
 
 
@@ -118,7 +118,7 @@ def test_should_pass_when_the_tolerated_broker_failures_hold_and_refuse_when_the
     plan = replace(counting(unique("tolerating")).plan(), tolerated_broker_failures=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     ensure_user_topics(plan, settings, admin)
-    assert wait_until(lambda: not refusal(plan, settings, admin), 30)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 60)
     topics = [f"{plan.application_id}{suffix}" for suffix in ("-in", "-out", "-n-changelog", "-commits", "-dlq")]
 
     def committed():
@@ -130,15 +130,15 @@ def test_should_pass_when_the_tolerated_broker_failures_hold_and_refuse_when_the
 
     for thin in (topics[0], topics[2]):
         alter_topic_of(admin)(thin, min_insync_replicas="1")
-        assert wait_until(lambda t=thin: seen(plan, settings)[t].evidence["min_in_sync"] == 1, 15)
+        assert wait_until(lambda t=thin: seen(plan, settings)[t].evidence["min_in_sync"] == 1, 60)
         found = seen(plan, settings)[thin]
         assert found.verdict is Verdict.FAILED
         assert "survive the loss of 0 brokers, the topology asks for 1" in found.message
         said = re.compile(f"topic {thin} has .*min.insync.replicas=1")
-        assert wait_until(lambda s=said: s.search(refusal(plan, settings, admin)), 15)
+        assert wait_until(lambda s=said: s.search(refusal(plan, settings, admin)), 60)
         alter_topic_of(admin)(thin, min_insync_replicas="2")
-        assert wait_until(lambda t=thin: seen(plan, settings)[t].verdict is Verdict.OK, 15)
-    assert wait_until(lambda: not refusal(plan, settings, admin), 15)
+        assert wait_until(lambda t=thin: seen(plan, settings)[t].verdict is Verdict.OK, 60)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 60)
 
 
 def test_should_fail_when_one_broker_is_not_enough_for_the_topology(settings, admin, unique):
@@ -162,7 +162,7 @@ def test_should_name_a_stopped_replica_until_it_is_back(cluster, on_three, alter
 
     cluster.stop_node(3)
     try:
-        assert wait_until(lambda: in_sync(2), 30)
+        assert wait_until(lambda: in_sync(2), 60)
         short = seen(plan, settings)
         assert short[commits].verdict is Verdict.WARNING
         assert (

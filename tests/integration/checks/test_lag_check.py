@@ -47,7 +47,7 @@ class Group:
         producer = Producer(librdkafka_config(self.settings))
         for _ in range(records):
             producer.produce(f"{self.name}-in", b"{}", b"k")
-        assert producer.flush(15) == 0
+        assert producer.flush(60) == 0
 
     def commit(self, offset):
         consumer = Consumer({**librdkafka_config(self.settings), "group.id": self.name})
@@ -62,7 +62,7 @@ class Group:
         consumer = Consumer({**librdkafka_config(self.settings), "group.id": self.name, "enable.auto.commit": False})
         consumer.subscribe([f"{self.name}-in"])
         try:
-            assert wait_until(lambda: consumer.poll(0.2) is None and bool(consumer.assignment()), 30)
+            assert wait_until(lambda: consumer.poll(0.2) is None and bool(consumer.assignment()), 60)
             yield
         finally:
             consumer.close()
@@ -100,7 +100,7 @@ def test_should_report_a_group_whose_committed_offset_is_below_the_first_record(
     group.produce(10)
     group.commit(2)
     place = ClientPartition(f"{group.name}-in", 0, 6)
-    group.admin.delete_records([place])[place].result(15)
+    group.admin.delete_records([place])[place].result(60)
     behind = group.lag()
     assert (behind.verdict, behind.evidence["low_offset"]) == (Verdict.FAILED, 6)
     assert "4 offsets are deleted unread" in behind.message
@@ -119,7 +119,7 @@ def test_should_not_mistake_an_application_whose_group_expired_for_one_that_neve
 
     before = look()
     assert {finding.verdict for finding in before} == {Verdict.OK}
-    assert wait_until(lambda: is_deleted(admin, app.name), 30)
+    assert wait_until(lambda: is_deleted(admin, app.name), 60)
     app.feed(50)
     gone = look()
     assert [finding.verdict for finding in gone] == [Verdict.FAILED] * 2
@@ -135,7 +135,7 @@ def test_should_not_mistake_an_application_whose_group_expired_for_one_that_neve
 def is_deleted(admin, group):
     """A group whose last member's session still runs cannot be."""
     try:
-        admin.delete_consumer_groups([group])[group].result(15)
+        admin.delete_consumer_groups([group])[group].result(60)
     except KafkaException:
         return False
     return True
@@ -160,18 +160,18 @@ def test_should_name_the_open_transaction_that_blocks_read_committed_readers(gro
     group.commit(3)
     name = f"{group.name}-loader"
     writer = Producer({**librdkafka_config(group.settings), "transactional.id": name, "transaction.timeout.ms": 60_000})
-    writer.init_transactions(30)
+    writer.init_transactions(60)
     writer.begin_transaction()
     writer.produce(f"{group.name}-in", b"{}", b"k")
-    assert writer.flush(15) == 0
+    assert writer.flush(60) == 0
     subject = f"transactions of {group.name}-in[0]"
     # Young, it is everybody's right.
-    assert wait_until(lambda: group.look()[subject].verdict is Verdict.FAILED, 30, every_s=0.1)
+    assert wait_until(lambda: group.look()[subject].verdict is Verdict.FAILED, 60, every_s=0.1)
     seen = group.look()
     assert f"transaction {name} is open for" in seen[subject].message
     assert "the broker aborts it after 60 s" in seen[subject].message
     assert seen[f"{group.name}-in[0]"].evidence["held_offsets"] == 1
-    writer.commit_transaction(15)
+    writer.commit_transaction(60)
     group.commit(5)
     assert [(f.subject, f.verdict) for f in group.look().values()] == [
         (f"{group.name}-in[0]", Verdict.OK),

@@ -42,11 +42,11 @@ def test_should_not_count_what_an_open_transaction_hides(settings, plan, unique)
     zero = TopicPartition(plan.subtopologies[0].lead.topic, 0)
     commit(settings, plan, {0: 5})
     producer = Producer({**librdkafka_config(settings), "transactional.id": unique("open")})
-    producer.init_transactions(15)
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(zero.topic, b"{}", b"k", partition=0)
-    assert producer.flush(15) == 0
+    assert producer.flush(60) == 0
     assert waiting_input(plan, settings, [zero]) == Input(0, 5)
-    producer.commit_transaction(15)
+    producer.commit_transaction(60)
     # Its marker comes later than the answer.
-    assert wait_until(lambda: waiting_input(plan, settings, [zero]).waiting >= 1, 15)
+    assert wait_until(lambda: waiting_input(plan, settings, [zero]).waiting >= 1, 60)

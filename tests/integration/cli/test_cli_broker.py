@@ -42,7 +42,7 @@ def fill(bootstrap: str, topic: str, partition: int, keys: list[bytes | None]) -
     producer = Producer({"bootstrap.servers": bootstrap})
     for key in keys:
         producer.produce(topic, b"{}", key, partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.usefixtures("kafka_jars")

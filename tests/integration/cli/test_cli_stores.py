@@ -52,7 +52,7 @@ def fill(bootstrap, topic, records):
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(records):
         producer.produce(topic, b"v" * 100, str(n), partition=1)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.broker
@@ -74,7 +74,7 @@ def test_should_measure_an_open_store_and_its_changelog_and_how_they_grow(applic
 
     put(store, 0, range(40, 100))
     fill(settings.bootstrap_servers, changelog, 30)
-    admin.delete_records([ClientPartition(changelog, 1, 10)])[ClientPartition(changelog, 1)].result(15)
+    admin.delete_records([ClientPartition(changelog, 1, 10)])[ClientPartition(changelog, 1)].result(60)
     last = measured()["0_1", "n"]
     assert (last["keys"], last["offsets_topic"]) == (100, 70)
     assert last["bytes_topic"] > first["bytes_topic"]

@@ -52,16 +52,16 @@ class Rig:
         ensure_user_topics(self.plan, settings, admin)
         preflight(self.plan, settings, admin)
         self.client = librdkafka_config(settings)
-        self.admin, self.ends = admin, EndOffsets(admin, 10)
+        self.admin, self.ends = admin, EndOffsets(admin, 60)
         self.lock = threading.RLock()
         member = {**self.client, "group.id": self.app, "group.instance.id": f"{self.app}-0", "session.timeout.ms": 6000}
         self.member = Member(member, [self.source], self.lock, lambda: None)
         self.member.start()
-        assert wait_until(lambda: len(self.member.ownership.held()) == 4, 30)
+        assert wait_until(lambda: len(self.member.ownership.held()) == 4, 60)
         limits = size_limits(self.plan, settings, admin)
         client = {**self.client, **limits.producer_config()}
         self.producer = TransactionalProducer(client, f"{self.app}-0", 10_000, 100_000)
-        self.producer.init(30)
+        self.producer.init(60)
         self.points = []
         self.store = MemoryStore()
         self.directory = InstanceDirectory(settings.state_dir, self.app, 0)
@@ -98,7 +98,7 @@ class Rig:
         reader = Consumer(
             {**self.client, "group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True}
         )
-        count = len(reader.list_topics(topic, timeout=10).topics[topic].partitions)
+        count = len(reader.list_topics(topic, timeout=60).topics[topic].partitions)
         reader.assign([ClientPartition(topic, p, 0) for p in range(count)])
         seen, ended = [], set()
         while len(ended) < count:
@@ -142,7 +142,7 @@ def test_should_make_the_whole_batch_visible_at_once_and_record_it(rig):
         "tidemark.partition": b"0", "tidemark.offset": b"5",
     }  # fmt: skip
     assert [k for k, _, _ in rig.visible(rig.changelog.topic)] == [b"a", b"b"]
-    record = last_commit_records(rig.client, rig.ends, rig.app, [TaskId(0, 0)], stalled_after_s=20)[TaskId(0, 0)]
+    record = last_commit_records(rig.client, rig.ends, rig.app, [TaskId(0, 0)], stalled_after_s=60)[TaskId(0, 0)]
     assert record.sources == {rig.source: {0: (0, 10)}}
     assert record.sinks == {rig.sink: 1, f"{rig.app}-dlq": 1}
     assert record.changelogs == {rig.changelog.topic: 2}

@@ -51,7 +51,7 @@ def test_should_send_every_record_that_fits_and_many_small_ones_at_once(
     limits = SizeLimits({small: limit, large: largest})
     client = librdkafka_config(settings)
     producer = TransactionalProducer({**client, **limits.producer_config()}, unique("app"), 10_000, 100_000)
-    producer.init(30)
+    producer.init(60)
     noise = random.Random(1)
     sizes = {large: [largest - record_bytes(b"k", b"")], small: [limit - record_bytes(b"k", b""), *[900] * 200]}
     wanted = {topic: [noise.randbytes(size) for size in found] for topic, found in sizes.items()}

@@ -34,7 +34,7 @@ def client(broker):
 
 def a_producer(client, name):
     producer = TransactionalProducer(client, name, 10_000, 100_000)
-    producer.init(30)
+    producer.init(60)
     return producer
 
 
@@ -61,7 +61,7 @@ class Joined:
             return self.member.ownership.epoch(partition) is not None
 
     def committed(self, partitions):
-        return committed_offsets(self.client, self.group, partitions, 20)
+        return committed_offsets(self.client, self.group, partitions, 60)
 
     def metadata(self):
         with self.lock:
@@ -86,7 +86,7 @@ def joining(client, group, topic, name, *, polls=True):
 def joined(client, create_topic, unique):
     topic = create_topic(unique("source"), partitions=2)
     with joining(client, unique("group"), topic, unique("member")) as made:
-        assert wait_until(lambda: bool(made.member.ownership.held()), 30)
+        assert wait_until(lambda: bool(made.member.ownership.held()), 60)
         yield made
 
 
@@ -124,7 +124,7 @@ def test_should_send_a_batch_to_the_given_partition_or_else_by_key(client, creat
 def test_should_send_timestamps_headers_and_null_keys_and_values(client, create_topic, unique):
     topic = create_topic(unique("out"), partitions=1)
     producer = TransactionalProducer(client, unique("app"), 10_000, 3)
-    producer.init(30)
+    producer.init(60)
     producer.begin()
     sent = [
         {"key": b"a", "value": b"1", "timestamp": 5_000, "headers": [("trace", b"x"), ("trace", None)]},
@@ -187,7 +187,7 @@ def test_should_report_a_copy_as_fenced_when_that_happens_while_it_sends(client,
 
     with pytest.raises(ProducerFenced, match="timed out, or another process"):
         # Never flushed: what was sent a moment ago is refused in the background.
-        wait_until(send_on, 30, every_s=0.05)
+        wait_until(send_on, 60, every_s=0.05)
 
 
 def test_should_report_a_copy_as_fenced_when_that_happens_while_it_waits_for_acknowledgements(
@@ -210,11 +210,11 @@ def test_should_not_mistake_a_timed_out_transaction_for_a_second_copy(
     """The coordinator raises the epoch when it ends such a transaction, and answers as if another producer had done so."""
     topic = create_topic(unique("out"), partitions=1)
     sleeper = TransactionalProducer(client, unique("app"), 1_000, 100_000)
-    sleeper.init(30)
+    sleeper.init(60)
     sleeper.begin()
     sleeper.send_many(topic, [{"key": b"k", "value": b"v"}])
     sleeper.flush()
-    place, ends = TopicPartition(topic, 0), EndOffsets(admin, 20)
+    place, ends = TopicPartition(topic, 0), EndOffsets(admin, 60)
     assert wait_until(lambda: ends.stable([place])[place] == ends.of([place])[place], 60)
     with pytest.raises((ProducerFenced, BatchAborted)):
         if next_call == "send on":
@@ -277,7 +277,7 @@ def test_should_not_wait_forever_for_a_client_that_does_not_return(monkeypatch, 
 
 def test_should_end_when_a_topic_does_not_exist(client, unique):
     producer = TransactionalProducer(client, unique("app"), 3_000, 1000)
-    producer.init(30)
+    producer.init(60)
     producer.begin()
     with pytest.raises((BatchAborted, OutcomeUnknown)):
         producer.send_many(unique("nowhere"), [{"key": b"k", "value": b"v"}])
@@ -287,7 +287,7 @@ def test_should_end_when_a_topic_does_not_exist(client, unique):
 def test_should_send_every_record_through_a_queue_smaller_than_the_batch(client, create_topic, unique):
     topic = create_topic(unique("out"), partitions=1)
     producer = TransactionalProducer(client, unique("app"), 20_000, 100)
-    producer.init(30)
+    producer.init(60)
     producer.begin()
     producer.send_many(topic, [{"key": b"k", "value": b"%04d" % i} for i in range(1000)])
     producer.flush()
@@ -328,18 +328,18 @@ def test_should_own_partitions_under_a_new_member_id_when_it_rejoins_after_a_rem
     group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
     partition = TopicPartition(source, 0)
     with joining(client, group, source, name) as joined:
-        assert wait_until(lambda: joined.holds(partition), 30)
+        assert wait_until(lambda: joined.holds(partition), 60)
         member_id, epoch = joined.metadata().member_id, joined.member.ownership.epoch(partition)
         with joining(client, group, source, unique("other")) as other:
-            assert wait_until(lambda: joined.metadata().generation > 1, 30)
+            assert wait_until(lambda: joined.metadata().generation > 1, 60)
             assert joined.metadata().member_id == member_id
             assert joined.member.ownership.epoch(partition) == epoch
             with joined.lock:
                 remove_from_group(broker.bootstrap, group, name)
-                assert wait_until(lambda: other.holds(partition), 30)
-            assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 30)
+                assert wait_until(lambda: other.holds(partition), 60)
+            assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 60)
         remove_from_group(broker.bootstrap, group, unique("other"))
-        assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
+        assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 60)
 
 
 def test_should_lose_its_partitions_when_it_is_removed_while_it_rejoins(broker, client, create_topic, unique):
@@ -354,25 +354,25 @@ def test_should_lose_its_partitions_when_it_is_removed_while_it_rejoins(broker, 
     silent, newcomer = unique("silent"), unique("newcomer")
     with joining(watched, group, source, name) as joined:
         member = joined.member
-        assert wait_until(lambda: joined.holds(partition), 30)
+        assert wait_until(lambda: joined.holds(partition), 60)
         epoch, generation = member.ownership.epoch(partition), joined.metadata().generation
         with joining(client, group, source, silent, polls=False):
             assert wait_until(
                 lambda: joined.metadata().generation > generation and states[-1]["join_state"] == "steady", 30
             )
             with joining(client, group, source, newcomer):
-                assert wait_until(lambda: states[-1]["join_state"] == "wait-join", 30)
+                assert wait_until(lambda: states[-1]["join_state"] == "wait-join", 60)
                 with joined.lock:
                     client_of = member._consumer
                     before = GroupMetadata.parse(client_of.consumer_group_metadata(), client_of.memberid())
                     remove_from_group(broker.bootstrap, group, name)
-                    assert wait_until(lambda: not client_of.memberid(), 30)
+                    assert wait_until(lambda: not client_of.memberid(), 60)
                     remove_from_group(broker.bootstrap, group, silent)
                     assert member.ownership.epoch(partition) == epoch
-                    assert wait_until(lambda: member.metadata().generation > before.generation, 30)
+                    assert wait_until(lambda: member.metadata().generation > before.generation, 60)
                     assert member.ownership.epoch(partition) is None
         remove_from_group(broker.bootstrap, group, newcomer)
-        assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 30)
+        assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 60)
 
 
 def test_should_read_committed_offsets_without_hanging_while_the_member_polls(joined):
@@ -400,5 +400,5 @@ def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(clien
     producer.flush()
     producer.commit()
     tasks = [old, busy, other, TaskId(5, 1)]
-    found = last_commit_records(client, EndOffsets(admin, 10), app, tasks, stalled_after_s=20)
+    found = last_commit_records(client, EndOffsets(admin, 60), app, tasks, stalled_after_s=60)
     assert found == {old: sent[0], busy: sent[300], other: sent[301]}

@@ -55,7 +55,7 @@ def test_should_be_written_by_several_processes_at_once(facts, settings):
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(120)
+        writer.join(300)
     assert [writer.exitcode for writer in writers] == [0] * PROCESSES
     found = list(EventReader(facts, "app", 0).new())
     for number in range(PROCESSES):

@@ -34,7 +34,7 @@ def test_should_send_the_activity_of_some_seconds(broker, create_topic, unique):
         consumer.assign([TopicPartition(name, 0, 0) for name in topics.values()])
         found = []
         while len(found) < sent:
-            more = consumer.consume(sent, 10.0)
+            more = consumer.consume(sent, 30.0)
             assert more, f"{len(found)} of {sent} records arrived"
             found += [(message.topic(), message.key(), message.value()) for message in more]
     finally:

@@ -25,14 +25,14 @@ def test_should_keep_old_records_unless_the_topic_says_otherwise(
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         topics = [NewTopic("kept", 1, 1), NewTopic("deleted", 1, 1, config={"retention.ms": "1000"})]
         for created in admin.create_topics(topics).values():
-            created.result(15)
+            created.result(60)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         places = [("kept", 0), ("deleted", 0)]
         producer.produce("kept", b"v", timestamp=OLD_MS)
         # Between the deletions of two records written one after the other, retention has looked at each topic.
         for written in (1, 2):
             producer.produce("deleted", b"v", timestamp=OLD_MS)
-            assert producer.flush(15) == 0
-            assert wait_until(lambda end=written: beginnings(broker.bootstrap, places)["deleted", 0] == end, 30)
+            assert producer.flush(60) == 0
+            assert wait_until(lambda end=written: beginnings(broker.bootstrap, places)["deleted", 0] == end, 60)
         assert beginnings(broker.bootstrap, places)["kept", 0] == 0
         assert end_offsets(broker.bootstrap, places, "read_uncommitted") == {("kept", 0): 1, ("deleted", 0): 2}

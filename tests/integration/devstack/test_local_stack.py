@@ -54,7 +54,7 @@ def tidemark(*arguments: str, code: int = 0) -> str:
         env=os.environ | {"PYTHONPATH": str(project_root() / "include")},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -90,8 +90,8 @@ def test_should_end_parts_streams_and_stray_processes_and_nothing_else_at_down(
     record.save(recorded, settings.var_dir)
     for name, said in {"app-0": stream, "other-0": foreign}.items():
         write_run_file(settings, name, {"pid": said.pid, "start_time": said.start_time})
-    assert processes.wait_until(summary.exists, 20)
-    assert processes.wait_until(lambda: summary.read_text() == "running", 20)
+    assert processes.wait_until(summary.exists, 60)
+    assert processes.wait_until(lambda: summary.read_text() == "running", 60)
     try:
         assert stack.down(settings, report=lambda _: None) == 3
         assert summary.read_text() == "committed"
@@ -120,7 +120,7 @@ def test_should_show_a_lost_stream_in_the_status(recorded: StackRecord) -> None:
 
 @pytest.mark.broker
 @pytest.mark.airflow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_should_start_beside_taken_ports_restart_lost_parts_and_leave_nothing(recorded: StackRecord) -> None:
     settings = Settings.load()
     with ExitStack() as taken:

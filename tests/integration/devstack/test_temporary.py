@@ -69,7 +69,7 @@ def test_should_remove_the_files_of_a_killed_process_and_keep_those_of_a_live_on
         (left / "blockmgr" / "00" / "block").write_text("a block")
         (kept / "file").write_text("in use")
         killed.kill()
-        killed.wait(10)
+        killed.wait(60)
 
         lock = _use(folders)
 
@@ -78,7 +78,7 @@ def test_should_remove_the_files_of_a_killed_process_and_keep_those_of_a_live_on
         lock.release()
     finally:
         living.kill()
-        living.wait(10)
+        living.wait(60)
 
 
 def test_should_leave_the_folders_of_other_names(folders: Path) -> None:
@@ -115,7 +115,7 @@ def test_should_leave_the_folder_to_the_caller_when_started_by_spark_submit(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 @pytest.mark.usefixtures("folders")
 def test_should_keep_all_files_of_a_killed_spark_in_one_folder(tmp_path: Path) -> None:
     # With a space, as a folder of a person may have.
@@ -137,7 +137,7 @@ def test_should_keep_all_files_of_a_killed_spark_in_one_folder(tmp_path: Path) -
     assert any(own.glob("**/*.data")), "no shuffle in the folder"
     assert any(own.glob("liblz4*")), "no library unpacked in the folder"
     os.killpg(spark.pid, signal.SIGKILL)
-    spark.wait(10)
+    spark.wait(60)
 
     folders = temporary_folders(settings.state_dir, "app-0")
     with _use(folders) as lock:

@@ -32,7 +32,7 @@ from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 KEYS = 200
 
@@ -47,7 +47,7 @@ def app(settings, admin, unique):
     return made
 
 
-def drill(app, *, batches=3, timeout_s=60.0, said=None, listener=None):
+def drill(app, *, batches=3, timeout_s=150.0, said=None, listener=None):
     options = DrillOptions(batches, timeout_s)
     report = said if callable(said) else (said if said is not None else []).append
     return Drill(context_of(app), options, listener or LoggingRestoreListener(), report).run()
@@ -151,7 +151,7 @@ def test_should_not_pass_when_the_changelogs_were_purged_and_report_how_much_was
         # A few keys are written since, so they are compared.
         fed.set()
         before = batches(app)
-        assert wait_until(lambda: all(now > then for now, then in zip(batches(app), before, strict=True)), 30)
+        assert wait_until(lambda: all(now > then for now, then in zip(batches(app), before, strict=True)), 60)
         some = drill(app, batches=0)
     assert nothing.verdict is Verdict.NOT_ENOUGH_EVIDENCE, nothing.findings
     assert nothing.figures(RebuildMethod.CHANGELOG) == Figures(0, KEYS, 0, KEYS, is_whole=False)
@@ -180,7 +180,7 @@ def _set_topic(admin, topic, name, value):
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(60)
 
 
 class _Broken(LoggingRestoreListener):

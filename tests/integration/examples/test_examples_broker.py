@@ -44,7 +44,7 @@ class ExampleBench(Bench):
         for record in records:
             value = None if record.value is None else json.dumps(record.value).encode()
             producer.produce(record.topic, value, record.key.encode(), timestamp=record.timestamp_ms)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 def stages_of(name: str, now_ms: int) -> list[list[Piped]]:

@@ -17,7 +17,7 @@ from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.names import group_instance_id
 from tidemark.processes import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 SESSION_MS = 3000
 
@@ -135,7 +135,7 @@ def test_should_ask_for_a_restart_when_a_new_coordinator_knows_only_an_earlier_p
     sync_group(address, app, leader, joined, {leader: {}})
     try:
         with running(plan, three) as first:
-            assert wait_until(lambda: len(described().members) == 2, 30)
+            assert wait_until(lambda: len(described().members) == 2, 60)
             joined = join_group(address, app, leader, [topic], joined.member_id, 300_000)
             sync_group(address, app, leader, joined, given)
             first.await_running()
@@ -145,11 +145,11 @@ def test_should_ask_for_a_restart_when_a_new_coordinator_knows_only_an_earlier_p
             target=join_group, args=(address, app, leader, [topic], joined.member_id, 300_000), daemon=True
         )
         rejoining.start()
-        assert wait_until(lambda: described().state is ConsumerGroupState.PREPARING_REBALANCING, 30)
+        assert wait_until(lambda: described().state is ConsumerGroupState.PREPARING_REBALANCING, 60)
         with running(plan, three) as second:
             rejoining.join(60)
             member_id = lambda: second.instance.member._consumer.memberid()  # noqa: E731
-            assert wait_until(lambda: bool(member_id()), 30)
+            assert wait_until(lambda: bool(member_id()), 60)
             _, node = coordinator(three, app)
             cluster.kill_node(node)
             assert isinstance(second.ended_with(), OutcomeUnknown)

@@ -51,7 +51,7 @@ def test_should_warn_once_when_a_run_file_cannot_be_written_and_write_it_when_th
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_continue_while_the_disk_is_full_and_show_its_progress_afterwards(disk, settings, admin, unique, caplog):
     app = CountingApp(settings, admin, unique("app"))
     assert app.settings.var_dir == disk

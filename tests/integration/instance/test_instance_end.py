@@ -76,7 +76,7 @@ def test_should_end_after_a_fault_even_when_a_library_thread_still_runs():
     environment = {**os.environ, "PYTHONPATH": f"{project_root()}:{project_root() / 'include'}"}
     command = [sys.executable, "-c", _ENDS_BY_A_FAULT]
     ended = subprocess.run(
-        command, env=environment, cwd=project_root(), capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, cwd=project_root(), capture_output=True, text=True, timeout=180, check=False
     )
     assert ended.returncode == ExitCode.FAILED
     assert "ZeroDivisionError: a fault" in ended.stderr

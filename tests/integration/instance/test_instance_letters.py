@@ -21,7 +21,7 @@ from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import store
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 HERE = "tests.integration.instance.test_instance_letters"
 SINK_BYTES = 5_000
@@ -48,7 +48,7 @@ def application(settings, admin, unique):
     # Smaller than what a producer sends at once, and than some outputs.
     admin.create_topics([NewTopic(unique("out"), 1, 1, config={"max.message.bytes": str(SINK_BYTES)})])[
         unique("out")
-    ].result(15)
+    ].result(60)
     return prepared(topology, settings, admin)
 
 
@@ -102,7 +102,7 @@ def test_should_continue_after_every_record_that_cannot_be_processed(application
     changelog = {key for key, _, _ in records(settings, f"{application.application_id}-beats-changelog")}
     assert {b"k0", b"k2"} <= changelog
     assert b"k1" not in changelog
-    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 10)[place].offset == 44
+    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 60)[place].offset == 44
 
 
 def test_should_end_before_sending_anything_when_the_changelog_would_refuse_a_value(application, settings):
@@ -113,4 +113,4 @@ def test_should_end_before_sending_anything_when_the_changelog_would_refuse_a_va
             run(application, settings, lambda number, clock, tasks: a_batch(place, 0, rows))
         assert raised.value.exit_code == 30
     assert records(settings, application.subtopologies[0].sink_topics[0]) == []
-    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 10)[place].offset == 0
+    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 60)[place].offset == 0

@@ -14,7 +14,7 @@ from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition, commits_topic
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 class OneBatch:

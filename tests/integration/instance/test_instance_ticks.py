@@ -24,7 +24,7 @@ from tidemark.stores.protocol import WHOLE
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized, store
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 HERE = "tests.integration.instance.test_instance_ticks"
 EVERY_MS = 60_000
@@ -152,7 +152,7 @@ def test_should_commit_a_tick_with_its_output_its_store_and_unchanged_offsets(se
     assert [(row.key, json.loads(row.value)) for row in rows[(out, 0)]] == [(b"n", {"n": 1}), (b"n", {"n": 2})]
     assert [json.loads(row.value) for row in rows[(changelog, 0)]] == [{"n": 1}, {"n": 2}]
     place = TopicPartition(source, 0)
-    found = committed_offsets(librdkafka_config(settings), plan.application_id, [place], 10)
+    found = committed_offsets(librdkafka_config(settings), plan.application_id, [place], 60)
     assert found[place].offset == 0
 
 
@@ -199,8 +199,8 @@ def test_should_keep_an_unlogged_store_that_is_up_to_date_and_empty_it_for_a_new
     # Begun again from nothing, with the folder left where it was: no offset was ever another than 0.
     internal = [f"{plan.application_id}-{name}" for name in ("commits", "topology")]
     for deleted in admin.delete_topics(internal).values():
-        deleted.result(15)
-    assert wait_until(lambda: not set(internal) & partition_counts(admin, settings).keys(), 15)
+        deleted.result(60)
+    assert wait_until(lambda: not set(internal) & partition_counts(admin, settings).keys(), 60)
     assert run(plan, settings, a_third_minute) == b'{"n":1}'
     assert "its folder holds batch 3, while nothing was ever committed: it starts empty" in caplog.text
 

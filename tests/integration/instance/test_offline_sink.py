@@ -62,8 +62,8 @@ class StreamingApp(CountingApp):
     def __init__(self, settings: Settings, admin: AdminClient, name: str, homes: list[list[int]]) -> None:
         """`homes` are the brokers of each partition of the sink."""
         sink = NewTopic(f"{name}-out", len(homes), replica_assignment=homes, config={"min.insync.replicas": "1"})
-        admin.create_topics([sink])[f"{name}-out"].result(15)
-        assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 15)
+        admin.create_topics([sink])[f"{name}-out"].result(60)
+        assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 60)
         super().__init__(settings, admin, name)
         self.settings = self.settings.model_copy(update={"broker_timeout_ms": 10_000, "commit_interval_ms": 50})
 
@@ -79,8 +79,8 @@ class StreamingApp(CountingApp):
     def is_level(self) -> bool:
         """Whether all input is committed."""
         places = [TopicPartition(f"{self.name}-in", number) for number in range(PARTITIONS)]
-        ends = EndOffsets(self.admin, 10).of(places)
-        found = committed_offsets({"bootstrap.servers": self.settings.bootstrap_servers}, self.name, places, 10)
+        ends = EndOffsets(self.admin, 60).of(places)
+        found = committed_offsets({"bootstrap.servers": self.settings.bootstrap_servers}, self.name, places, 60)
         return all(place in found and found[place].offset == ends[place] for place in places)
 
     def drain(self, records: int) -> float:
@@ -106,7 +106,7 @@ def make(
     client_config = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
     admin = AdminClient(client_config)
     # Kafka creates the topic of the transactions' coordinators for the first transactional id.
-    Producer({**client_config, "transactional.id": "first"}).init_transactions(30)
+    Producer({**client_config, "transactional.id": "first"}).init_transactions(60)
 
     def made(name: str, homes: list[list[int]], *, spared: bool = False) -> StreamingApp:
         """With `spared`, the broker that is killed coordinates neither the group nor the transactions of the application."""
@@ -126,7 +126,7 @@ def make(
 def _is_spared(settings: Settings, admin: AdminClient, name: str) -> bool:
     """Whether the broker that is killed coordinates nothing of an application."""
     group = retry_until_stable(lambda: describe_group(settings, admin, name), name, 60).coordinator.id
-    transactions = transaction_coordinator(transactional_id(name, 0), admin.list_topics(TRANSACTIONS, timeout=15))
+    transactions = transaction_coordinator(transactional_id(name, 0), admin.list_topics(TRANSACTIONS, timeout=60))
     return GONE not in (group, transactions)
 
 
@@ -180,7 +180,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
         assert wait_until(app.is_level, 60), caplog.text
         assert app.drain(5000) < 3 * before_s + 5
         assert app.instance.size.records == records
-        assert wait_until(lambda: read_outage(recorded) is None, 15)
+        assert wait_until(lambda: read_outage(recorded) is None, 60)
     assert (ended, other_ended) == ([], [])
     kinds = [event.kind for event in events(app) if event.kind in (EventKind.WAITING, EventKind.WAITING_END)]
     assert kinds == [EventKind.WAITING, EventKind.WAITING_END]
@@ -226,7 +226,7 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
         app.feed(500)
         with app.streaming(kill) as ended:
             assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90)
-            wait_until(lambda: bool(ended) or app.is_level(), 30)
+            wait_until(lambda: bool(ended) or app.is_level(), 60)
         for error in ended:
             assert isinstance(error, TidemarkError), error
             assert error.exit_code is ExitCode.RETRY, error

@@ -34,7 +34,7 @@ from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 YES = lambda _plan: True  # noqa: E731
 
@@ -55,8 +55,8 @@ def existing(app):
 
 def delete(app, topic):
     """And wait until every broker knows."""
-    app.admin.delete_topics([topic])[topic].result(15)
-    assert wait_until(lambda: topic not in existing(app), 15)
+    app.admin.delete_topics([topic])[topic].result(60)
+    assert wait_until(lambda: topic not in existing(app), 60)
 
 
 def make_again(app, topic, partitions=PARTITIONS, **config):
@@ -65,21 +65,21 @@ def make_again(app, topic, partitions=PARTITIONS, **config):
 
     def made():
         try:
-            app.admin.create_topics([wanted])[topic].result(15)
+            app.admin.create_topics([wanted])[topic].result(60)
         except Exception:  # The old one may still be on its way out.
             return False
         return True
 
-    assert wait_until(made, 15)
-    assert wait_until(lambda: topic in existing(app), 15)
+    assert wait_until(made, 60)
+    assert wait_until(lambda: topic in existing(app), 60)
 
 
 def set_policy(app, topic, policy):
     """As an operator would, by hand; it is known everywhere when this returns."""
     entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    app.admin.incremental_alter_configs([resource])[resource].result(15)
-    assert wait_until(lambda: topic_configs(app.admin, [topic], app.settings)[topic]["cleanup.policy"] == policy, 15)
+    app.admin.incremental_alter_configs([resource])[resource].result(60)
+    assert wait_until(lambda: topic_configs(app.admin, [topic], app.settings)[topic]["cleanup.policy"] == policy, 60)
 
 
 def description(app):
@@ -208,7 +208,7 @@ def test_should_refuse_to_start_when_the_commits_topic_was_deleted(app, is_made_
 def test_should_refuse_a_changelog_whose_records_were_all_deleted(app, is_level):
     changelog = TopicPartition(f"{app.name}-n-changelog", 0)
     purge(app.admin, app.settings, {changelog: -1})
-    assert wait_until(lambda: seen(app)[changelog.topic].verdict is Verdict.FAILED, 15)
+    assert wait_until(lambda: seen(app)[changelog.topic].verdict is Verdict.FAILED, 60)
     assert "partitions 0 have lost their beginning" in seen(app)[changelog.topic].message
     if not is_level:
         lose_the_disk(app)
@@ -223,7 +223,7 @@ def test_should_refuse_a_changelog_whose_first_records_were_deleted_until_it_is_
     app.run()
     places = [TopicPartition(changelog, number) for number in range(PARTITIONS)]
     # The last records stay, so that there is nothing to see at the end of the topic.
-    purge(app.admin, app.settings, {place: end - 5 for place, end in EndOffsets(app.admin, 15).of(places).items()})
+    purge(app.admin, app.settings, {place: end - 5 for place, end in EndOffsets(app.admin, 60).of(places).items()})
     assert seen(app)[changelog].verdict is Verdict.FAILED
     for _ in range(2):
         with pytest.raises(StartRefused, match=rf"{changelog}\[\d\] has lost its beginning, up to offset \d+") as no:

@@ -13,7 +13,7 @@ from tidemark.processors import Processor
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 HERE = "tests.integration.instance.test_user_code"
 

@@ -35,15 +35,15 @@ class ReplicatedTopic:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
         for _ in range(records):
             producer.produce(self.name, b"1", partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def await_leader(self, *nodes: int) -> None:
         """Wait until one of these nodes leads."""
 
         def leader() -> int:
-            return self.client().list_topics(self.name, timeout=10).topics[self.name].partitions[0].leader
+            return self.client().list_topics(self.name, timeout=60).topics[self.name].partitions[0].leader
 
-        assert wait_until(lambda: leader() in nodes, 30)
+        assert wait_until(lambda: leader() in nodes, 90)
 
 
 @pytest.fixture
@@ -52,6 +52,6 @@ def replicated(cluster, unique) -> Iterator[ReplicatedTopic]:
     topic = ReplicatedTopic(cluster, dlq_topic(unique("replicated")))
     placed = {"replica_assignment": [[1, 2, 3]], "config": {"min.insync.replicas": "2"}}
     admin = topic.client()
-    admin.create_topics([NewTopic(topic.name, 1, **placed)])[topic.name].result(20)
+    admin.create_topics([NewTopic(topic.name, 1, **placed)])[topic.name].result(60)
     yield topic
     cluster.start()

@@ -38,12 +38,12 @@ def plan(unique: Unique) -> TopologyPlan:
 def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
     def applied() -> bool:
         return topic_configs(admin, [topic], Settings.load())[topic][name] == value
 
-    assert wait_until(applied, 15)
+    assert wait_until(applied, 60)
 
 
 def test_should_create_user_topics_once_and_internal_topics_in_the_preflight(
@@ -169,7 +169,7 @@ def test_should_measure_lag_from_the_committed_offsets_of_the_group(
     for partition, records in enumerate((3, 1, 0, 0)):
         for _ in range(records):
             producer.produce(topic, b"{}", partition=partition)
-    assert producer.flush(15) == 0
+    assert producer.flush(60) == 0
 
     def lag() -> list[tuple[TopicPartition, int | None, int, int | None, str | None]]:
         rows = lag_of(plan, {topic: 4}, admin, settings)
@@ -183,7 +183,7 @@ def test_should_measure_lag_from_the_committed_offsets_of_the_group(
     consumer = Consumer(config | {"group.instance.id": unique("member"), "enable.auto.commit": False})
     consumer.subscribe([topic])
     try:
-        assert wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 4, 30)
+        assert wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 4, 60)
         consumer.commit(offsets=[ClientPartition(topic, 0, 1), ClientPartition(topic, 1, 1)], asynchronous=False)
         member = unique("member")
         committed, lags = [1, 1, None, None], [2, 0, None, None]

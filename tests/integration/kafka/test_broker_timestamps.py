@@ -33,14 +33,14 @@ def test_should_write_to_a_sink_that_refuses_old_records(broker, admin, settings
     assert set(bounds) == {sink}
     old = [{"key": b"k", "value": b"v", "timestamp": 5}]
     producer = TransactionalProducer(client, unique("app"), 10_000, 1000)
-    producer.init(30)
+    producer.init(60)
     producer.begin()
     with pytest.raises((BatchAborted, OutcomeUnknown, KafkaException)):
         producer.send_many(sink, old)
         producer.flush()
         producer.commit()
     producer = TransactionalProducer(client, unique("app"), 10_000, 1000)
-    producer.init(30)
+    producer.init(60)
     producer.begin()
     producer.send_many(sink, bounds[sink].within(old, wall_clock_ms()))
     producer.flush()

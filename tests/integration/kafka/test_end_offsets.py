@@ -8,14 +8,14 @@ import pytest
 
 from tidemark.kafka.offsets import EndOffsets
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_should_retry_when_the_leader_has_moved(replicated, comes_back):
     place = replicated.place
     replicated.produce(1)
-    ends = EndOffsets(replicated.client(), 15.0)
+    ends = EndOffsets(replicated.client(), 30.0)
     assert ends.of([place]) == {place: 1}
     replicated.await_leader(1)
     replicated.cluster.kill_node(1)
@@ -26,4 +26,4 @@ def test_should_retry_when_the_leader_has_moved(replicated, comes_back):
     assert ends.of([place]) == ends.stable([place]) == {place: 1}
     assert ends.beginnings([place]) == {place: 0}
     # Well before the client looks for leaders by itself, which it does every few minutes.
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 60

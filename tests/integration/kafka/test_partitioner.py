@@ -99,7 +99,7 @@ def test_should_place_keys_where_a_java_producer_does(
     lines = tmp_path / "keys"
     lines.write_text("".join(base64.b64encode(key).decode() + "\n" for key in keys))
     command = java.program(Settings.load(), "Placement", broker.bootstrap, topic, lines)
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     ours = dict(zip(keys, partitions_of(keys, PARTITIONS).tolist(), strict=True))
     assert b"" in ours
     assert placed(broker.bootstrap, topic) == ours
@@ -114,7 +114,7 @@ def test_should_place_keys_where_librdkafka_does_with_murmur2_random(
     producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(topic, b"", key)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     ours = dict(zip(keys, partitions_of(keys, PARTITIONS).tolist(), strict=True))
     assert b"" in ours
     assert placed(broker.bootstrap, topic) == ours

@@ -13,7 +13,7 @@ from tidemark.operations.dead_letters.reader import DeadLetterReader
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
 
 _RECORDS = 10
 
@@ -29,7 +29,7 @@ def test_should_purge_when_the_leader_has_moved(replicated):
     replicated.produce(_RECORDS)
     now = 0
     purge = RepartitionPurge(_Plan(replicated.name), replicated.client(), 1, lambda: now)
-    beginnings = EndOffsets(replicated.client(), 15.0).beginnings
+    beginnings = EndOffsets(replicated.client(), 60).beginnings
 
     def purged_to(offset):
         nonlocal now
@@ -39,7 +39,7 @@ def test_should_purge_when_the_leader_has_moved(replicated):
 
     replicated.await_leader(1)
     # The client knows the leader from here on.
-    assert wait_until(lambda: purged_to(3), 20)
+    assert wait_until(lambda: purged_to(3), 60)
     replicated.cluster.kill_node(1)
     replicated.await_leader(2, 3)
     # Well before the client looks for leaders by itself, which it does every few minutes.
@@ -62,7 +62,7 @@ def test_should_ask_once_for_the_first_offsets(replicated):
     for _ in range(3):
         now += 1
         purge.run({replicated.place: 2})
-        asked[-1].result(20)
+        asked[-1].result(60)
     assert len(asked) == 1
 
 
@@ -101,16 +101,16 @@ def test_should_keep_the_end_offset_when_all_brokers_are_killed_after_a_purge(re
         return all(len(of_node) > 2 and int(of_node[2].split()[1]) >= offset for of_node in lines)
 
     # Every broker knows the topic then.
-    assert wait_until(lambda: high_watermarks_are(0), 30)
+    assert wait_until(lambda: high_watermarks_are(0), 60)
     purge = prepare(replicated)
     # Until the brokers die before they have written a later high watermark down, which they do every five seconds.
     for _ in range(5):
         replicated.produce(_RECORDS)
         written += _RECORDS
-        assert wait_until(lambda offset=written: high_watermarks_are(offset), 30)
+        assert wait_until(lambda offset=written: high_watermarks_are(offset), 60)
         replicated.produce(_RECORDS)
         purge(written + _RECORDS)
-        assert wait_until(lambda offset=written: leader_epochs_begin_at(offset + _RECORDS - 1), 20)
+        assert wait_until(lambda offset=written: leader_epochs_begin_at(offset + _RECORDS - 1), 60)
         for node in cluster.node_ids:
             cluster.kill_node(node)
         was_in_time = high_watermarks_are(written)

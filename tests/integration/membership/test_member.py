@@ -13,7 +13,7 @@ from tidemark.kafka.member import Member
 from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.processes import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
 def member_of(settings, group, topic, name, lock):
@@ -32,7 +32,7 @@ class Slow:
 
     def incremental_assign(self, partitions):
         self._consumer.incremental_assign(partitions)
-        assert wait_until(self._refuses, 30)
+        assert wait_until(self._refuses, 60)
 
     def _refuses(self):
         try:
@@ -61,21 +61,21 @@ def test_should_close_while_the_client_reports_that_it_has_rejoined(
 
     def member_id():
         """The id that the group knows, once it is stable."""
-        found = retry_until_stable(lambda: describe_group(settings, admin, group), group, 20)
+        found = retry_until_stable(lambda: describe_group(settings, admin, group), group, 60)
         ids = {member.group_instance_id: member.member_id for member in found.members}
         return ids.get("closed") if found.state is ConsumerGroupState.STABLE else None
 
     try:
-        assert wait_until(lambda: bool(first.ownership.held()), 30)
+        assert wait_until(lambda: bool(first.ownership.held()), 60)
         monkeypatch.setattr(Member, "_assigned", noted)
         member = member_of(settings, group, topic, "closed", lock)
         member.start()
-        assert wait_until(lambda: len(called_back) == 1, 30)
+        assert wait_until(lambda: len(called_back) == 1, 60)
         # Without the lock the member does not poll, so that it is called back while it is closed.
         with lock:
             before = member.metadata().member_id
             remove_from_group(broker.bootstrap, group, "closed")
-            assert wait_until(lambda: member_id() not in (None, before), 30)
+            assert wait_until(lambda: member_id() not in (None, before), 60)
             member.close()
         assert member.ownership.held() == {}
         assert len(called_back) == 2, "nothing was called back while it was closed"

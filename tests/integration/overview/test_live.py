@@ -38,7 +38,7 @@ class App:
 
     def produce(self, topic, partition, value, key=None, headers=()):
         self._producer.produce(topic, value, key, partition, headers=list(headers))
-        assert self._producer.flush(15) == 0
+        assert self._producer.flush(60) == 0
 
     def commit(self, at_ms, partition, span, **figures):
         record = commit_record(

@@ -89,7 +89,7 @@ class Fed:
             self._at_ms += self._random.choice((0, 500, 2_000))
             self.times.setdefault(key, []).append(self._at_ms)
             producer.produce(f"{self._app.name}-in", b"{}", key.encode(), timestamp=self._at_ms)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     def expected(self) -> dict[str, dict]:
         counts = {key: len(times) for key, times in self.times.items()}

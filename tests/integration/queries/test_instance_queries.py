@@ -65,7 +65,7 @@ def standing_by(app: CountingApp):
 def client_of(app: CountingApp, url) -> httpx.Client:
     assert wait_until(url, 60)
     (token,) = json.loads(token_file(app.settings.var_dir, app.name).read_text())
-    return httpx.Client(base_url=url(), headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    return httpx.Client(base_url=url(), headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
 
 def value(client: httpx.Client, key: str, **bounds) -> tuple[int | None, dict]:

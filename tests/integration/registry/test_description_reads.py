@@ -12,7 +12,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.topic_changes import plan_changes
 from tidemark.registry import reader
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

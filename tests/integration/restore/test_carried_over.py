@@ -16,7 +16,7 @@ from tidemark.stores.rocksdb import RocksStore, opened
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 WITNESS = b"held here alone"
 

@@ -30,7 +30,7 @@ def changelog(create_topic, unique):
 @pytest.fixture
 def writer(client, unique):
     producer = Producer({**client, "transactional.id": unique("writer"), "transaction.timeout.ms": 60_000})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     return producer
 
 
@@ -38,15 +38,15 @@ def write(producer, changelog, *keys, end="commit"):
     producer.begin_transaction()
     for key in keys:
         producer.produce(changelog.topic, key=key, value=b"v", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     if end == "commit":
-        producer.commit_transaction(10)
+        producer.commit_transaction(60)
     elif end == "abort":
-        producer.abort_transaction(10)
+        producer.abort_transaction(60)
 
 
-def read(client, admin, changelog, start=0, stalled_after_s=20.0):
-    end = EndOffsets(admin, 10).of([changelog])[changelog]
+def read(client, admin, changelog, start=0, stalled_after_s=60.0):
+    end = EndOffsets(admin, 60).of([changelog])[changelog]
     batches = list(
         read_committed_until(
             client, changelog, start, end, stalled_after_s=stalled_after_s, should_continue=lambda: True
@@ -88,7 +88,7 @@ def test_should_wait_for_a_transaction_that_is_open_at_the_start_and_include_it(
     """A read_committed end offset would be before the transaction, and the restore would miss the last batch."""
     write(writer, changelog, b"a")
     write(writer, changelog, b"last", end="open")
-    committing = threading.Timer(1.0, lambda: writer.commit_transaction(10))
+    committing = threading.Timer(1.0, lambda: writer.commit_transaction(60))
     committing.start()
     keys, _, _ = read(client, admin, changelog)
     committing.join()
@@ -99,7 +99,7 @@ def test_should_give_up_on_a_transaction_that_stays_open(client, admin, changelo
     write(writer, changelog, b"x", end="open")
     with pytest.raises(OutcomeUnknown, match="a transaction is open"):
         read(client, admin, changelog, stalled_after_s=1.0)
-    writer.abort_transaction(10)
+    writer.abort_transaction(60)
 
 
 def test_should_stop_when_told_and_report_how_far_it_got(client, admin, changelog, writer):
@@ -155,7 +155,7 @@ def test_should_return_nothing_beyond_the_requested_end(client, admin, changelog
     write(writer, changelog, b"c", b"d")
     for end, keys in ((1, [b"a"]), (2, [b"a", b"b"]), (3, [b"a", b"b"]), (4, [b"a", b"b", b"c"])):
         batches = list(
-            read_committed_until(client, changelog, 0, end, stalled_after_s=20, should_continue=lambda: True)
+            read_committed_until(client, changelog, 0, end, stalled_after_s=60, should_continue=lambda: True)
         )
         assert [key for batch in batches for key in batch.keys] == keys
         assert batches[-1].next_offset == end

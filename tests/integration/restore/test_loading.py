@@ -29,7 +29,7 @@ from tidemark.restore.table_reader import NoTableReader
 from tidemark.restore.task_opener import restore_job
 from tidemark.topology.plan import StoreKind
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[3]
 _CALLER = """
@@ -205,18 +205,18 @@ def test_should_hold_the_locks_of_a_killed_caller_until_the_loader_has_ended_too
     )
     caller.stdin.write(pickle.dumps((context_of(app).clients.client_config, endless(job), folder / "n")))
     caller.stdin.close()
-    assert wait_until((folder / "n" / "CURRENT").exists, 30)
+    assert wait_until((folder / "n" / "CURRENT").exists, 90)
     (child,) = psutil.Process(caller.pid).children()
     # It stands still, as it does in a long call: the caller is dead, and it is not.
     child.suspend()
     caller.kill()
-    assert caller.wait(10) == -signal.SIGKILL
+    assert caller.wait(60) == -signal.SIGKILL
     assert child.is_running()
     assert is_locked(folder)
     child.resume()
-    assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10)
+    assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)
     # What a dying process has open is closed last.
-    assert wait_until(lambda: not is_locked(folder), 10)
+    assert wait_until(lambda: not is_locked(folder), 60)
 
 
 def test_should_begin_again_after_a_kill_during_the_load(app):

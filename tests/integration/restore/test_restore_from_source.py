@@ -24,7 +24,7 @@ from tidemark.restore.recompute import Recomputation
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import project_root
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
 NO_PROBE = lambda _point: None  # noqa: E731
 
 
@@ -112,5 +112,5 @@ def test_should_end_the_job_when_its_caller_ends(app, tmp_path):
         request.seek(0)
         handed = request.fileno()
         command = [sys.executable, script, str(handed)]
-        ended = subprocess.run(command, input=b"", timeout=60, check=False, pass_fds=[handed])
+        ended = subprocess.run(command, input=b"", timeout=180, check=False, pass_fds=[handed])
     assert ended.returncode == ExitCode.RETRY

@@ -17,7 +17,7 @@ from tidemark.restore.listener import LoggingRestoreListener
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
     pytest.mark.skipif(not disk.may_mount(), reason="mounting a disk that can be full takes root"),
 ]
 

@@ -21,7 +21,7 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 TASKS = [TaskId(0, number) for number in range(PARTITIONS)]
 

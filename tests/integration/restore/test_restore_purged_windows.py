@@ -16,7 +16,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.recovery.start_plan import Refuse, Resume, plan_start
 from tidemark.stream_times import StreamTimes
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 TASK = TaskId(0, 0)

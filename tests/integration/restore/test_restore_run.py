@@ -37,7 +37,7 @@ from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -550,7 +550,7 @@ def test_should_fail_in_one_line_and_keep_the_old_state_when_the_disk_is_full(ap
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 30, ended.stderr

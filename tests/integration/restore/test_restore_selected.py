@@ -25,7 +25,7 @@ from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 STORES = {
     "n": "n",

@@ -17,7 +17,7 @@ from tidemark.stream_times import StreamTimes
 from tidemark.tasks.values import segments_of
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 MINUTE, HOUR = 60_000, 3_600_000
 TASK = TaskId(0, 0)

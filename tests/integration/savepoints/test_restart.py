@@ -36,7 +36,7 @@ from tidemark.savepoints.verification import verify
 from tidemark.supervision.final_savepoint_request import ask_for_last
 from tidemark.supervision.state import InstanceState
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 KEYS = 700
 BATCH = 100
@@ -242,7 +242,7 @@ def test_should_stop_in_time_when_its_final_savepoint_cannot_be_written(plan, se
         run.counts()
         ask_for_last(settings.var_dir, plan.application_id, 0, settings.savepoint_location, wall_clock_ms())
         run.stop.set()
-        run.thread.join(30)
+        run.thread.join(60)
         assert not run.thread.is_alive()
     never.set()
     assert "no last savepoint" in caplog.text

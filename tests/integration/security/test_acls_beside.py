@@ -26,7 +26,7 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.store_sizes import topic_bytes
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
 
 
 @pytest.fixture

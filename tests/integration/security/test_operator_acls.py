@@ -109,7 +109,7 @@ class OperatedApp(HeldApp):
 
     def source_ends(self) -> dict[TopicPartition, int]:
         places = [TopicPartition(f"{self.name}-in", number) for number in range(PARTITIONS)]
-        return EndOffsets(self.admin, 10).of(places)
+        return EndOffsets(self.admin, 60).of(places)
 
     def call(self, command: Command) -> str:
         """Run a command line with the current version of the topology, and return its output."""
@@ -149,8 +149,8 @@ class OperatedApp(HeldApp):
             found.permission_type,
         )  # fmt: skip
         for future in self.broker.admin.delete_acls([taken]).values():
-            future.result(15)
-        assert wait_until(lambda: found not in known_acls(self.broker.admin), 15)
+            future.result(60)
+        assert wait_until(lambda: found not in known_acls(self.broker.admin), 60)
 
     def write_letters(self) -> None:
         """Write dead letters that a replay sends to the source, reads again there, and sends to a sink and between tasks."""
@@ -168,7 +168,7 @@ class OperatedApp(HeldApp):
         ):
             key, value, headers = dead_letter_record(letter, 2_000)
             producer.produce(f"{self.name}-dlq", value, key, headers=headers)
-        assert producer.flush(15) == 0
+        assert producer.flush(60) == 0
 
     def unset_topics(self) -> None:
         """Give every internal topic another setting than the topology asks for."""
@@ -191,7 +191,7 @@ class OperatedApp(HeldApp):
         (changelog,) = self.topics().used.changelogs
         for partition in range(PARTITIONS):
             producer.produce(changelog, None, b"k00000", partition=partition)
-        assert producer.flush(15) == 0
+        assert producer.flush(60) == 0
 
 
 @pytest.fixture(scope="module")
@@ -252,11 +252,11 @@ def test_should_name_a_missing_acl_and_change_nothing_in_a_command(app: Operated
             )
         assert "tidemark acls" in said
         if lacking.operation != "Delete" or lacking not in slow:
-            assert wait_until(lambda: not topics & app.existing().keys(), 30), f"left behind without {lacking}"
+            assert wait_until(lambda: not topics & app.existing().keys(), 60), f"left behind without {lacking}"
         app.allow([lacking])
         if left := topics & app.existing().keys():
             for future in app.admin.delete_topics(list(left)).values():
-                future.result(15)
+                future.result(60)
     assert committed(app) == stands
 
 

@@ -97,7 +97,7 @@ def test_should_find_a_secret_wherever_it_is(tmp_path: Path) -> None:
         arguments_watched(["hushed-word"]) as summary,
         subprocess.Popen([sys.executable, "-c", "input()", "--password=hushed-word"], stdin=subprocess.PIPE) as process,
     ):
-        assert wait_until(lambda: len(summary) > 0, 20)
+        assert wait_until(lambda: len(summary) > 0, 60)
         process.communicate(b"\n")
     assert files_with(["hushed-word"], [tmp_path]) == [f"{tmp_path / 'log'}: hush…"]
 

@@ -26,22 +26,22 @@ from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition as Place
 
 WAYS = ("mtls", "scram", "oauth")
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 
 @pytest.fixture(scope="module")
 def topic(guarded_broker: Secured) -> str:
     """A topic with two records that the user `app` may do anything with."""
     admin = guarded_broker.admin
-    admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(15)
+    admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(60)
     everything = (AclOperation.ALL, AclPermissionType.ALLOW)
     for kind in (ResourceType.TOPIC, ResourceType.GROUP):
         acl = AclBinding(kind, "*", ResourcePatternType.LITERAL, f"User:{USER}", "*", *everything)
-        admin.create_acls([acl])[acl].result(15)
+        admin.create_acls([acl])[acl].result(60)
     producer = Producer({"bootstrap.servers": guarded_broker.broker.bootstrap})
     for value in (b"1", b"2"):
         producer.produce("beats", value)
-    assert producer.flush(15) == 0
+    assert producer.flush(60) == 0
     return "beats"
 
 
@@ -54,10 +54,10 @@ def session(spark: SparkSession, guarded_broker: Secured) -> SparkSession:
 @pytest.mark.parametrize("candidate", WAYS)
 def test_should_connect_with_librdkafka(candidate: str, guarded_broker: Secured, topic: str) -> None:
     config = librdkafka_config(guarded_broker.settings(candidate))
-    assert topic in AdminClient(config).list_topics(timeout=15).topics
+    assert topic in AdminClient(config).list_topics(timeout=60).topics
     consumer = Consumer({**config, "group.id": "any", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    assert [message.value() for message in consumer.consume(2, 15)] == [b"1", b"2"]
+    assert [message.value() for message in consumer.consume(2, 60)] == [b"1", b"2"]
     consumer.close()
 
 
@@ -87,7 +87,7 @@ def test_should_connect_with_sparks_kafka_source(
 @pytest.mark.parametrize("candidate", WAYS)
 def test_should_connect_with_the_probe_of_tidemark_up(candidate: str, guarded_broker: Secured) -> None:
     settings = guarded_broker.settings(candidate)
-    assert brokers_answer(librdkafka_config(settings), 15)
+    assert brokers_answer(librdkafka_config(settings), 60)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_should_pass_an_extra_client_option_to_the_broker(
     consumer = Consumer({**librdkafka_config(settings), "group.id": group})
     consumer.subscribe([topic])
     consumer.poll(10)
-    (member,) = guarded_broker.admin.describe_consumer_groups([group])[group].result(15).members
+    (member,) = guarded_broker.admin.describe_consumer_groups([group])[group].result(60).members
     consumer.close()
     assert member.client_id == "ward-7"
 

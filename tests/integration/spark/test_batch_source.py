@@ -14,7 +14,7 @@ from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(360)]
 
 _BATCHES, _RECORDS = 10, 1000
 _RECORD = "org.apache.kafka.clients.consumer.ConsumerRecord"
@@ -53,21 +53,21 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
     producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
     for number in range(_BATCHES * _RECORDS):
         producer.produce(topic, b"{broken" if number % 100 == 0 else json.dumps({"id": "k"}).encode(), b"k")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
     source = SparkBatchSource(spark, topology.plan(), settings, 0)
     before, letters = records_in_memory(spark), 0
     source.start({TopicPartition(topic, 0): 0}, BatchSize(_RECORDS))
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 150
         while letters < _BATCHES * _RECORDS // 100 and time.monotonic() < deadline:
             batch = source.next(1.0)
             letters += len(batch.dead_letters) if batch else 0
     finally:
         source.stop()
     assert letters == _BATCHES * _RECORDS // 100
-    assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 40, every_s=1)
+    assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 90, every_s=1)
 
 
 def test_should_not_log_that_consumers_are_released(spark):

@@ -60,7 +60,7 @@ def produce(settings, topic, records, partition=0):
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         headers = [("from", b"test")] if isinstance(value, bytes) else None
         producer.produce(topic, data, key.encode(), partition=partition, timestamp=timestamp_ms, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def renamed(thing, name):
@@ -282,7 +282,7 @@ def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(sp
         batches_to(source, {first: 1})
         begun = time.monotonic()
         source.stop()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
         assert source.next(0.1) is None
 
 
@@ -326,7 +326,7 @@ def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
 
     def feed(count):
         for place, key in zip(places, ("a", "b"), strict=True):
-            ends = EndOffsets(admin, 10).stable(places)
+            ends = EndOffsets(admin, 60).stable(places)
             rows = [(key, {"id": "a" if key == "b" and i % 50 == 7 else key}, i) for i in range(count)]
             strays.extend((place.partition, ends[place] + i) for i, row in enumerate(rows) if row[1]["id"] != row[0])
             produce(small, place.topic, rows, place.partition)
@@ -410,7 +410,7 @@ def test_should_wait_for_the_commit_interval_when_a_batch_had_all_unread_records
         assert source.next(2.0) is None
         begun = time.monotonic()
         source.stop()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 60
 
 
 def test_should_say_why_it_cannot_continue(spark, hurried, counted, admin):

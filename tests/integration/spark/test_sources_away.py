@@ -22,7 +22,7 @@ from tidemark.topology.builder import Topology
 PLACE = TopicPartition("in", 0)
 TIMED_OUT, MOVED = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 class ScriptedEnds:
@@ -64,7 +64,7 @@ def reading(reader, out, start):
         yield
     finally:
         out.stopped.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def test_should_continue_when_brokers_answer_again():

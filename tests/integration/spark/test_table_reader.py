@@ -20,7 +20,7 @@ from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.builder import Topology
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(360)]
 
 FUTURE_MS = 4_070_908_800_000
 
@@ -52,7 +52,7 @@ def source(spark, settings, kafka_jars, create_topic, unique):
     producer, refused = Producer({"bootstrap.servers": settings.bootstrap_servers}), []
     for key, value in records():
         producer.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
-    assert (producer.flush(30), refused) == (0, [])
+    assert (producer.flush(60), refused) == (0, [])
     topology = Topology(unique("tables"), optimised=True)
     table = topology.table(topic, schema="ward STRING, beds INT, at BIGINT", timestamp="at", store="wards")
     table.to(unique("out"))
@@ -74,7 +74,7 @@ def live(source, folder):
     )  # fmt: skip
     place, end = TopicPartition(source.topic, 0), len(list(records()))
     source.start({place: 0}, BatchSize(1000))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while task.next_offsets[source.topic] < end and time.monotonic() < deadline:
         if batch := source.next(1.0):
             tables = [table.filter(pc.equal(table.column("p"), 0)) for table in batch.pipelines]

@@ -12,7 +12,7 @@ from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 MINUTE_MS = 60_000
 

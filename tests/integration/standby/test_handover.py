@@ -19,7 +19,7 @@ from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.supervision.run_file import read_run_file, standby_file_path
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 TASK = TaskId(0, 0)
 
@@ -73,7 +73,7 @@ def test_should_hand_over_what_the_changelog_holds_while_both_continue(counting,
             counting.commit({"n": {0: [(b"%d" % (number % 70), count(number)), (b"%d" % (number % 7), None)]}})
 
     with running(counting) as paces:
-        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 30)
+        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 60)
         writer = threading.Thread(target=write)
         writer.start()
         try:
@@ -83,18 +83,18 @@ def test_should_hand_over_what_the_changelog_holds_while_both_continue(counting,
                 lambda: (
                     copies.find([TASK])[TASK]["n"][0].checkpoint.changelog_offset > before.checkpoint.changelog_offset
                 ),
-                30,
+                60,
             )
             (copy,) = copies.find([TASK])[TASK]["n"]
             held, checkpoint = fetched(counting, copy, settings.state_dir / "0" / "n.restoring")
-            assert wait_until(lambda: paces[-1][0].next_offset > checkpoint.changelog_offset, 30), "it did not go on"
+            assert wait_until(lambda: paces[-1][0].next_offset > checkpoint.changelog_offset, 60), "it did not go on"
         finally:
             written.set()
             writer.join()
         assert checkpoint.changelog_offset >= copy.checkpoint.changelog_offset > 50
         assert held == counting.fold("n", before_offset=checkpoint.changelog_offset)
         end = counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
-        assert wait_until(lambda: paces[-1][0].next_offset >= end, 30), "the standby did not go on"
+        assert wait_until(lambda: paces[-1][0].next_offset >= end, 60), "the standby did not go on"
         last, checkpoint = fetched(counting, copies.find([TASK])[TASK]["n"][0], settings.state_dir / "0" / "again")
         assert (last, checkpoint.changelog_offset) == (counting.fold("n"), end)
         box = settings.state_dir / "standby-0" / counting.id / HANDOVER_FOLDER
@@ -105,7 +105,7 @@ def test_should_find_no_copy_and_not_wait_when_the_standby_is_gone(counting, set
     counting.commit({"n": {0: [(b"a", count(1))]}})
     copies = copies_of(counting)
     with running(counting):
-        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 30)
+        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 60)
         (copy,) = copies.find([TASK])[TASK]["n"]
         assert copies.find([TaskId(0, 1)])[TaskId(0, 1)] == {}
     assert copies.find([TASK])[TASK] == {}

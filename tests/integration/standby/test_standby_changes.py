@@ -23,7 +23,7 @@ from tidemark.registry.reader import resolved_plan
 from tidemark.standby.copies import StandbyCopies
 from tidemark.tasks.task import changelog_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 
 def followed(app):
@@ -40,7 +40,7 @@ def is_level(app, tasks, number=0):
     if set(shown["partitions"]) != {str(task) for task in tasks}:
         return False
     places = {task: TopicPartition(changelog_of(app.name, spec), task.partition) for task in tasks}
-    ends = EndOffsets(app.admin, 15).of(list(places.values()))
+    ends = EndOffsets(app.admin, 60).of(list(places.values()))
     found = StandbyCopies(app.settings.state_dir, app.name).find(tasks)
     return all(
         [copy.checkpoint.changelog_offset for copy in found[task].get(spec.name, ())] == [ends[places[task]]]

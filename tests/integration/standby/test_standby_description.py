@@ -66,7 +66,7 @@ def copy_of(app):
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
     counting.commit({"n": {0: [(b"old", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
@@ -90,7 +90,7 @@ def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_continue_when_the_description_was_written_again_unchanged(counting, caplog):
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
@@ -111,7 +111,7 @@ def test_should_continue_when_the_description_was_written_again_unchanged(counti
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_end_and_say_why_when_another_topology_version_runs(counting):
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     describe(counting, counting.plan)
@@ -140,7 +140,7 @@ def test_should_end_and_say_why_when_another_topology_version_runs(counting):
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_wait_until_an_instance_has_created_the_topics(settings, admin, unique, caplog):
     topology = Topology(unique("app"))
     topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
@@ -160,7 +160,7 @@ def test_should_wait_until_an_instance_has_created_the_topics(settings, admin, u
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_end_when_it_has_waited_in_vain_so_that_it_is_started_with_what_is_deployed_by_then(
     settings, unique, monkeypatch
 ):

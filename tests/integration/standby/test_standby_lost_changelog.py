@@ -21,14 +21,14 @@ from tidemark.standby.progress import useless_because
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.supervision.local_instances import local_instances
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 OLD = {b"key %d" % number: count(number + 1) for number in range(30)}
 
 
 def delete(app, topic):
-    app.admin.delete_topics([topic])[topic].result(15)
-    assert wait_until(lambda: topic not in partition_counts(app.admin, app.settings), 15)
+    app.admin.delete_topics([topic])[topic].result(60)
+    assert wait_until(lambda: topic not in partition_counts(app.admin, app.settings), 60)
 
 
 def make(app, topic):
@@ -36,12 +36,12 @@ def make(app, topic):
         try:
             app.admin.create_topics([NewTopic(topic, app.partitions, 1, config={"cleanup.policy": "compact"})])[
                 topic
-            ].result(15)
+            ].result(60)
         except Exception:  # The old one may still be on its way out.
             return False
         return True
 
-    assert wait_until(made, 15)
+    assert wait_until(made, 60)
 
 
 def is_told_lost(app):

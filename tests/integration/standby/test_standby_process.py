@@ -82,20 +82,20 @@ def is_level(application):
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(written, launch, settings):
     process = launch()
     assert wait_until(lambda: is_level(written), 60)
     (row,) = local_instances(settings.var_dir, time.time())
     assert (row.application, row.instance, row.state) == (written.id, "standby-0", "RUNNING")
     second = launch()
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=120)
     assert second.returncode == 10
     (line,) = [line for line in said.splitlines() if line.startswith("tidemark:")]
     assert f"locked by process {process.pid}" in line
     assert "--number" in line
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert "not followed: m (in memory)" in said
     (row,) = local_instances(settings.var_dir, time.time())
@@ -108,7 +108,7 @@ def test_should_run_until_told_to_stop_and_leave_its_state_as_an_instance_does(w
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 def test_should_count_as_a_dead_peer_once_it_is_killed(written, launch, settings):
     process = launch()
     copies = StandbyCopies(settings.state_dir, written.id)

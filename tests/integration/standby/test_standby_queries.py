@@ -19,7 +19,7 @@ from tidemark.queries.store_reader import Deadline
 from tidemark.queries.task_read import CountQuery, TaskRead, read_task
 from tidemark.standby.queries import StandbyStores
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 MINUTE_MS = 60_000
 KEYS = st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=4), st.just(b""), st.just(b"k" * 100_000))

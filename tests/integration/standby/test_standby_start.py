@@ -15,7 +15,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.standby.copies import write_copies
 from tidemark.standby.handover import Handovers
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 TASK = TaskId(0, 0)
 KEPT = 500

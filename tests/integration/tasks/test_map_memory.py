@@ -15,7 +15,7 @@ from tidemark.topology.builder import Topology
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(200)
 def test_should_give_the_tasks_of_an_instance_the_limit_of_the_settings(settings, admin, unique):
     topology = Topology(unique("app"))
     counts = topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n")

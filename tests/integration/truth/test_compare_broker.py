@@ -39,7 +39,7 @@ class Application:
             create_topic(topic, 1)
         self.bootstrap = bootstrap
         self.producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
-        self.producer.init_transactions(30)
+        self.producer.init_transactions(60)
         plain = Producer({"bootstrap.servers": bootstrap})
         for beat in (BEAT, BEAT + 1, BEAT + 2):
             plain.produce(rules.source_topic, json.dumps({"patient_id": "p1", "beat_ms": beat}).encode(), b"p1")

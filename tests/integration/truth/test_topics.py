@@ -17,21 +17,21 @@ def test_should_read_up_to_the_end_at_the_time_of_the_call_when_more_keeps_arriv
     monkeypatch.setattr(topics, "FETCH_WAIT_MS", 1000)
     name, stop = create_topic("fed", partitions=1), threading.Event()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
-    producer.init_transactions(15)
+    producer.init_transactions(60)
 
     def feed():
         while not stop.wait(0.1):
             producer.begin_transaction()
             producer.produce(name, b"more")
-            producer.commit_transaction(15)
+            producer.commit_transaction(60)
 
     thread = threading.Thread(target=feed)
     thread.start()
     try:
-        assert wait_until(lambda: topics.end_offsets(broker.bootstrap, [(name, 0)], "read_committed")[name, 0] > 10, 30)
+        assert wait_until(lambda: topics.end_offsets(broker.bootstrap, [(name, 0)], "read_committed")[name, 0] > 10, 60)
         ends = topics.end_offsets(broker.bootstrap, [(name, 0)], "read_uncommitted")
-        rows = topics.read_all(broker.bootstrap, [name], timeout_s=10)
+        rows = topics.read_all(broker.bootstrap, [name], timeout_s=60)
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
     assert len(rows[name, 0]) >= ends[name, 0] // 2 - 1

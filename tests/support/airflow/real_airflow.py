@@ -79,7 +79,7 @@ class RealAirflow:
     def kill(self, part: str) -> None:
         """SIGKILL a part with everything in its session."""
         self.send(part, signal.SIGKILL)
-        assert wait_until(lambda: not self._parts[part].is_alive(), 10)
+        assert wait_until(lambda: not self._parts[part].is_alive(), 60)
 
     def is_alive(self, part: str) -> bool:
         """Whether the part's own process runs."""
@@ -94,7 +94,7 @@ class RealAirflow:
         runs = self.api.runs(dag_id)
         return runs[0] if runs else {}
 
-    def await_task(self, dag_id: str, task_id: str, state: str, timeout_s: float = 40) -> None:
+    def await_task(self, dag_id: str, task_id: str, state: str, timeout_s: float = 180) -> None:
         """Wait until a task of the newest run is in a state."""
 
         def reached() -> bool:

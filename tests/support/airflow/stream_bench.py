@@ -49,7 +49,7 @@ class Bench:
         path = self.settings.var_dir / "fake" / "starts"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def await_state(self, state: str, timeout_s: float = 15) -> None:
+    def await_state(self, state: str, timeout_s: float = 60) -> None:
         """Wait until a living process says that it is in this state."""
 
         def reached() -> bool:
@@ -58,7 +58,7 @@ class Bench:
 
         assert wait_until(reached, timeout_s), self.log()
 
-    def await_end(self, timeout_s: float = 15) -> None:
+    def await_end(self, timeout_s: float = 60) -> None:
         """Wait until nothing of the instance lives."""
         assert wait_until(lambda: not observe(self.files).liveness.is_alive_here, timeout_s), self.log()
 

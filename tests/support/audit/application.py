@@ -165,7 +165,7 @@ class PaymentsApp(CountingApp):
                     break
                 except BufferError:
                     producer.poll(0.1)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
 
 def _small_batches(bootstrap: str, topic: str, stop: Any) -> PaymentsSource:

@@ -89,8 +89,8 @@ def _behind_the_commits_back(store: str, change: Change) -> Callable[[PaymentsAp
         def grow(partition: int) -> None:
             foreign.begin_transaction()
             foreign.produce(topic, b"", b"foreign", partition)
-            foreign.flush(10)
-            foreign.abort_transaction(10)
+            foreign.flush(60)
+            foreign.abort_transaction(60)
 
         with tampering(topic, change, also=grow):
             app.run()
@@ -107,7 +107,7 @@ def _transactional(app: PaymentsApp) -> Producer:
             "transaction.timeout.ms": 600_000,
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     return producer
 
 
@@ -166,7 +166,7 @@ def _hanging(app: PaymentsApp) -> None:
     producer = _transactional(app)
     producer.begin_transaction()
     producer.produce(f"{app.name}-totals", b"{}", b"k000")
-    producer.flush(10)
+    producer.flush(60)
     app.open_transactions.append(producer)
 
 
@@ -283,13 +283,13 @@ def _write(app: PaymentsApp, rows: Sequence[Row]) -> None:
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
     for row in rows:
         producer.produce(row.topic, row.value, row.key, row.partition, headers=list(row.headers))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def _produce(app: PaymentsApp, topic: str, key: bytes, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
     producer.produce(topic, value, key, int(partitions_of([key], 2)[0]))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def _one_more_batch(app: PaymentsApp) -> None:

@@ -93,7 +93,7 @@ def _row(message: Any) -> Row:
     return Row(message.topic(), message.partition(), message.offset(), stamp, message.key(), message.value(), headers)
 
 
-def partitions(bootstrap: str, topics: Iterable[str], timeout_s: float = 15.0) -> list[Place]:
+def partitions(bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0) -> list[Place]:
     """Every partition of `topics`. Raises `Unreadable` naming a topic that does not exist."""
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
@@ -127,7 +127,7 @@ def _watermarks(consumer: Consumer, place: Place, timeout_s: float) -> tuple[int
     )
 
 
-def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 15.0) -> dict[Place, int]:
+def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 60.0) -> dict[Place, int]:
     """The offset after the last one, as a reader of `isolation` sees it (markers count)."""
     consumer = _consumer(bootstrap, isolation)
     try:
@@ -159,7 +159,7 @@ def read_all(
     return {place: past.of(place, starts[place], found) for place, found in rows.items()}
 
 
-def beginnings(bootstrap: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
+def beginnings(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -> dict[Place, int]:
     """The first offset that each partition holds."""
     consumer = _consumer(bootstrap, "read_committed")
     try:
@@ -203,7 +203,7 @@ def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -
         consumer.close()
 
 
-def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
+def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 60.0) -> dict[Place, int]:
     """The group's committed offsets, transactions settled; -1 where there is none. Joins no group.
 
     A broker that has just started moves its coordinators about; it is asked again until `timeout_s`.

@@ -28,7 +28,7 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.hold import Hold, take_hold
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_should_reach_the_same_end_when_each_step_is_killed_and_run_again(app):
     assert sum(store["compared"] for store in call.figures()) == len(app.expected)
     app.feed(200, keys=50)
     app.run()
-    drain(call.restoring.evidence, 10, call.report)
+    drain(call.restoring.evidence, 60, call.report)
     assert counts_of(app) == app.expected
 
 

@@ -30,7 +30,7 @@ from tidemark.operations.workspace import Workspace, new_id, workspaces
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.supervision.hold import Hold, acting_for, read_hold, release_hold, stale_because, take_hold
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "reset", "repair")
 
@@ -204,7 +204,7 @@ def test_should_take_over_the_hold_of_a_killed_command(app, tmp_path, monkeypatc
     def tidemark(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(runner), *arguments], env=environment, cwd=ROOT, capture_output=True, text=True,
-            check=False, timeout=120,
+            check=False, timeout=300,
         )  # fmt: skip
 
     arm_file.write_text('{"point": "swap-between", "skip": 0, "signal": "SIGKILL"}')

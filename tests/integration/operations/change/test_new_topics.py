@@ -23,7 +23,7 @@ from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.processes import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 YES = lambda _plan: True  # noqa: E731
 
@@ -84,7 +84,7 @@ def test_should_leave_no_new_topic_when_a_change_fails(app, change, point, error
     make, before = change(app), own_topics(app)
     with pytest.raises(type(error)):
         make(failing_at(point, error)).run(YES)
-    assert wait_until(lambda: own_topics(app) == before, 20), own_topics(app) - before
+    assert wait_until(lambda: own_topics(app) == before, 60), own_topics(app) - before
     assert make(NO_PROBE).run(YES)
     assert own_topics(app) > before
 
@@ -124,7 +124,7 @@ def test_should_leave_no_new_topic_when_the_commit_is_aborted(app, monkeypatch):
     with pytest.raises(BatchAborted):
         make(abort).run(YES)
     monkeypatch.undo()
-    assert wait_until(lambda: own_topics(app) == before, 20)
+    assert wait_until(lambda: own_topics(app) == before, 60)
     assert description(app).version == "1"
 
 
@@ -133,13 +133,13 @@ def test_should_not_delete_topics_that_others_created_meanwhile(app, unique):
 
     def come(at):
         if at == "topics-made":
-            app.admin.create_topics([NewTopic(foreign, 1, 1)])[foreign].result(15)
+            app.admin.create_topics([NewTopic(foreign, 1, 1)])[foreign].result(60)
             raise StartRefused("refused after the topics were made")
 
     before = own_topics(app)
     with pytest.raises(StartRefused):
         make(come).run(YES)
-    assert wait_until(lambda: own_topics(app) == before, 20)
+    assert wait_until(lambda: own_topics(app) == before, 60)
     assert foreign in partition_counts(app.admin, app.settings)
 
 

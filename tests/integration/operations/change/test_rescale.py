@@ -32,7 +32,7 @@ from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import value_layouts
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 YES = lambda _plan: True  # noqa: E731
 
@@ -85,8 +85,8 @@ def rescale_of(app, tasks, probe=NO_PROBE, said=None):
 def kinds(app, tasks):
     client = {"bootstrap.servers": app.settings.bootstrap_servers}
     # A client of its own: one that knew the topic before it grew does not know its new partitions.
-    ends = EndOffsets(AdminClient(client), 15)
-    records = last_commit_records(client, ends, app.name, tasks, stalled_after_s=30)
+    ends = EndOffsets(AdminClient(client), 60)
+    records = last_commit_records(client, ends, app.name, tasks, stalled_after_s=60)
     return {str(task): record.kind for task, record in records.items()}
 
 

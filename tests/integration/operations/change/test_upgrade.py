@@ -23,7 +23,7 @@ from tidemark.processes import wait_until
 from tidemark.registry.reader import recorded
 from tidemark.restore.listener import LoggingRestoreListener
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
 YES = lambda _plan: True  # noqa: E731
 RENAMED = {"renames": ["n=total"], "adds": ["total.twos=1000"]}
@@ -69,7 +69,7 @@ def test_should_carry_the_state_while_input_arrives_and_count_every_record_once(
     def arrive(point):
         if point == "topics-made":
             thread.start()
-            assert feeding.wait(30)
+            assert feeding.wait(60)
 
     try:
         assert upgrade_of(app, arrive, **RENAMED).run(YES)
@@ -170,7 +170,7 @@ def test_should_start_and_record_a_version_that_keeps_the_same_state_without_an_
 def test_should_refuse_a_source_that_has_grown_and_name_the_command_that_helps(app):
     topic = f"{app.name}-in"
     app.admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
-    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == PARTITIONS + 1, 15)
+    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == PARTITIONS + 1, 60)
     match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale run NAME --tasks 3`"
     with pytest.raises(StartRefused, match=match):
         app.run()

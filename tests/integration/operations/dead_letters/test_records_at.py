@@ -13,7 +13,7 @@ from tidemark.kafka.records_at import records_at
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters.reader import headers_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def write(settings, topic, count, partition=0, **more):
     producer = Producer(librdkafka_config(settings))
     for number in range(count):
         producer.produce(topic, b"v%d" % number, b"k%d" % number, partition, timestamp=1000 + number, **more)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
-def read(settings, offsets, stalled_after_s=20.0):
+def read(settings, offsets, stalled_after_s=60.0):
     found = records_at(librdkafka_config(settings), offsets, stalled_after_s)
     return [(m.partition(), m.offset(), m.key(), m.value(), m.timestamp()[1], headers_of(m)) for m in found]
 
@@ -49,7 +49,7 @@ def test_should_read_records_that_cannot_be_parsed_unchanged(settings, topic):
     producer = Producer(librdkafka_config(settings))
     for key, value in bad:
         producer.produce(topic, value, key, 0, timestamp=7, headers=[("h", b"\xfe")])
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     found = read(settings, {TopicPartition(topic, 0): range(len(bad))})
     assert found == [(0, n, key, value, 7, [("h", b"\xfe")]) for n, (key, value) in enumerate(bad)]
 
@@ -57,7 +57,7 @@ def test_should_read_records_that_cannot_be_parsed_unchanged(settings, topic):
 def test_should_read_a_record_without_key_or_value(settings, topic):
     producer = Producer(librdkafka_config(settings))
     producer.produce(topic, None, None, 0, timestamp=5)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert read(settings, {TopicPartition(topic, 0): [0]}) == [(0, 0, None, None, 5, [])]
 
 
@@ -73,12 +73,12 @@ def test_should_skip_the_records_between_them(settings, topic, monkeypatch, gap)
 def test_should_find_records_between_transactions(settings, topic, unique):
     """Transaction markers and aborted records take offsets, too."""
     producer = Producer({**librdkafka_config(settings), "transactional.id": unique("tx")})
-    producer.init_transactions(30)
+    producer.init_transactions(60)
     for number in range(6):
         producer.begin_transaction()
         producer.produce(topic, b"v%d" % number, b"k", 0)
-        assert producer.flush(30) == 0
-        producer.commit_transaction(30) if number % 2 == 0 else producer.abort_transaction(30)
+        assert producer.flush(60) == 0
+        producer.commit_transaction(60) if number % 2 == 0 else producer.abort_transaction(60)
     found = read(settings, {TopicPartition(topic, 0): [0, 4, 8]})
     assert [value for _, _, _, value, _, _ in found] == [b"v0", b"v2", b"v4"]
     with pytest.raises(OutcomeUnknown, match=r"\[0\] offset 2 has been deleted since it was found to be bad"):
@@ -88,7 +88,7 @@ def test_should_find_records_between_transactions(settings, topic, unique):
 def test_should_report_a_record_that_is_deleted_or_does_not_arrive(settings, topic, admin):
     write(settings, topic, 10)
     for done in admin.delete_records([ClientPartition(topic, 0, 5)]).values():
-        done.result(15)
+        done.result(60)
     with pytest.raises(OutcomeUnknown, match="failed to read records by their offsets"):
         read(settings, {TopicPartition(topic, 0): [4]})
     with pytest.raises(OutcomeUnknown, match="offset 10: nothing arrived for 1 s"):

@@ -53,7 +53,7 @@ class Bench:
         feeder = Producer(self.client)
         feeder.produce(self.source, b"refused", b"k", 2, timestamp=AT, headers=[("own", b"r")])
         feeder.produce(self.source, b"{" * 900_000, b"k", 3, timestamp=AT)
-        assert feeder.flush(20) == 0
+        assert feeder.flush(60) == 0
         own = (("own", b"h"),)
         sink = (("tidemark.sink", self.sink.encode()),)
         self.write(
@@ -70,7 +70,7 @@ class Bench:
 
     def write(self, *letters):
         producer = TransactionalProducer(self.client, f"{self.app}-0", 10_000, 1000)
-        producer.init(30)
+        producer.init(60)
         producer.begin()
         for letter in letters:
             producer.send_one(f"{self.app}-dlq", *dead_letter_record(letter, self.limits.of(f"{self.app}-dlq")))
@@ -172,7 +172,7 @@ def test_should_keep_the_last_dead_letter_when_no_transaction_ends_after_it(benc
     producer = Producer(bench.client)
     for _ in range(2):
         producer.produce(bench.letters.topic, b"{", b"k", 0, headers=[("tidemark.reason", b"unparsable")])
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     purge(bench.letters, int(time.time() * 1000) + 60_000)
     (kept,) = bench.letters.read(ALL)
     assert kept.offset == bench.letters.ends.of([kept.place])[kept.place] - 1

@@ -54,7 +54,7 @@ def app(settings, admin, unique):
 
 def last_records(app):
     client = {"bootstrap.servers": app.settings.bootstrap_servers}
-    return last_commit_records(client, EndOffsets(app.admin, 15), app.name, TASKS, stalled_after_s=30)
+    return last_commit_records(client, EndOffsets(app.admin, 60), app.name, TASKS, stalled_after_s=60)
 
 
 def last_commit_ms(app):
@@ -342,7 +342,7 @@ def test_should_leave_commit_records_that_the_history_reads_in_order(app):
     rewind(app)
     app.run()
     client = {"bootstrap.servers": app.settings.bootstrap_servers}
-    history = list(commit_history(client, EndOffsets(app.admin, 15), app.name, TASKS, stalled_after_s=30))
+    history = list(commit_history(client, EndOffsets(app.admin, 60), app.name, TASKS, stalled_after_s=60))
     for task in TASKS:
         own = [record for record in history if record.task == task]
         assert [record.batch for record in own] == list(range(own[0].batch, own[0].batch + len(own)))

@@ -236,7 +236,7 @@ def test_should_equal_a_recomputation_from_the_commit_records(settings, admin, u
         for number in range(records):
             key = f"k{number * 7919 % keys:05d}"
             producer.produce(f"{app.name}-in", json.dumps({"id": key}).encode(), key.encode())
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     feed(700, 30)
     app.run()
