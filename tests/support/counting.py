@@ -25,6 +25,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.instance.assembly import make_instance
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import BatchSource, SourceBatch
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import committed_offsets
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition, group_instance_id
 from tidemark.processes import wait_until
@@ -180,10 +182,10 @@ class CountingApp:
         assert producer.flush(60) == 0
 
     def run(self, probe=NO_PROBE, settings: Settings | None = None, number: int = 0) -> None:
-        """One instance until all input is committed."""
+        """One instance until all input is committed, and its offsets can be seen."""
         stop = threading.Event()
         instance = make_instance(self.plan, settings or self.settings, number, "counting", probe)
-        too_long = threading.Timer(90, stop.set)
+        too_long = threading.Timer(180, stop.set)
         too_long.start()
         failure: BaseException | None = None
         try:
@@ -195,6 +197,9 @@ class CountingApp:
             too_long.cancel()
             instance.close(failure)
             self._stopped.add(number)
+        # A commit returns before its offsets can be seen. Who asks for stable ones waits for that.
+        sources = [TopicPartition(f"{self.name}-in", number) for number in range(PARTITIONS)]
+        committed_offsets(librdkafka_config(settings or self.settings), self.name, sources, 60)
 
     def make_source(self, instance: Instance, stop: threading.Event) -> BatchSource:
         """Return what makes the instance's batches, and sets `stop` at the end of the input."""

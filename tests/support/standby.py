@@ -58,6 +58,7 @@ class Application:
         self.ends = EndOffsets(admin, 60)
         self.offsets = dict.fromkeys(range(partitions), 0)
         self.batches = defaultdict(int)
+        self._begun: list[TopicPartition] = []
         self._producer = Producer({**self.client, "transactional.id": f"{self.id}-writer"})
         self._producer.init_transactions(60)
         self._others = Producer(self.client)
@@ -83,6 +84,8 @@ class Application:
         """Open a transaction with changelog records, {store: {partition: [(key, value)]}}, and each task's commit record."""
         self._producer.begin_transaction()
         touched = sorted({partition for by_partition in writes.values() for partition in by_partition})
+        self._begun = [self.changelog(store, p) for store, by_partition in writes.items() for p in by_partition]
+        self._begun += [TopicPartition(commits_topic(self.id), partition) for partition in touched]
         for store, by_partition in writes.items():
             for partition, records in by_partition.items():
                 for key, value in records:
@@ -119,11 +122,12 @@ class Application:
         group.close()
 
     def end(self, commits=True):
-        """Commit or abort what was begun."""
+        """Commit or abort what was begun, and wait for the markers, for which the client does not wait."""
         if commits:
             self._producer.commit_transaction(60)
         else:
             self._producer.abort_transaction(60)
+        assert wait_until(lambda: self.ends.stable(self._begun) == self.ends.of(self._begun), 60), "no markers"
 
     def commit(self, writes, stream_time_ms=NO_STREAM_TIME):
         """One whole transaction."""

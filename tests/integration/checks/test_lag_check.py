@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.cli import main
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.topics import ensure_user_topics
+from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
 from tidemark.verdict import Verdict
@@ -172,6 +174,9 @@ def test_should_name_the_open_transaction_that_blocks_read_committed_readers(gro
     assert "the broker aborts it after 60 s" in seen[subject].message
     assert seen[f"{group.name}-in[0]"].evidence["held_offsets"] == 1
     writer.commit_transaction(60)
+    place, ends = TopicPartition(f"{group.name}-in", 0), EndOffsets(group.admin, 60)
+    # The record and the marker, for which the commit does not wait.
+    assert wait_until(lambda: ends.stable([place])[place] == 5, 60)
     group.commit(5)
     assert [(f.subject, f.verdict) for f in group.look().values()] == [
         (f"{group.name}-in[0]", Verdict.OK),

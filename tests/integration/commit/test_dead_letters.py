@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
 from tests.support.dead_letters import LIMIT
+from tests.support.truth.topics import read_all
 
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import PreflightFailed
@@ -60,12 +59,5 @@ def test_should_send_every_record_that_fits_and_many_small_ones_at_once(
         producer.send_many(topic, [{"key": b"k", "value": value, "timestamp": 5} for value in values], 0)
     producer.flush()
     producer.commit()
-    assert {topic: values_of(client, topic, len(values)) for topic, values in wanted.items()} == wanted
-
-
-def values_of(client, topic, count):
-    reader = Consumer({**client, "group.id": "r", "isolation.level": "read_committed"})
-    reader.assign([ClientPartition(topic, 0, 0)])
-    found = [message.value() for message in (reader.poll(10) for _ in range(count)) if message is not None]
-    reader.close()
-    return found
+    written = read_all(settings.bootstrap_servers, wanted)
+    assert {topic: [row.value for row in rows] for (topic, _), rows in written.items() if rows} == wanted

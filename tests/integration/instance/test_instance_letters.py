@@ -6,10 +6,9 @@ import json
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewTopic
 from tests.integration.instance.test_instance_ticks import prepared, run
+from tests.support.truth.topics import read_all
 
 from tidemark.errors import StateTooLarge
 from tidemark.instance.source import SourceBatch
@@ -67,15 +66,9 @@ def a_batch(place, start, rows, letters=()):
 
 
 def records(settings, topic):
-    """Key, value and headers of what a reader sees."""
-    client = {**librdkafka_config(settings), "group.id": "r", "isolation.level": "read_committed"}
-    reader = Consumer({**client, "enable.partition.eof": True})
-    reader.assign([ClientPartition(topic, 0, 0)])
-    found = []
-    while (message := reader.poll(10)) is not None and not message.error():
-        found.append((message.key(), message.value(), dict(message.headers() or ())))
-    reader.close()
-    return found
+    """Key, value and headers of what is committed."""
+    rows = read_all(settings.bootstrap_servers, [topic])[topic, 0]
+    return [(row.key, row.value, dict(row.headers)) for row in rows]
 
 
 def test_should_continue_after_every_record_that_cannot_be_processed(application, settings):

@@ -11,7 +11,17 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import TopicPartition
 from tests.integration.restore.test_restore_run import counts_of
-from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, committed, crash_at, outputs
+from tests.support.counting import (
+    NO_PROBE,
+    PARTITIONS,
+    CountingApp,
+    Crash,
+    Elsewhere,
+    come_to,
+    committed,
+    crash_at,
+    outputs,
+)
 from tests.support.truth.topics import end_offsets
 from typer.testing import CliRunner
 
@@ -180,7 +190,7 @@ def test_should_bring_back_state_and_offsets_and_continue_from_there(app):
     assert counts_of(app) == app.then
     records = last_records(app)
     assert {record.kind for record in records.values()} == {CommitKind.REWIND}
-    assert committed(app) == [records[task].end_offsets[f"{app.name}-in"] for task in TASKS]
+    assert come_to(app, [records[task].end_offsets[f"{app.name}-in"] for task in TASKS])
     assert outputs(app) == emitted
     app.run()
     assert counts_of(app) == app.expected
