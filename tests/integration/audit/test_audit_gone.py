@@ -7,22 +7,20 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.support.audit.application import PaymentsApp
 from tests.support.audit.matrix import STALLED_MS, Matrix, complaints_of
 from tests.support.counting import PARTITIONS
 
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition, dlq_topic
+from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(560)]
 
 
 def compact(app: PaymentsApp, topic: str) -> None:
-    change = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-    app.admin.incremental_alter_configs([resource])[resource].result(60)
+    apply_changes([TopicChange(topic, "cleanup.policy", "", "compact")], app.settings, app.admin)
 
 
 def expire(app: PaymentsApp, topic: str) -> int:

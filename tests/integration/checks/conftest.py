@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 from tests.support.brokers import brief
 
 from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.settings import Settings
 
 _OVERRIDES = {
@@ -52,16 +53,12 @@ AlterTopic = Callable[..., None]
 
 @pytest.fixture
 def alter_topic_of() -> Callable[[AdminClient], AlterTopic]:
-    """`alter_topic_of(admin)(name, retention_ms="1000")`: as an operator would, by hand."""
+    """`alter_topic_of(admin)(name, retention_ms="1000")`: as an operator would, by hand, waiting until it is shown."""
 
     def of(admin: AdminClient) -> AlterTopic:
         def alter(topic: str, **config: str) -> None:
-            entries = [
-                ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-                for key, value in config.items()
-            ]
-            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-            admin.incremental_alter_configs([resource])[resource].result(60)
+            changes = [TopicChange(topic, key.replace("_", "."), "", value) for key, value in config.items()]
+            apply_changes(changes, Settings.load(), admin)
 
         return alter
 

@@ -14,6 +14,7 @@ from tests.conftest import CreateTopic
 from tidemark.devstack import ports
 from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster, answers
 from tidemark.errors import PreflightFailed
+from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -22,7 +23,7 @@ def _produce(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "topic.metadata.propagation.max.ms": 3000})
     failures: list[object] = []
     producer.produce(topic, b"v", on_delivery=lambda error, _: failures.append(error) if error else None)
-    producer.flush(60)
+    assert producer.flush(60) == 0
     if failures:
         raise KafkaException(failures[0])
 
@@ -91,4 +92,4 @@ def test_should_continue_without_one_node_of_a_cluster(cluster: EmbeddedCluster,
         _produce(cluster.bootstrap, topic)
     finally:
         cluster.start_node(2)
-    assert len(admin.list_topics(timeout=60).brokers) == 3
+    assert wait_until(lambda: len(admin.list_topics(timeout=60).brokers) == 3, 60)

@@ -25,6 +25,7 @@ from tidemark.names import DRILLS_FOLDER, TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import last_passed_ms, past_drills
+from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.processes import wait_until
 from tidemark.restore.bounds import Figures
 from tidemark.restore.listener import LoggingRestoreListener
@@ -134,7 +135,8 @@ def test_should_not_pass_when_there_is_no_input_to_follow_or_the_compaction_lag_
         assert report.followed_batches == 0
         context = context_of(app)
         topic = f"{app.name}-n-changelog"
-        _set_topic(context.clients.admin, topic, "min.compaction.lag.ms", "1")
+        change = TopicChange(topic, "min.compaction.lag.ms", "", "1")
+        apply_changes([change], app.settings, context.clients.admin)
         report = drill(app, batches=0)
     assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert {store.verdict for store in report.stores} == {Verdict.NOT_ENOUGH_EVIDENCE}
@@ -172,15 +174,6 @@ def test_should_not_pass_when_the_application_holds_no_key(settings, admin, uniq
         report = drill(app, batches=0)
     assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE, report.findings
     assert left_behind(app) == []
-
-
-def _set_topic(admin, topic, name, value):
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(60)
 
 
 class _Broken(LoggingRestoreListener):

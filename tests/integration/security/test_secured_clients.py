@@ -18,12 +18,13 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 from spark_jobs.kafka_reading import read_between
 from spark_jobs.session import spark_session
-from tests.support.secured import PASSWORD, USER, Secured
+from tests.support.secured import PASSWORD, USER, Secured, known_acls
 
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import brokers_answer
 from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition as Place
+from tidemark.processes import wait_until
 
 WAYS = ("mtls", "scram", "oauth")
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
@@ -34,10 +35,11 @@ def topic(guarded_broker: Secured) -> str:
     """A topic with two records that the user `app` may do anything with."""
     admin = guarded_broker.admin
     admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(60)
-    everything = (AclOperation.ALL, AclPermissionType.ALLOW)
-    for kind in (ResourceType.TOPIC, ResourceType.GROUP):
-        acl = AclBinding(kind, "*", ResourcePatternType.LITERAL, f"User:{USER}", "*", *everything)
-        admin.create_acls([acl])[acl].result(60)
+    everything = ("*", ResourcePatternType.LITERAL, f"User:{USER}", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    acls = [AclBinding(kind, *everything) for kind in (ResourceType.TOPIC, ResourceType.GROUP)]
+    for future in admin.create_acls(acls).values():
+        future.result(60)
+    assert wait_until(lambda: set(acls) <= known_acls(admin), 60)
     producer = Producer({"bootstrap.servers": guarded_broker.broker.bootstrap})
     for value in (b"1", b"2"):
         producer.produce("beats", value)
@@ -113,7 +115,7 @@ def test_should_pass_an_extra_client_option_to_the_broker(
     group = unique("group")
     consumer = Consumer({**librdkafka_config(settings), "group.id": group})
     consumer.subscribe([topic])
-    consumer.poll(10)
+    assert wait_until(lambda: consumer.poll(0.2) is not None or bool(consumer.assignment()), 60)
     (member,) = guarded_broker.admin.describe_consumer_groups([group])[group].result(60).members
     consumer.close()
     assert member.client_id == "ward-7"

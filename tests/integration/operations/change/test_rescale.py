@@ -25,6 +25,7 @@ from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
+from tidemark.processes import wait_until
 from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of
@@ -166,6 +167,7 @@ def test_should_rescale_when_a_source_has_grown_and_when_it_grows_again(app):
 
     def grow(partitions):
         app.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+        assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == partitions, 60)
         # Keys go elsewhere from now on, to partitions that no task has read.
         app.feed(200)
 

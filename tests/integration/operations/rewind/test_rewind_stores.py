@@ -9,7 +9,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.integration.operations.rewind.test_rewind import TASKS, builder_of, last_commit_ms, last_records, rewind
 from tests.integration.restore.test_restore_run import counts_of
 from tests.support.counting import PARTITIONS, CountingApp, CountingSource, counting
@@ -25,6 +24,7 @@ from tidemark.errors import StartRefused
 from tidemark.names import TaskId, changelog_topic
 from tidemark.operations.rewind.plan import require_rewindable
 from tidemark.operations.savepoint import SavepointCommand
+from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.directory import folder_of
 from tidemark.stores.layout import split_window_key
@@ -138,10 +138,8 @@ def test_should_bring_back_windows_that_have_expired_since(settings, admin, uniq
 
 
 def set_compaction_lag(app, lag_ms):
-    topic = changelog_topic(app.name, "n")
-    entry = ConfigEntry("min.compaction.lag.ms", str(lag_ms), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    app.admin.incremental_alter_configs([resource])[resource].result()
+    change = TopicChange(changelog_topic(app.name, "n"), "min.compaction.lag.ms", "", str(lag_ms))
+    apply_changes([change], app.settings, app.admin)
 
 
 @pytest.mark.broker
