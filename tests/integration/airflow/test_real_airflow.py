@@ -11,7 +11,7 @@ import psutil
 import pytest
 from pydantic import SecretStr
 from tests.support.airflow.operations import MigrateAirflow
-from tests.support.airflow.real_airflow import RealAirflow, real_airflow
+from tests.support.airflow.real_airflow import RealAirflow, answered, real_airflow
 from tests.support.airflow.stream_bench import FAKE, Bench
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 from tests.support.leaks import arguments_watched, files_with
@@ -178,7 +178,7 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
         return {said for said in wanted if said not in text}
 
     # A watcher says something with its first look, which comes after its task is deferred.
-    assert wait_until(lambda: not missing(), 180, every_s=0.5), missing()
+    assert wait_until(answered(lambda: not missing()), 180, every_s=0.5), missing()
     shown: dict[str, Any] = {}
 
     def shows_the_running_instance() -> bool:
@@ -186,7 +186,7 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
         return (shown.get("state"), shown.get("partitions")) == ("RUNNING", ["pulse-events[0]"])
 
     # The task ran again when its instance was killed last; what it shows comes with the first look of its new watcher.
-    assert wait_until(shows_the_running_instance, 180, every_s=0.5), shown
+    assert wait_until(answered(shows_the_running_instance), 180, every_s=0.5), shown
 
 
 def _stopped_by_pausing(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
@@ -223,7 +223,8 @@ def _refused_and_paused(airflow: RealAirflow, bench: Bench, dag_id: str) -> None
     starts = bench.starts()
     bench.order(exit_code=30)
     airflow.api.unpause(dag_id)
-    assert wait_until(lambda: bench.starts() > starts and airflow.is_paused(dag_id), 180, every_s=0.5)
+    was_refused = answered(lambda: bench.starts() > starts and airflow.is_paused(dag_id))
+    assert wait_until(was_refused, 180, every_s=0.5)
     assert bench.starts() == starts + 1
     assert bench.living() == []
 

@@ -12,6 +12,7 @@ from tests.support.overview import write_run_file
 from demo.patient_alert import PatientAlert
 from demo.pulse_watch import PulseWatch, Snapshot
 from tidemark.cli.demo import is_counting
+from tidemark.processes import wait_until
 
 
 @pytest.mark.broker
@@ -38,8 +39,8 @@ def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_
     # Began a moment later than the first count, which is shown and does not prove anything.
     watch = PulseWatch(client, application, (source, sink, alerts), tmp_path, 5_000, now_ms + 60_000)
     try:
-        watch.follow(2.0)
-        assert not is_counting(watch.snapshot(now_ms))
+        shown = followed_until(watch, now_ms, lambda snapshot: snapshot.newest)
+        assert not is_counting(shown)
     finally:
         watch.close()
     watch = PulseWatch(client, application, (source, sink, alerts), tmp_path, 5_000, now_ms)
@@ -49,11 +50,25 @@ def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_
         alert = {"patient_id": "p2", "ward": "surgery", "window_start": now_ms, "pulses": 104, "celsius": 38.5}
         producer.produce(alerts, json.dumps(alert).encode(), b"p2")
         producer.flush()
-        watch.follow(2.0)
-        snapshot = watch.snapshot(now_ms + 1_000)
+        snapshot = followed_until(
+            watch, now_ms + 1_000, lambda snapshot: (snapshot.fresh_updates, snapshot.alerts) == (3, 1)
+        )
     finally:
         watch.close()
     newest = (("p1", now_ms, 2), ("p2", now_ms, 4))
     alerted = (PatientAlert("p2", "surgery", now_ms, 104, 38.5),)
     assert snapshot == Snapshot("RUNNING", 2, 2, 6, 7.0, 7, 1.0, 3, newest, 1, alerted)
     assert is_counting(snapshot)
+
+
+def followed_until(watch, now_ms, condition):
+    """Follow until a snapshot meets the condition."""
+    shown = []
+
+    def is_met():
+        watch.follow(0.5)
+        shown.append(watch.snapshot(now_ms))
+        return condition(shown[-1])
+
+    assert wait_until(is_met, 60), shown[-1]
+    return shown[-1]

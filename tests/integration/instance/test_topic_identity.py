@@ -224,7 +224,7 @@ def test_should_refuse_a_changelog_whose_first_records_were_deleted_until_it_is_
     places = [TopicPartition(changelog, number) for number in range(PARTITIONS)]
     # The last records stay, so that there is nothing to see at the end of the topic.
     purge(app.admin, app.settings, {place: end - 5 for place, end in EndOffsets(app.admin, 60).of(places).items()})
-    assert seen(app)[changelog].verdict is Verdict.FAILED
+    assert wait_until(lambda: seen(app)[changelog].verdict is Verdict.FAILED, 60)
     for _ in range(2):
         with pytest.raises(StartRefused, match=rf"{changelog}\[\d\] has lost its beginning, up to offset \d+") as no:
             app.run()

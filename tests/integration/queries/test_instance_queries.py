@@ -161,10 +161,12 @@ def test_should_never_show_a_value_before_it_is_committed(app):
         # Outputs, changelog, commit record and offsets are written, and the transaction is open.
         if point == "5-offsets" and blocks.is_set():
             reached.set()
-            assert may_go_on.wait(60)
+            assert may_go_on.wait(120)
 
     with ExitStack() as cleanup:
-        client = cleanup.enter_context(running(app, 0, probe))
+        # Its transaction stays open while the test asks.
+        patient = app.settings.model_copy(update={"transaction_timeout_ms": 60_000})
+        client = cleanup.enter_context(running(app, 0, probe, patient))
         cleanup.callback(may_go_on.set)
         assert wait_until(lambda: is_level(app, client), 60)
         before = dict(app.expected)
@@ -289,22 +291,24 @@ def test_metrics_of_an_instance_and_of_its_standby_should_be_what_is_committed(a
     with running(app) as client, standing_by(app) as standby:
         assert wait_until(lambda: is_level(app, client), 60)
 
-        def counts_are_equal() -> bool:
-            expected, found = counted_by_commit_records(app), scraped(client)
-            return all(
+        found = {}
+
+        def is_level_and_counted() -> bool:
+            expected = counted_by_commit_records(app)
+            found.clear()
+            found.update(scraped(client))
+            lags, reachable = (found.get(metric.name, {}) for metric in (table.RECORDS_LAG, table.BROKER_REACHABLE))
+            return (list(lags.values()), set(reachable.values())) == ([0] * PARTITIONS, {1}) and all(
                 {labels: value for labels, value in found[name].items() if value}
                 == {k: v for k, v in counts.items() if v}
                 for name, counts in expected.items()
             )
 
-        # An instance counts a commit a moment after its stores were written.
-        assert wait_until(counts_are_equal, 60), (counted_by_commit_records(app), scraped(client))
-        found = scraped(client)
+        # An instance counts a commit a moment after its stores were written, and asks for its lag every few seconds.
+        assert wait_until(is_level_and_counted, 60), (counted_by_commit_records(app), found)
         assert sum(found[table.PROCESS_RECORDS.name].values()) == 2000
         assert found.keys() == named(MetricSource.INSTANCE, MetricSource.INSTANCE_AND_STANDBY) - ONLY_SOMETIMES
         assert found[table.STATE.name][frozenset([app.name, "0", "RUNNING"])] == 1
-        assert set(found[table.BROKER_REACHABLE.name].values()) == {1}
-        assert list(found[table.RECORDS_LAG.name].values()) == [0] * PARTITIONS
         offsets = found[table.COMMITTED_OFFSET.name]
         ends = end_offsets(
             app.settings.bootstrap_servers, [(f"{app.name}-in", p) for p in range(PARTITIONS)], "read_committed"

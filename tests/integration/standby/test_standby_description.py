@@ -83,8 +83,10 @@ def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
         assert ended == []
         (row,) = local_instances(counting.settings.var_dir, time.time())
         assert (row.changelog_generation, row.useful, row.useless_because) == (1, True, None)
-        ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
-        assert copy[0].checkpoint.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
+        end = after.ends.of([after.changelog("n")])[after.changelog("n")]
+        copies = StandbyCopies(counting.settings.state_dir, counting.id)
+        # A standby says once a second what its copies hold.
+        assert wait_until(lambda: copies.find([TASK])[TASK]["n"][0].checkpoint.changelog_offset >= end, 60)
     assert ended == []
     assert copy_of(counting) == {b"new": count(2)} == after.fold("n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,18 @@ IMPATIENT = {
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "6",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
 }
+
+
+def answered(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """`ask`, and False where Airflow refuses: one that is too busy to answer is asked again."""
+
+    def is_so() -> bool:
+        try:
+            return ask()
+        except AirflowRefused:
+            return False
+
+    return is_so
 
 
 class RealAirflow:
@@ -61,12 +73,9 @@ class RealAirflow:
         fresh = {name.replace("-", "_") for name in names}
 
         def are_well() -> bool:
-            try:
-                return not fresh & set(self.api.unhealthy(since=started))
-            except AirflowRefused:
-                return False
+            return not fresh & set(self.api.unhealthy(since=started))
 
-        assert wait_until(are_well, READY_TIMEOUT_S, every_s=0.5), names
+        assert wait_until(answered(are_well), 3 * READY_TIMEOUT_S, every_s=0.5), names
 
     def send(self, part: str, number: signal.Signals) -> None:
         """Signal a part and everything in its session: its workers, its runners."""
@@ -98,12 +107,10 @@ class RealAirflow:
         """Wait until a task of the newest run is in a state."""
 
         def reached() -> bool:
-            try:
-                return self.api.task_states(dag_id, self.newest_run(dag_id)["dag_run_id"]).get(task_id) == state
-            except (AirflowRefused, KeyError):
-                return False
+            run = self.newest_run(dag_id)
+            return bool(run) and self.api.task_states(dag_id, run["dag_run_id"]).get(task_id) == state
 
-        assert wait_until(reached, timeout_s, every_s=0.5), f"{task_id} did not become {state}"
+        assert wait_until(answered(reached), timeout_s, every_s=0.5), f"{task_id} did not become {state}"
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, map_index: int, tries: int = 1) -> str:
         """What the page shows as the log of a task's try."""
