@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from tidemark.clock import wall_clock_ms
@@ -13,7 +14,7 @@ from tidemark.operations.dead_letters.reader import DeadLetterReader
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 _RECORDS = 10
 
@@ -104,13 +105,16 @@ def test_should_keep_the_end_offset_when_all_brokers_are_killed_after_a_purge(re
     assert wait_until(lambda: high_watermarks_are(0), 60)
     purge = prepare(replicated)
     # Until the brokers die before they have written a later high watermark down, which they do every five seconds.
-    for _ in range(5):
+    for _ in range(12):
         replicated.produce(_RECORDS)
         written += _RECORDS
         assert wait_until(lambda offset=written: high_watermarks_are(offset), 60)
         replicated.produce(_RECORDS)
         purge(written + _RECORDS)
         assert wait_until(lambda offset=written: leader_epochs_begin_at(offset + _RECORDS - 1), 60)
+        # At once, without waiting for the end of one before the next.
+        for node in cluster.node_ids:
+            psutil.Process(cluster.node(node).identity.pid).kill()
         for node in cluster.node_ids:
             cluster.kill_node(node)
         was_in_time = high_watermarks_are(written)

@@ -54,8 +54,10 @@ def start_ms():
 
 def produce(settings, topic, records, partition=0):
     """Records as (key, value, Kafka timestamp); a value of bytes is written as it is."""
-    # A retry must not put an early block of records behind a later one.
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers, "linger.ms": 20, "enable.idempotence": True})
+    # A retry must not put an early block of records behind a later one, and a few come as one block, for which `flush` waits.
+    producer = Producer(
+        {"bootstrap.servers": settings.bootstrap_servers, "linger.ms": 1000, "enable.idempotence": True}
+    )
     for key, value, timestamp_ms in records:
         data = value if isinstance(value, bytes) else json.dumps(value).encode()
         headers = [("from", b"test")] if isinstance(value, bytes) else None

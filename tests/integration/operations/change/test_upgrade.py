@@ -60,7 +60,8 @@ def test_should_carry_the_state_while_input_arrives_and_count_every_record_once(
     feeding, fed = threading.Event(), threading.Event()
 
     def feed():
-        while not fed.is_set():
+        # Not faster than the upgrade, which ends with its input, reads.
+        while not fed.wait(0.05):
             app.feed(100)
             feeding.set()
 
