@@ -6,6 +6,7 @@ pytest itself is killed.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import uuid
@@ -20,6 +21,7 @@ from tests.support.brokers import brief
 from tests.support.jvms import BRIEF
 
 from tidemark import processes
+from tidemark.devstack import ports
 from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster
 from tidemark.kafka import jars
 from tidemark.settings import Settings
@@ -52,6 +54,25 @@ def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         # Tests of queries ask for their server themselves.
         patch.setenv("TIDEMARK_QUERY_PORT", "-1")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ports_of_the_worker() -> Iterator[None]:
+    """Keep two workers of pytest-xdist from one port: it is found free a moment, or the start of a JVM, before it is taken."""
+    first = ports._FIRST + 1000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ports, "_FIRST", first)
+        patch.setattr(ports, "_LAST", first + 999)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _level_of_logs() -> Iterator[None]:
+    """Keep a command that a test runs in this process from making later tests' logs more talkative."""
+    log = logging.getLogger("tidemark")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session")

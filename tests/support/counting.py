@@ -169,6 +169,8 @@ class CountingApp:
         monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(folder)])
         # That of an earlier test, with another application's name.
         monkeypatch.delitem(sys.modules, "topologies.made_counting", raising=False)
+        # Python takes a module that is written again within a second, with as many bytes, for the one that it has compiled.
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
         for name, value in self.settings.as_environment().items():
             monkeypatch.setenv(name, value)
         return self.write_module(folder)

@@ -97,9 +97,16 @@ def test_should_run_a_whole_suite_in_one_job_and_distinguish_a_broken_check(spar
         for name, unexpected in (("holds", "digit > 9"), ("fails", "id = 7"), ("breaks", "nowhere > 1"))
     )
     validator = Validator("a run")
-    spark.sparkContext.setJobGroup("counted", "")
-    found = validator.validate("digits", frame, [holds, holds_too := replace(holds, name="holds too")], False)
-    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup("counted")
+    context = spark.sparkContext
+    context.setJobGroup("counted", "")
+    try:
+        found = validator.validate("digits", frame, [holds, holds_too := replace(holds, name="holds too")], False)
+    finally:
+        # The session is that of other tests, too.
+        context._jsc.clearJobGroup()
+    # Who counts the jobs hears of them a moment later.
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    jobs = context.statusTracker().getJobIdsForGroup("counted")
     assert [finding.verdict for finding in found.findings] == [Verdict.OK, Verdict.OK]
     assert found.rows == 40_000
     assert len(jobs) == 1

@@ -12,10 +12,12 @@ from tidemark.processes import wait_until
 
 
 @pytest.mark.broker
-def test_should_read_up_to_the_end_at_the_time_of_the_call_when_more_keeps_arriving(broker, create_topic, monkeypatch):
+def test_should_read_up_to_the_end_at_the_time_of_the_call_when_more_keeps_arriving(
+    broker, create_topic, unique, monkeypatch
+):
     """The client reports the end of a partition only when nothing has arrived for a while."""
     monkeypatch.setattr(topics, "FETCH_WAIT_MS", 1000)
-    name, stop = create_topic("fed", partitions=1), threading.Event()
+    name, stop = create_topic(unique("fed"), partitions=1), threading.Event()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
     producer.init_transactions(60)
 

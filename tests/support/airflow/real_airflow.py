@@ -52,7 +52,7 @@ class RealAirflow:
         self._settings = settings
         self._mark = mark
         self._environment = {
-            **airflow_parts.environment(settings, mark, ports.choose(8090)),
+            **airflow_parts.environment(settings, mark, ports.free_port()),
             **IMPATIENT,
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         }
