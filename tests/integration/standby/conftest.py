@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from tests.support.standby import Application
 
+from tidemark.instance import assembly
+from tidemark.standby.copies import StandbyCopies
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
@@ -37,6 +40,12 @@ def table(settings, admin, unique, create_topic):
     topology = Topology(unique("app"), optimised=True)
     topology.table(create_topic(unique("in"), 1, cleanup_policy="compact"), schema="city STRING", store="t")
     return Application(topology.plan(), settings, admin, partitions=1, create_sources=False)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Instances wait a minute for a standby's copy, for which a busy machine may need more than their five seconds."""
+    monkeypatch.setattr(assembly, "StandbyCopies", partial(StandbyCopies, answer_s=60.0))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def running(application, number=0):
 
 
 def copies_of(application):
-    return StandbyCopies(application.settings.state_dir, application.id)
+    return StandbyCopies(application.settings.state_dir, application.id, answer_s=60)
 
 
 def fetched(application, copy, folder):
@@ -110,9 +110,8 @@ def test_should_find_no_copy_and_not_wait_when_the_standby_is_gone(counting, set
         (copy,) = copies.find([TASK])[TASK]["n"]
         assert copies.find([TaskId(0, 1)])[TaskId(0, 1)] == {}
     assert copies.find([TASK])[TASK] == {}
-    patient = StandbyCopies(settings.state_dir, counting.id, answer_s=60)
     with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
-        patient.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
+        copies.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
 
 
 def test_should_give_up_on_a_standby_that_does_not_answer_and_withdraw_the_request(counting, standby, settings):

@@ -23,7 +23,7 @@ from tidemark.registry.reader import resolved_plan
 from tidemark.standby.copies import StandbyCopies
 from tidemark.tasks.task import changelog_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480), pytest.mark.usefixtures("patient")]
 
 
 def followed(app):

@@ -89,6 +89,7 @@ def behind(counting, standby):
     return follower
 
 
+@pytest.mark.usefixtures("patient")
 def test_should_start_from_a_live_standbys_copy_and_read_only_the_tail(counting, behind, settings, caplog):
     caplog.set_level(logging.INFO)
     stood = behind.store(TASK, "n").next_offset
