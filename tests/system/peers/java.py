@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -39,14 +40,19 @@ def _compiled(folder: Path, libraries: list[Path]) -> Path:
     content = b"".join(source.read_bytes() for source in sources) + classpath(libraries).encode()
     build = folder / "build"
     classes = build / hashlib.sha256(content).hexdigest()[:16]
-    if classes.exists():
-        return classes
-    shutil.rmtree(build, ignore_errors=True)
-    unfinished = classes.with_suffix(".unfinished")
-    unfinished.mkdir(parents=True)
-    command = [javac, "-nowarn", "-d", unfinished, "-cp", classpath(libraries), *sources]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CannotCompile(done.stderr.strip())
-    unfinished.rename(classes)
+    finished = classes / "finished"
+    build.mkdir(exist_ok=True)
+    # Several workers of a test run may want the classes at the same time.
+    with (build / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if finished.exists():
+            return classes
+        for earlier in (entry for entry in build.iterdir() if entry.is_dir()):
+            shutil.rmtree(earlier)
+        classes.mkdir()
+        command = [javac, "-nowarn", "-d", classes, "-cp", classpath(libraries), *sources]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CannotCompile(done.stderr.strip())
+        finished.touch()
     return classes
