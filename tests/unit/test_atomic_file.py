@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_should_keep_the_old_text_and_leave_nothing_else_when_it_cannot_be_writt
 
     path = tmp_path / "file"
     path.write_text("old")
-    monkeypatch.setattr(atomic_file.os, "fsync", fail)
+    # Of this module alone, as other threads of this process write files, too.
+    monkeypatch.setattr(atomic_file, "os", SimpleNamespace(**{**vars(os), "fsync": fail}))
     with pytest.raises(type(error)):
         replace_file(path, "new", synced=True)
     assert path.read_text() == "old"

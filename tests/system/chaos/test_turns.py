@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections import Counter
 
 import pytest
+from tests.system.chaos import turns
 from tests.system.chaos.faults import UNHARMED
 from tests.system.chaos.kinds import KINDS, Kind
 from tests.system.chaos.run import kinds_of
@@ -18,21 +19,18 @@ def kinds(monkeypatch):
     """Three kinds that come with others, and two that come alone."""
     made = {name: Kind(lambda *_: None, name.partition(":")[0]) for name in ("a: 1", "a: 2", "b: 1")}
     made |= {name: Kind(lambda *_: None, "alone", comes_alone=True) for name in ("alone: 1", "alone: 2")}
-    for name in list(KINDS):
-        monkeypatch.delitem(KINDS, name)
-    for name, kind in made.items():
-        monkeypatch.setitem(KINDS, name, kind)
-    return list(made)
+    monkeypatch.setattr(turns, "KINDS", made)
+    return made
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_should_draw_every_kind_of_fault_equally_often_when_several_are_drawn_together(seed):
     chance = random.Random(seed)
     together = [name for name in KINDS if not KINDS[name].comes_alone]
-    turns = Turns(together, chance)
+    dealt = Turns(together, chance)
     came: Counter[str] = Counter()
     for _ in range(300):
-        names = turns.together(chance.choice((1, 3, 4, 5, 6)))
+        names = dealt.together(chance.choice((1, 3, 4, 5, 6)))
         assert names
         assert len({KINDS[name].acts_on for name in names}) == len(names)
         came.update(names)
@@ -42,25 +40,25 @@ def test_should_draw_every_kind_of_fault_equally_often_when_several_are_drawn_to
 
 
 def test_should_draw_fewer_faults_when_all_remaining_kinds_act_on_one_target():
-    turns = Turns(["broker: all killed", "disk full: broker"], random.Random(1))
-    assert sorted(turns.together(3) + turns.together(3)) == ["broker: all killed", "disk full: broker"]
+    dealt = Turns(["broker: all killed", "disk full: broker"], random.Random(1))
+    assert sorted(dealt.together(3) + dealt.together(3)) == ["broker: all killed", "disk full: broker"]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_should_draw_one_solitary_kind_each_time_all_other_kinds_were_drawn(kinds, seed):
-    turns = Turns(kinds, random.Random(seed))
+    dealt = Turns(list(kinds), random.Random(seed))
     came: Counter[str] = Counter()
     for _ in range(100):
-        names = turns.together(2)
-        assert len(names) == 1 or not any(KINDS[name].comes_alone for name in names)
+        names = dealt.together(2)
+        assert len(names) == 1 or not any(kinds[name].comes_alone for name in names)
         came.update(names)
     assert abs(came["alone: 1"] - came["alone: 2"]) <= 1
     assert abs(came["alone: 1"] + came["alone: 2"] - came["a: 1"]) <= 2
 
 
 def test_should_draw_solitary_kinds_when_there_are_no_others(kinds):
-    turns = Turns(["alone: 1", "alone: 2"], random.Random(1))
-    assert {tuple(turns.together(3)) for _ in range(2)} == {("alone: 1",), ("alone: 2",)}
+    dealt = Turns(["alone: 1", "alone: 2"], random.Random(1))
+    assert {tuple(dealt.together(3)) for _ in range(2)} == {("alone: 1",), ("alone: 2",)}
 
 
 def test_should_choose_the_kinds_of_fault_for_the_guarantee():

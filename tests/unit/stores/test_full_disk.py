@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 from rocksdict import Cache
@@ -66,6 +68,16 @@ def test_should_report_a_full_disk_for_a_lock_and_leave_no_lock(small):
         assert is_locked(small / "0")
 
 
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """An instance handles signals itself; the process of the tests has its own handlers again when the test ends."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
 def test_should_end_an_instance_with_exit_code_retry_when_its_disk_is_full(monkeypatch, capsys, code):
     def fails(*_):
