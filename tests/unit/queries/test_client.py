@@ -31,14 +31,17 @@ def address():
         item = {stored_key(StoreKind.WINDOW, b"a", start): count_value(start)}
         fill(host.held[owner]["w"], item)
     fill(host.held[TaskId(0, 1)]["s"], {stored_key(StoreKind.SESSION, b"a", 5, 9): count_value(7)})
-    settings = Settings(query_requests_per_second=0)
+    # No query of a test is slow by itself, however busy the machine is.
+    settings = Settings(query_requests_per_second=0, query_timeout_ms=60_000)
     with served(api_of(host, settings), settings) as url:
         yield url
 
 
 @pytest.fixture
 def client(address):
-    with StateClient(APP, url=address, token="all", settings=Settings(query_page_records=7)) as made:
+    with StateClient(
+        APP, url=address, token="all", settings=Settings(query_page_records=7, query_timeout_ms=60_000)
+    ) as made:
         yield made
 
 

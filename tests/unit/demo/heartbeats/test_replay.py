@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from demo.heartbeats import replay as module
 from demo.heartbeats.disorder import Disorder
 from demo.heartbeats.replay import DEFAULT_PATIENTS, Replay, ReplayOptions, ReplayRate
 from tidemark.errors import InvalidSettings
@@ -77,13 +78,20 @@ def test_should_generate_the_same_records_at_any_pace_for_the_same_seed_and_star
     assert len(fast) == 2_000
 
 
-def test_should_keep_a_rate_and_end_an_endless_replay_when_stopped():
-    producer = Collecting()
+def test_should_keep_a_rate_and_end_an_endless_replay_when_stopped(monkeypatch):
+    producer, now_s = Collecting(), [0.0]
     replay = Replay(ReplayOptions(rate=2_000.0), producer)
-    timer = threading.Timer(1.5, replay.stop)
-    timer.start()
-    began = time.monotonic()
-    sent = replay.run()
-    assert sent == pytest.approx(2_000 * (time.monotonic() - began), rel=0.25)
+
+    def wait(seconds):
+        """Time passes only here: a busy machine may take longer for a slice than the slice lasts."""
+        now_s[0] += seconds
+        if now_s[0] > 1.45:
+            replay.stop()
+
+    monkeypatch.setattr(replay._stop, "wait", wait)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(module, "wall_clock_ms", lambda: NOW)
+    # The last of the slices of a tenth of a second begins after 1.4 s.
+    assert replay.run() == len(producer.records) == pytest.approx(2_000 * 1.4, rel=0.05)
     newest = max(json.loads(value)["beat_ms"] for _, value in producer.records)
-    assert abs(newest - time.time_ns() // 1_000_000) < 1_500
+    assert abs(newest - (NOW + 1_400)) < 1_500
