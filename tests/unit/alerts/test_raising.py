@@ -9,6 +9,7 @@ import time
 
 import pytest
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
+from tests.support.logged import logged_by
 
 from tidemark import alerts
 from tidemark.alerts import Alert, AlertKind, load_callback, raise_alert
@@ -35,7 +36,7 @@ def hangs(alert):
 def raised(callback, caplog, **changes):
     caplog.set_level(logging.ERROR)
     raise_alert(Settings.load(alert_callback=callback, **changes), ALERT)
-    return [record for record in caplog.records if record.levelno >= logging.ERROR]
+    return logged_by(caplog, "tidemark.alerts", logging.ERROR)
 
 
 def test_should_log_a_line_at_level_error_by_default(caplog):

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 from tests.support.events import progress
+from tests.support.logged import logged_by
 
 from tidemark.errors import ExitCode, InvalidSettings
 from tidemark.events.event import Rebalance, Waiting
@@ -157,7 +158,7 @@ def test_should_name_a_users_listener_that_raises_once_and_keep_calling_it(caplo
         user.close(BOUND_S)
     assert heard_by_raising == [progress(110)]
     assert user.failed == 5
-    summary = [record.getMessage() for record in caplog.records]
+    summary = [record.getMessage() for record in logged_by(caplog, "tidemark.events")]
     assert len(summary) == 2
     assert "own:Raising: on_change: RuntimeError: no chat today" in summary[0]
     assert "0 calls dropped, 5 failed" in summary[1]

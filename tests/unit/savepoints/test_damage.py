@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.logged import logged_by
 from tests.support.savepoints import APP, TASKS, put, save
 
 from tidemark.errors import CopyUnusable, StoreFailed
@@ -114,7 +115,7 @@ def test_should_skip_a_savepoint_with_a_bad_manifest_and_use_the_previous_one(
     with caplog.at_level(logging.WARNING):
         (found,) = SavepointCopies(local).find([TASK])[TASK]["counts"]
     assert saved in found.location
-    (line,) = caplog.messages
+    (line,) = [record.getMessage() for record in logged_by(caplog, "tidemark.savepoints")]
     assert newer in line
     assert said in line
 
@@ -168,7 +169,7 @@ def test_should_consider_no_savepoint_when_the_location_does_not_answer(local, s
     monkeypatch.setattr(local._fs, "ls", away)
     with caplog.at_level(logging.WARNING):
         assert SavepointCopies(local).find([TASK])[TASK] == {}
-    (line,) = caplog.messages
+    (line,) = [record.getMessage() for record in logged_by(caplog, "tidemark.savepoints")]
     assert "Permission denied" in line
 
 

@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS
 
 from tidemark.processes import wait_until
@@ -104,7 +105,7 @@ def test_should_report_an_unusable_location_and_continue(bench, location, caplog
     last = bench.last()
     asked = bench.ask(location=location)
     last.take(bench.tasks)
-    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    (said,) = [record.getMessage() for record in logged_by(caplog, "tidemark.savepoints")]
     assert said.startswith(f"no last savepoint: id={asked}: ")
     assert location in said
     assert said.endswith("; the stop continues")
@@ -134,7 +135,7 @@ def test_should_not_wait_longer_than_allowed_for_a_location_that_does_not_answer
     copiers = [thread for thread in threading.enumerate() if thread.name == "last savepoint"]
     assert wait_until(lambda: not any(thread.is_alive() for thread in copiers), 20)
     assert not any(savepoint.is_complete for savepoint in bench.repository.savepoints())
-    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert len(logged_by(caplog, "tidemark.savepoints")) == 1
 
 
 @pytest.mark.parametrize(("after_ms", "together"), [(29_999, True), (30_000, True), (30_001, False)])

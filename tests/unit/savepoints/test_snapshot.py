@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
 from tidemark.errors import SavepointFailed
@@ -251,7 +252,7 @@ def test_should_leave_out_a_folder_that_another_process_holds_and_say_so(folders
     held = FolderLock(folders / "standby-0" / APP)
     with caplog.at_level(logging.WARNING):
         taken = stopped_command(tmp_path, folders).take()
-    (said,) = caplog.messages
+    (said,) = [record.getMessage() for record in logged_by(caplog, "tidemark.savepoints")]
     assert re.search(rf"standby-0/{APP} is left out: .* is locked by process {os.getpid()}", said)
     assert taken.manifest.tasks == ("0_0", "0_1")
     held.release()
