@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,7 @@ from tidemark.processes import wait_until
 
 MASTER, WORKERS = "127.0.0.2", ("127.0.0.3", "127.0.0.4")
 """A driver on 127.0.0.1 shares its address with none of them."""
-_START_S = 60.0
+_START_S = 240.0
 
 
 class Standalone:
@@ -66,12 +66,12 @@ class Standalone:
         processes = [*psutil.Process(self.workers[number].pid).children(recursive=True)]
         self.workers[number].kill()
         for process in processes:
-            process.kill()
+            _kill(process)
         self.workers[number].wait()
 
     def _alive(self) -> int:
         try:
-            page = httpx.get(f"http://{MASTER}:{self._page}/json/", timeout=5, trust_env=False).raise_for_status()
+            page = httpx.get(f"http://{MASTER}:{self._page}/json/", timeout=30, trust_env=False).raise_for_status()
             return int(page.json()["aliveworkers"])
         except (httpx.HTTPError, ValueError):
             # A page that is not there yet, or not whole.
@@ -106,6 +106,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         for child in children:
-            if child.is_running():
-                child.kill()
+            _kill(child)
     process.wait()
+
+
+def _kill(process: psutil.Process) -> None:
+    """SIGKILL. An executor may have ended by itself, as it does when its worker is gone."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()

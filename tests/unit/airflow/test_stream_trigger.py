@@ -7,6 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ async def watch_until(trigger: StreamTrigger, act: Callable[[], object]) -> dict
 async def watch_and_kill(trigger: StreamTrigger, meanwhile: Callable[[], object]) -> None:
     """What a triggerer does when a user ends the task: cancel, then on_kill."""
     watching = asyncio.create_task(first_event(trigger))
-    await asyncio.to_thread(lambda: wait_until(lambda: watch_claim.is_held_by(trigger._files, trigger._watcher), 5))
+    is_watched = partial(watch_claim.is_held_by, trigger._files, trigger._watcher)
+    assert await asyncio.to_thread(wait_until, is_watched, 60)
     await asyncio.to_thread(meanwhile)
     watching.cancel()
     await trigger.on_kill()

@@ -133,6 +133,8 @@ def test_should_leave_no_link_when_the_instance_stops_during_a_savepoint(bench, 
     assert bench.links()
     closing = threading.Thread(target=bench.taker.close)
     closing.start()
+    # Else the copy could be whole before the taker has been told.
+    assert wait_until(bench.taker._stop.is_set, 60)
     stuck.set()
     closing.join(20)
     answer = bench.answer()
