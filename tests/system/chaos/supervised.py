@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,43 +29,54 @@ class Supervised:
     ends: list[int] = field(default_factory=list)
     is_wanted: bool = True
     _ended_at: float = 0.0
+    _looks: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self) -> None:
         """Launch it where it is due."""
-        if self.process is not None and self.process.poll() is not None:
-            self.ends.append(self.process.returncode)
-            self.process, self._ended_at = None, time.monotonic()
-        if self.process is None and self.is_wanted and time.monotonic() - self._ended_at >= _RELAUNCH_S:
-            with self.log.open("ab") as file:
-                self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, cwd=ROOT,
-                    start_new_session=True,
-                )  # fmt: skip
+        with self._looks:
+            if self.process is not None and self.process.poll() is not None:
+                self.ends.append(self.process.returncode)
+                self.process, self._ended_at = None, time.monotonic()
+            if self.process is None and self.is_wanted and time.monotonic() - self._ended_at >= _RELAUNCH_S:
+                with self.log.open("ab") as file:
+                    self.process = subprocess.Popen(
+                        self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, cwd=ROOT,
+                        start_new_session=True,
+                    )  # fmt: skip
 
     def send(self, number: signal.Signals) -> bool:
         """Signal the process alone; whether there is one."""
-        if self.process is None or self.process.poll() is not None:
+        # Whoever looks forgets a process that has ended, at any time.
+        process = self.process
+        if process is None or process.poll() is not None:
             return False
         with suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
+            os.kill(process.pid, number)
         return True
 
     def jvms(self) -> list[psutil.Process]:
         """The Java processes below it."""
-        if self.process is None:
+        process = self.process
+        if process is None:
             return []
         with suppress(psutil.Error):
-            below = psutil.Process(self.process.pid).children(recursive=True)
+            below = psutil.Process(process.pid).children(recursive=True)
             return [child for child in below if "java" in child.name()]
         return []
 
     def end(self, timeout_s: float = 60) -> int | None:
         """SIGTERM, and SIGKILL after the time; it stays down."""
         self.is_wanted = False
-        if not self.send(signal.SIGTERM) or self.process is None:
+        # Whoever looks may be about to launch it.
+        with self._looks:
+            process = self.process
+        if process is None or not self.send(signal.SIGTERM):
             return None
         try:
-            return self.process.wait(timeout_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait(10)
+            process.kill()
+            process.wait(60)
+        # Its end counts from now on, and not when the next look is due.
+        self.look()
+        return process.returncode
