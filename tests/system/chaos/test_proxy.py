@@ -15,6 +15,8 @@ from tidemark.devstack.ports import LOOPBACK
 from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
+TRANSACTION_MS, WAIT_S = 120_000, 60
+"""A transaction is open while a consumer joins its group and reads, which takes seconds on a busy machine."""
 
 
 def visible(bootstrap, topic):
@@ -25,7 +27,7 @@ def visible(bootstrap, topic):
     consumer.subscribe([topic])
     found = []
     while True:
-        message = consumer.poll(10)
+        message = consumer.poll(WAIT_S)
         assert message is not None
         if message.error():
             break
@@ -38,15 +40,15 @@ def visible(bootstrap, topic):
 def topic(proxied_broker, unique):
     broker, _ = proxied_broker
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(unique("late"), 1, 1)])[unique("late")].result(15)
+    admin.create_topics([NewTopic(unique("late"), 1, 1)])[unique("late")].result(WAIT_S)
     return unique("late")
 
 
 @pytest.fixture
 def producer(proxied_broker, unique):
     _, proxy = proxied_broker
-    made = TransactionalProducer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}"}, unique("id"), 10_000, 1000)
-    made.init(15)
+    made = TransactionalProducer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}"}, unique("id"), TRANSACTION_MS, 1000)
+    made.init(WAIT_S)
     return made
 
 
@@ -62,15 +64,15 @@ def test_should_complete_the_next_transaction_of_a_plain_client_when_a_commit_ar
     """Shows why our producer needs more than the plain client does."""
     broker, proxy = proxied_broker
     bare = Producer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}", "transactional.id": unique("bare")})
-    bare.init_transactions(15)
+    bare.init_transactions(WAIT_S)
     bare.begin_transaction()
     bare.produce(topic, b"first")
     proxy.hold = Hold(unique("bare"), END_TXN, ADD_PARTITIONS)
-    bare.commit_transaction(15)
+    bare.commit_transaction(WAIT_S)
     bare.begin_transaction()
     bare.produce(topic, b"second")
-    bare.flush(15)
-    assert wait_until(lambda: proxy.hold.replies, 15)
+    bare.flush(WAIT_S)
+    assert wait_until(lambda: proxy.hold.replies, WAIT_S)
     assert visible(broker.bootstrap, topic) == [b"first", b"second"]
 
 
@@ -82,19 +84,19 @@ def test_should_not_end_the_next_transaction_when_an_end_arrives_late(proxied_br
     producer.commit() if commits else producer.abort()
     first = [b"first"] if commits else []
     send(producer, topic, b"second")
-    assert wait_until(lambda: proxy.hold.replies, 15)
+    assert wait_until(lambda: proxy.hold.replies, WAIT_S)
     assert visible(broker.bootstrap, topic) == first
     producer.send_many(topic, [{"key": b"k", "value": b"third"}])
     producer.flush()
     producer.commit()
-    assert wait_until(lambda: visible(broker.bootstrap, topic) == [*first, b"second", b"third"], 15)
+    assert wait_until(lambda: visible(broker.bootstrap, topic) == [*first, b"second", b"third"], WAIT_S)
 
 
 def test_should_not_overwrite_newer_offsets_when_offsets_arrive_late(proxied_broker, producer, topic, unique):
     broker, proxy = proxied_broker
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": unique("group")})
     consumer.subscribe([topic])
-    assert wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment() != [], 20)
+    assert wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment() != [], WAIT_S)
     group = SimpleNamespace(opaque=consumer.consumer_group_metadata())
 
     def commit(offset):
@@ -107,7 +109,7 @@ def test_should_not_overwrite_newer_offsets_when_offsets_arrive_late(proxied_bro
     commit(20)
     producer.commit()
     commit(30)
-    assert wait_until(lambda: proxy.hold.replies, 15)
+    assert wait_until(lambda: proxy.hold.replies, WAIT_S)
     producer.commit()
-    assert wait_until(lambda: consumer.committed([ClientPartition(topic, 0)], 10)[0].offset == 30, 5)
+    assert wait_until(lambda: consumer.committed([ClientPartition(topic, 0)], WAIT_S)[0].offset == 30, WAIT_S)
     consumer.close()
