@@ -21,7 +21,7 @@ from tidemark.stores.directory import STANDBY_PREFIX
 _REFUSED_S = 240
 _COMMAND_S = 240
 _RUNNING_S = 240
-_ENDED_S = 30
+_ENDED_S = 120
 
 
 class Operator:

@@ -18,7 +18,7 @@ KINDS = [
 @pytest.mark.crash
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_should_lose_duplicate_and_falsify_nothing_whatever_fails(mark, kafka_jars, spark_jars, tmp_path):
     options = Namespace(minutes=0, seed=7, only=KINDS, guarantee="exactly_once", rate=1000, calm=0.0, report=None)
     assert run(tmp_path, options, Console()) == 0

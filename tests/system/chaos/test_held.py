@@ -42,7 +42,7 @@ def test_should_hold_only_the_committing_thread_until_it_is_released(tmp_path):
         env={**os.environ, "TEST_CRASH_ARM": str(arm_file), "PYTHONPATH": f"{ROOT}:{ROOT / 'include'}"},
     ) as process:  # fmt: skip
         try:
-            assert wait_until(held.file.exists, 20)
+            assert wait_until(held.file.exists, 60)
             assert held.file.read_text() == str(process.pid)
             assert not arm_file.exists()
             process.stdin.write("well?\n")

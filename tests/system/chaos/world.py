@@ -30,7 +30,7 @@ from tidemark.supervision.run_file import read_run_file, run_file_path, standby_
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
 INSTANCES = 2
-_LAUNCH_S = 120
+_LAUNCH_S = 300
 _IN_PLACE_S = 60
 _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
 

@@ -68,7 +68,7 @@ class Feeder:
                 value = json.dumps(body).encode()
             producer.produce(RULES.source_topic, value, patient.encode())
             producer.poll(0)
-        if producer.flush(30):
+        if producer.flush(120):
             raise RuntimeError("the feeder's records were not acknowledged")
 
     @contextmanager
@@ -190,7 +190,7 @@ class Bench:
         probe.arm(self.arm_file, point, skip, how, full)
 
     def wait_state(
-        self, process: subprocess.Popen[bytes], state: str, instance: int = 0, timeout_s: float = 120
+        self, process: subprocess.Popen[bytes], state: str, instance: int = 0, timeout_s: float = 300
     ) -> None:
         """Until this very process says that it is in `state`."""
 
@@ -209,7 +209,7 @@ class Bench:
         topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
         return [(topic, p) for topic in topics for p in range(self.partitions)]
 
-    def wait_drained(self, timeout_s: float = 120) -> None:
+    def wait_drained(self, timeout_s: float = 300) -> None:
         """Until the group's committed offsets are the source's ends."""
 
         def drained() -> bool:
@@ -229,7 +229,7 @@ class Bench:
         ends = end_offsets(self.bootstrap, places, "read_committed")
         return all(found.get(place) == ends[place] for place in places)
 
-    def wait_ended(self, process: subprocess.Popen[bytes], timeout_s: float = 120) -> int:
+    def wait_ended(self, process: subprocess.Popen[bytes], timeout_s: float = 300) -> int:
         """The exit code (negative for a signal)."""
         code = process.wait(timeout_s)
         self._running.remove(process)

@@ -50,7 +50,7 @@ class NodesFeeder:
             value = b"{broken" if chance.random() < _BAD_SHARE else json.dumps(body).encode()
             producer.produce(topic, value, key.encode())
             producer.poll(0)
-        if producer.flush(30):
+        if producer.flush(120):
             raise RuntimeError("the feeder's records were not acknowledged")
 
 

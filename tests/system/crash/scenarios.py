@@ -153,7 +153,7 @@ def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
             said = read_run_file(run_file_path(bench.var_dir, bench.application_id, 0)) or {}
             return len(alive) == 1 and said.get("state") == "RUNNING" and said.get("pid") == alive[0].pid
 
-        tally.expect(wait_until(one_left, 180), f"two operators on {disks}: not exactly one runs")
+        tally.expect(wait_until(one_left, 300), f"two operators on {disks}: not exactly one runs")
         alive = [i for i, process in enumerate(both) if process.poll() is None]
         ended = [process for process in both if process.poll() is not None]
         codes = {bench.wait_ended(process) for process in ended}
@@ -183,7 +183,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     def halves() -> bool:
         return [len(_partitions(bench, i)) for i in (0, 1)] == [bench.tasks // 2] * 2
 
-    tally.expect(wait_until(halves, 120), "two instances do not share the partitions by halves")
+    tally.expect(wait_until(halves, 300), "two instances do not share the partitions by halves")
     bench.wait_drained()
     tally.compare(bench, "killed in a rebalance", {0: "machine-0", 1: "machine-1"})
     bench.kill(second)
@@ -228,7 +228,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         bench.wait_state(sleeper, "RUNNING")
         bench.arm(point, skip=1, how="SIGSTOP")
         bench.feeder.feed(bench.batch_records)
-        tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
+        tally.expect(wait_until(lambda: not bench.arm_file.exists(), 300), f"{point} was not reached")
         successor = bench.launch(1, "machine-1")
         bench.wait_state(successor, "RUNNING", 1)
         tally.expect(
@@ -251,7 +251,7 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     bench.wait_state(sleeper, "RUNNING")
     bench.arm("4-commit-records", skip=1, how="SIGSTOP")
     bench.feeder.feed(bench.batch_records)
-    tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), "4-commit-records was not reached")
+    tally.expect(wait_until(lambda: not bench.arm_file.exists(), 300), "4-commit-records was not reached")
     places = partitions(bench.bootstrap, [commits_topic(bench.application_id)])
 
     def timed_out() -> bool:
@@ -261,10 +261,10 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
             Settings.load(bootstrap_servers=bench.bootstrap), bench.admin, bench.application_id
         )
 
-    tally.expect(wait_until(timed_out, 90), "the transaction did not time out")
+    tally.expect(wait_until(timed_out, 300), "the transaction did not time out")
     sleeper.send_signal(signal.SIGCONT)
     # It goes on where the client could abort the batch, and else asks for a relaunch.
-    continues_from = wait_until(lambda: sleeper.poll() is not None or bench.is_drained(), 120)
+    continues_from = wait_until(lambda: sleeper.poll() is not None or bench.is_drained(), 300)
     tally.expect(continues_from, "a lone instance that was stopped neither goes on nor ends")
     code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
     tally.expect(code in (ExitCode.OK, ExitCode.RETRY), f"a lone instance that was stopped ended with {code}")
@@ -278,7 +278,7 @@ def _partitions(bench: Bench, instance: int) -> list[str]:
 
 
 def _first_to_end(bench: Bench, processes: list) -> int | None:
-    wait_until(lambda: any(process.poll() is not None for process in processes), 180)
+    wait_until(lambda: any(process.poll() is not None for process in processes), 300)
     for process in processes:
         if process.poll() is not None:
             return bench.wait_ended(process)

@@ -35,7 +35,7 @@ class CopiesFeeder:
             key = f"k{n % 50}"
             self._producer.produce(self._topic, json.dumps({"id": key, "n": n}).encode(), key.encode())
         self.sent += records
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(120) == 0
 
 
 class CopiesBench(Bench):

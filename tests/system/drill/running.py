@@ -45,12 +45,12 @@ def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[No
                     f.record for f in context.evidence.facts().values()
                 )
 
-            assert wait_until(lambda: bool(failures) or is_running(), 60)
+            assert wait_until(lambda: bool(failures) or is_running(), 180)
             assert failures == []
             yield
     finally:
         stop.set()
-        feeding.join(30)
+        feeding.join(60)
     assert failures == []
 
 
@@ -68,7 +68,7 @@ def tamper(app: CountingApp, written: dict[str, int | None], commits: Callable[[
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers, "partitioner": "murmur2_random"})
     for key, value in written.items():
         producer.produce(changelog_topic(app.name, "n"), None if value is None else count(value), key.encode())
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     before = commits()
     # The batch that was at work may have asked for the changelog's end before.
-    assert wait_until(lambda: all(now >= then + 2 for now, then in zip(commits(), before, strict=True)), 30)
+    assert wait_until(lambda: all(now >= then + 2 for now, then in zip(commits(), before, strict=True)), 120)

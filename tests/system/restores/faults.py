@@ -90,11 +90,11 @@ class Topics:
         if not gone:
             return
         for deleted in self._bench.admin.delete_topics(gone).values():
-            deleted.result(20)
+            deleted.result(60)
         # What is made again begins at its first record.
         since = self._bench.past.since
         self._bench.past.since = {place: offset for place, offset in since.items() if place[0] not in gone}
-        if not wait_until(lambda: not {*gone} & {*self.names()}, 20):
+        if not wait_until(lambda: not {*gone} & {*self.names()}, 60):
             raise RuntimeError(f"{gone} are not gone")
 
     def make_again(self, topic: str) -> None:
@@ -105,12 +105,12 @@ class Topics:
         def made() -> bool:
             wanted = NewTopic(topic, self._bench.partitions, 1, config={"cleanup.policy": policy})
             try:
-                self._bench.admin.create_topics([wanted])[topic].result(15)
+                self._bench.admin.create_topics([wanted])[topic].result(60)
             except KafkaException:  # The old one may still be on its way out.
                 return False
             return True
 
-        if not (wait_until(made, 20, 0.2) and wait_until(lambda: topic in self.names(), 20)):
+        if not (wait_until(made, 60, 0.2) and wait_until(lambda: topic in self.names(), 60)):
             raise RuntimeError(f"{topic} could not be made again")
 
     def purge(self, before: dict[Place, int]) -> None:
@@ -144,6 +144,6 @@ class Topics:
         }[how]
         producer = Producer({"bootstrap.servers": self._bench.bootstrap})
         producer.produce(topic, value, key, partition=victim.partition)
-        if producer.flush(20):
+        if producer.flush(60):
             raise RuntimeError("the stranger's record was not acknowledged")
         return f"{how} {key!r} in {topic}[{victim.partition}]"

@@ -68,7 +68,7 @@ class Scene:
         """The folder of the application's tasks of an instance."""
         return self.state / str(instance) / self.bench.application_id
 
-    def tidemark(self, *arguments: str, timeout_s: float = 180.0) -> Said:
+    def tidemark(self, *arguments: str, timeout_s: float = 400.0) -> Said:
         """What a person types. `NAME` in it stands for the topology."""
         typed = [self.bench.topology if argument == "NAME" else argument for argument in arguments]
         done = subprocess.run(
@@ -145,7 +145,7 @@ class Scene:
     def _length(self, number: int) -> int:
         return self._log(number).stat().st_size if self._log(number).exists() else 0
 
-    def wait_any_ended(self, timeout_s: float = 120.0) -> bool:
+    def wait_any_ended(self, timeout_s: float = 300.0) -> bool:
         """Until one of the instances is gone."""
         return wait_until(lambda: any(p.poll() is not None for p in self.running.values()), timeout_s)
 
@@ -191,12 +191,12 @@ class Scene:
             return said.get("pid") == process.pid and said.get("state") == "RUNNING"
 
         try:
-            if not wait_until(follows, 60):
-                raise RuntimeError("the standby is not level after 60 s")
+            if not wait_until(follows, _TIMEOUT_S):
+                raise RuntimeError(f"the standby is not level after {_TIMEOUT_S:.0f} s")
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
             shutil.rmtree(self.state / "standby-0", ignore_errors=True)
 
     def sources_of_plan(self) -> set[str]:
@@ -229,7 +229,7 @@ class Scene:
                 return error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
             return True
 
-        if not wait_until(is_deleted, 60, 0.5):
+        if not wait_until(is_deleted, 120, 0.5):
             raise RuntimeError(f"group {self.bench.application_id} cannot be deleted")
 
     def full_disk_at(self, point: str) -> None:

@@ -22,7 +22,7 @@ class Group:
     @classmethod
     def asked(cls, admin: AdminClient, name: str) -> Group:
         """Ask now."""
-        summary = admin.describe_consumer_groups([name], request_timeout=15)[name].result()
+        summary = admin.describe_consumer_groups([name], request_timeout=60)[name].result()
         return cls(
             summary.state == ConsumerGroupState.STABLE,
             {

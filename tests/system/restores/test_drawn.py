@@ -68,7 +68,7 @@ def scene(mark, kafka_jars, spark_jars, tmp_path_factory):
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.crash
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "death", "killed_at"),
     [("standby", "6-commit", None), ("run --from savepoint", "5-offsets", "swap-between")],

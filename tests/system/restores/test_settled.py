@@ -44,11 +44,11 @@ def test_should_not_treat_a_group_as_stable_while_a_member_revokes_partitions(br
             return {name: frozenset(map(str, member.ownership.held())) for name, member in of.items()}
 
         members = {f"{group}-0": first}
-        assert wait_until(lambda: Group.asked(admin, group).is_settled(held(members), 3), 30)
+        assert wait_until(lambda: Group.asked(admin, group).is_settled(held(members), 3), 60)
         said_before = held(members)
         with _member(broker, group, topic, 1) as (second, gains):
             members[f"{group}-1"] = second
-            assert wait_until(lambda: len(Group.asked(admin, group).assigned) == 2, 30)
+            assert wait_until(lambda: len(Group.asked(admin, group).assigned) == 2, 60)
             # What the first said before does not count any more, though it named all three.
             late = {**said_before, f"{group}-1": NONE}
             assert not Group.asked(admin, group).is_settled(late, 3)

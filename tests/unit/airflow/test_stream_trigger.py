@@ -51,7 +51,7 @@ async def watch_until(trigger: StreamTrigger, act: Callable[[], object]) -> dict
     """Watch, and meanwhile do something in a thread."""
     watching = asyncio.create_task(first_event(trigger))
     await asyncio.to_thread(act)
-    return await asyncio.wait_for(watching, 20)
+    return await asyncio.wait_for(watching, 60)
 
 
 async def watch_and_kill(trigger: StreamTrigger, meanwhile: Callable[[], object]) -> None:
@@ -92,9 +92,9 @@ def test_should_watch_without_a_claim_on_a_full_disk_and_claim_the_instance_once
     trigger = trigger_of(bench)
 
     def make_room() -> None:
-        assert wait_until(lambda: len(refused) > 2, 10)
+        assert wait_until(lambda: len(refused) > 2, 60)
         is_full.clear()
-        assert wait_until(lambda: watch_claim.is_held_by(bench.files, trigger._watcher), 10)
+        assert wait_until(lambda: watch_claim.is_held_by(bench.files, trigger._watcher), 60)
         bench.order(exit_code=0)
 
     assert asyncio.run(watch_until(trigger, make_room)) == {"exit_code": 0}
@@ -128,7 +128,7 @@ def test_should_fire_without_an_exit_code_when_the_supervisor_was_killed_first(b
 
     def kill_both() -> None:
         psutil.Process(launched.pid).kill()
-        assert wait_until(lambda: not launched.process.is_alive(), 5)
+        assert wait_until(lambda: not launched.process.is_alive(), 60)
         driver.kill()
 
     assert asyncio.run(watch_until(trigger_of(bench), kill_both)) == {"exit_code": None}
@@ -177,7 +177,7 @@ def test_should_kill_an_instance_without_a_supervisor_when_it_does_not_stop(
 
     def kill_supervisor() -> None:
         psutil.Process(launched.pid).kill()
-        assert wait_until(lambda: not launched.process.is_alive(), 5)
+        assert wait_until(lambda: not launched.process.is_alive(), 60)
 
     asyncio.run(watch_and_kill(trigger_of(bench), kill_supervisor))
     assert bench.living() == []
@@ -227,7 +227,7 @@ def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | Back
 
 def test_should_wait_until_the_backoff_is_over(bench: Bench) -> None:
     trigger = BackoffTrigger(str(bench.files.var_dir), "app", 0, 0.0)
-    assert asyncio.run(asyncio.wait_for(first_event(trigger), 5)) == {}
+    assert asyncio.run(asyncio.wait_for(first_event(trigger), 60)) == {}
 
 
 def view(state: str, written_at: float, **values: object) -> RunView:

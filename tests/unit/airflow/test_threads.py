@@ -33,21 +33,21 @@ def test_should_keep_watching_while_the_deadlines_of_many_streams_wait_for_a_bro
 
     def ask(self: RtoWatch, now_ms: int) -> None:
         asking.append(now_ms)
-        released.wait(60)
+        released.wait(120)
 
     monkeypatch.setattr(RtoWatch, "look", ask)
 
     async def watch() -> bool:
         async with AsyncExitStack() as streams:
             for _ in range(STREAMS):
-                await asyncio.wait_for(streams.enter_async_context(rto_watched(bench.files)), 10)
+                await asyncio.wait_for(streams.enter_async_context(rto_watched(bench.files)), 60)
             while len(asking) < STREAMS:
                 await asyncio.sleep(0.05)
-            looked = await asyncio.wait_for(asyncio.to_thread(lambda: True), 5)
+            looked = await asyncio.wait_for(asyncio.to_thread(lambda: True), 60)
             released.set()
             return looked
 
-    assert asyncio.run(asyncio.wait_for(watch(), 60))
+    assert asyncio.run(asyncio.wait_for(watch(), 240))
 
 
 def test_should_end_without_waiting_for_a_request_that_hangs(released: threading.Event) -> None:
@@ -55,13 +55,13 @@ def test_should_end_without_waiting_for_a_request_that_hangs(released: threading
 
     def ask() -> bool:
         begun.set()
-        return released.wait(60)
+        return released.wait(120)
 
     async def give_up() -> None:
         with own_thread("a broker") as in_thread:
             asked = asyncio.ensure_future(in_thread(ask))
-            assert await asyncio.to_thread(wait_until, begun.is_set, 10)
+            assert await asyncio.to_thread(wait_until, begun.is_set, 60)
             asked.cancel()
 
-    asyncio.run(asyncio.wait_for(give_up(), 20))
+    asyncio.run(asyncio.wait_for(give_up(), 120))
     assert not released.is_set()

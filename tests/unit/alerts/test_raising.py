@@ -82,7 +82,7 @@ def test_should_not_wait_for_a_callback_that_hangs(caplog, monkeypatch):
     started = time.monotonic()
     _, said = raised(f"{HERE}:hangs", caplog)
     hung.set()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert "did not return" in said.getMessage()
 
 

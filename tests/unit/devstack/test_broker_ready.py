@@ -26,13 +26,13 @@ def answering(monkeypatch, *answers):
 
 def test_should_not_kill_a_node_that_is_slow_after_it_was_ready(monkeypatch, killed, tmp_path):
     answering(monkeypatch, False, True)
-    EmbeddedBroker(tmp_path / "node", []).wait_ready(timeout_s=5)
+    EmbeddedBroker(tmp_path / "node", []).wait_ready(timeout_s=60)
     assert killed == []
 
 
 def test_should_not_kill_a_node_of_a_cluster_that_is_slow_after_all_were_ready(monkeypatch, killed, tmp_path):
     answering(monkeypatch, True, False, True, True, True)
-    EmbeddedCluster(tmp_path, []).wait_ready(timeout_s=5)
+    EmbeddedCluster(tmp_path, []).wait_ready(timeout_s=60)
     assert killed == []
 
 

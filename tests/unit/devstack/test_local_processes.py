@@ -31,7 +31,7 @@ def start(code: str, mark: str, folder: Path) -> Identity:
 
 
 def ready(folder: Path) -> bool:
-    return processes.wait_until(lambda: "ready" in (folder / "log").read_text(), 20)
+    return processes.wait_until(lambda: "ready" in (folder / "log").read_text(), 60)
 
 
 def test_should_still_count_the_cpu_time_of_a_child_that_has_ended() -> None:
@@ -56,7 +56,7 @@ def test_should_give_no_identity_to_a_process_that_never_existed() -> None:
 def test_should_end_children_that_ignore_sigterm(own_mark: str, tmp_path: Path) -> None:
     parent = start(PARENT, own_mark, tmp_path)
     assert ready(tmp_path)
-    processes.stop(parent, timeout_s=10)
+    processes.stop(parent, timeout_s=60)
     assert processes.carrying(own_mark) == []
 
 
@@ -66,7 +66,7 @@ def test_should_end_orphans_and_spare_other_processes_in_a_sweep(own_mark: str, 
     try:
         assert ready(tmp_path)
         os.kill(parent.pid, signal.SIGKILL)
-        assert processes.wait_until(lambda: not parent.is_alive(), 10)
+        assert processes.wait_until(lambda: not parent.is_alive(), 60)
         assert len(processes.carrying(own_mark)) == 1
         assert processes.sweep(own_mark, timeout_s=0.5) == 1
         assert processes.carrying(own_mark) == []
@@ -104,7 +104,7 @@ def test_should_leave_no_process_when_the_guardian_is_killed(own_mark: str, tmp_
         assert len(processes.carrying(own_mark)) == 1
         guardian.kill()
         guardian.stdout.close()
-    assert processes.wait_until(lambda: not processes.carrying(own_mark), 25)
+    assert processes.wait_until(lambda: not processes.carrying(own_mark), 60)
 
 
 def test_should_wait_until_the_condition_holds_or_the_time_is_over() -> None:
@@ -116,5 +116,5 @@ def test_should_treat_a_zombie_as_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     identity = Identity.of(child.pid)
     assert identity is not None
-    assert processes.wait_until(lambda: not identity.is_alive(), 10)
+    assert processes.wait_until(lambda: not identity.is_alive(), 60)
     child.wait()

@@ -64,7 +64,7 @@ def test_should_end_when_its_caller_is_killed(waiting):
         job = Identity.of(int(caller.stdout.readline()))
         assert job is not None
         caller.send_signal(signal.SIGKILL)
-    assert wait_until(lambda: not job.is_alive(), 20)
+    assert wait_until(lambda: not job.is_alive(), 60)
 
 
 def test_should_hide_airflows_keys_from_a_job_and_pass_its_request_without_a_file_name(tmp_path, monkeypatch):

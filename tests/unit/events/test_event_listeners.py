@@ -21,7 +21,7 @@ from tidemark.supervision.state import InstanceState
 
 NEW, OLD = InstanceState.RUNNING, InstanceState.REBALANCING
 A, B, C = (TopicPartition("in", number) for number in range(3))
-BOUND_S = 10.0
+BOUND_S = 30.0
 
 
 heard_by_raising = []

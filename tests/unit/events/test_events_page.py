@@ -49,7 +49,7 @@ def test_should_have_a_short_listener_on_the_page_that_reports_failures_and_rest
     (listener,) = load_listeners(["alerts:Alerts"], "app", 1)
     listener.on_restore_end(progress(110, elapsed_s=7.0))
     listener.on_failure(OutcomeUnknown("the broker is away"))
-    listener.close(20)
+    listener.close(60)
     assert summary == ["app-1: n restored in 7 s", "app-1 ends: the broker is away"]
 
 

@@ -37,7 +37,7 @@ class Bench:
         ]
         self.repository = SavepointRepository(self.location, APP)
 
-    def last(self, instance=0, timeout_s=20.0):
+    def last(self, instance=0, timeout_s=60.0):
         path = leaving_path(self.var_dir, APP, instance)
         return LastSavepoint(APP, "1", TASKS, path, self.links / str(instance), timeout_s, lambda: NOW_MS)
 
@@ -128,12 +128,12 @@ def test_should_not_wait_longer_than_allowed_for_a_location_that_does_not_answer
     bench.ask()
     started = time.monotonic()
     last.take(bench.tasks)
-    assert 0.5 <= time.monotonic() - started < 5
+    assert 0.5 <= time.monotonic() - started < 30
     assert f"{bench.location} has not accepted it within 0.5 s" in caplog.text
     assert not bench.links.joinpath("0").exists()
     stuck.set()
     copiers = [thread for thread in threading.enumerate() if thread.name == "last savepoint"]
-    assert wait_until(lambda: not any(thread.is_alive() for thread in copiers), 20)
+    assert wait_until(lambda: not any(thread.is_alive() for thread in copiers), 60)
     assert not any(savepoint.is_complete for savepoint in bench.repository.savepoints())
     assert len(logged_by(caplog, "tidemark.savepoints")) == 1
 

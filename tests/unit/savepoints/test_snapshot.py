@@ -62,7 +62,7 @@ class Bench:
             answer = self.answer()
             return answer is not None and answer.state is state
 
-        assert wait_until(reached, 20)
+        assert wait_until(reached, 60)
         return self.answer()
 
     def links(self):
@@ -101,9 +101,9 @@ def test_should_leave_a_second_request_until_the_first_is_copied(bench, stuck):
     bench.taker.run(bench.tasks)
     assert bench.request_path.exists()
     stuck.set()
-    assert wait_until(lambda: bench.answer().state is Saving.DONE, 20)
+    assert wait_until(lambda: bench.answer().state is Saving.DONE, 60)
     assert bench.answer().savepoint_id == "20270101T000000-aaaaaa"
-    bench.taker._copier.join(20)
+    bench.taker._copier.join(60)
     bench.taker.run(bench.tasks)
     assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
 
@@ -136,7 +136,7 @@ def test_should_leave_no_link_when_the_instance_stops_during_a_savepoint(bench, 
     # Else the copy could be whole before the taker has been told.
     assert wait_until(bench.taker._stop.is_set, 60)
     stuck.set()
-    closing.join(20)
+    closing.join(60)
     answer = bench.answer()
     assert (answer.state, bench.links()) == (Saving.FAILED, [])
     assert "the instance stopped" in answer.error
@@ -177,14 +177,14 @@ def in_background(command):
 @pytest.mark.parametrize("ended", ["gone", "stopped", "another process"])
 def test_should_name_the_instance_that_ended_during_the_savepoint(bench, ended):
     thread, failures = in_background(bench.command())
-    assert wait_until(bench.request_path.exists, 20)
+    assert wait_until(bench.request_path.exists, 60)
     if ended == "gone":
         bench.run_path.unlink()
     elif ended == "stopped":
         bench.run_file.update({"state": InstanceState.NOT_RUNNING}, now=True)
     else:
         bench.run_file.update({"pid": os.getppid(), "start_time": psutil.Process(os.getppid()).create_time()}, now=True)
-    thread.join(20)
+    thread.join(60)
     (said,) = failures
     assert re.match(rf"instance 0 of {APP} \(process {os.getpid()}\) ended before", said)
     assert not bench.request_path.exists(), "a later process must not take it"
@@ -192,10 +192,10 @@ def test_should_name_the_instance_that_ended_during_the_savepoint(bench, ended):
 
 def test_should_name_the_instance_that_failed_and_its_reason(bench):
     thread, failures = in_background(bench.command())
-    assert wait_until(bench.request_path.exists, 20)
+    assert wait_until(bench.request_path.exists, 60)
     asked = json.loads(bench.request_path.read_text())["id"]
     bench.run_file.update({"savepoint": Answer(asked, Saving.FAILED, error="no room").to_dict()}, now=True)
-    thread.join(20)
+    thread.join(60)
     assert failures == [f"instance 0 of {APP}: no room"]
 
 

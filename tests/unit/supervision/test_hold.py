@@ -102,7 +102,7 @@ def test_should_refuse_while_the_holder_is_alive(tmp_path, command):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_should_release_when_it_is_terminated(tmp_path, command, number):
     command.send_signal(number)
-    assert command.wait(20) == 128 + number
+    assert command.wait(60) == 128 + number
     assert read_hold(tmp_path, "app") is None
 
 
@@ -185,5 +185,5 @@ def test_should_admit_one_holder_at_a_time(tmp_path):
         )
         for n in range(3)
     ]
-    assert [contender.wait(120) for contender in contenders] == [0, 0, 0], seed
+    assert [contender.wait(300) for contender in contenders] == [0, 0, 0], seed
     assert read_hold(tmp_path, "app") is None
