@@ -133,7 +133,7 @@ class Scene:
             group_instance_id(group, number): frozenset(self._says(number).get("partitions", []))
             for number in self.running
         }
-        return Group.asked(self.bench.admin, group).is_settled(held, self.bench.tasks)
+        return Group.asked(self.bench.admin, self.settings, group).is_settled(held, self.bench.tasks)
 
     def _says(self, number: int) -> dict[str, Any]:
         said = read_run_file(run_file_path(self.bench.var_dir, self.bench.application_id, number)) or {}

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
+from tidemark.kafka.offsets import describe_group, retry_until_stable
+from tidemark.settings import Settings
+
+_LOADED_S = 60
 Assignments = Mapping[str, frozenset[str]]
 """Partitions as run files write them (`pulse-events[0]`), by `group.instance.id`."""
 
@@ -20,9 +24,9 @@ class Group:
     assigned: Assignments
 
     @classmethod
-    def asked(cls, admin: AdminClient, name: str) -> Group:
-        """Ask now."""
-        summary = admin.describe_consumer_groups([name], request_timeout=60)[name].result()
+    def asked(cls, admin: AdminClient, settings: Settings, name: str) -> Group:
+        """Ask, also while the coordinator still loads the group: the client's own call ends the process then."""
+        summary = retry_until_stable(lambda: describe_group(settings, admin, name), name, _LOADED_S)
         return cls(
             summary.state == ConsumerGroupState.STABLE,
             {

@@ -36,7 +36,9 @@ def test_should_treat_a_group_as_stable_only_when_members_hold_all_that_is_assig
     assert Group(is_stable, assigned).is_settled(held, 3) is settled
 
 
-def test_should_not_treat_a_group_as_stable_while_a_member_revokes_partitions(broker, admin, unique, create_topic):
+def test_should_not_treat_a_group_as_stable_while_a_member_revokes_partitions(
+    broker, admin, settings, unique, create_topic
+):
     topic, group = create_topic(unique("in"), partitions=3), unique("group")
     with _member(broker, group, topic, 0) as (first, _):
 
@@ -44,15 +46,15 @@ def test_should_not_treat_a_group_as_stable_while_a_member_revokes_partitions(br
             return {name: frozenset(map(str, member.ownership.held())) for name, member in of.items()}
 
         members = {f"{group}-0": first}
-        assert wait_until(lambda: Group.asked(admin, group).is_settled(held(members), 3), 60)
+        assert wait_until(lambda: Group.asked(admin, settings, group).is_settled(held(members), 3), 60)
         said_before = held(members)
         with _member(broker, group, topic, 1) as (second, gains):
             members[f"{group}-1"] = second
-            assert wait_until(lambda: len(Group.asked(admin, group).assigned) == 2, 60)
+            assert wait_until(lambda: len(Group.asked(admin, settings, group).assigned) == 2, 60)
             # What the first said before does not count any more, though it named all three.
             late = {**said_before, f"{group}-1": NONE}
-            assert not Group.asked(admin, group).is_settled(late, 3)
-            assert wait_until(lambda: Group.asked(admin, group).is_settled(held(members), 3), 60)
+            assert not Group.asked(admin, settings, group).is_settled(late, 3)
+            assert wait_until(lambda: Group.asked(admin, settings, group).is_settled(held(members), 3), 60)
             # The member tells of its partitions a moment after it has them.
             assert gains.wait(60)
             assert all(held(members).values())

@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def callers(method: str) -> list[str]:
-    """The files of the product and of the benchmarks that call a method of this name."""
+    """The files of the product, of the benchmarks and of the harnesses that call a method of this name."""
     call = re.compile(rf"\.{method}\(")
-    folders = ("include", "plugins", "spark_jobs", "dags", "bench")
+    folders = ("include", "plugins", "spark_jobs", "dags", "bench", "tests/support", "tests/system")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     return [str(file.relative_to(ROOT)) for file in files if call.search(file.read_text())]
 
