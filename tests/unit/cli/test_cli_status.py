@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import topologies
 from tidemark.cli.main import build
-from tidemark.devstack.ports import free_port
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
 from tidemark.operations.change.upgrade import CHANGES_FOLDER
@@ -47,7 +46,8 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.setattr(topologies, "__path__", [str(modules)])
     monkeypatch.delitem(sys.modules, "topologies.looked_at", raising=False)
     made = Settings.load(
-        bootstrap_servers=f"127.0.0.1:{free_port()}",
+        # No process listens on this port, nor will one.
+        bootstrap_servers="127.0.0.1:1",
         broker_timeout_ms=100,
         var_dir=tmp_path / "var",
         state_dir=tmp_path / "state",

@@ -19,6 +19,8 @@ from tidemark.settings import Settings
 
 BEAT = "2026-01-01T00:00:10+00:00"
 BEAT_S = 1767225610.0
+# No process listens on this port, nor will one.
+NOBODY = f"http://{ports.LOOPBACK}:1"
 
 
 class Stub(ThreadingHTTPServer):
@@ -111,7 +113,7 @@ def test_should_report_status_and_reason_of_a_refusal(api: AirflowApi) -> None:
 
 def test_should_not_use_a_proxy_from_the_environment(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "all_proxy"):
-        monkeypatch.setenv(name, f"http://{ports.LOOPBACK}:{ports.free_port()}")
+        monkeypatch.setenv(name, NOBODY)
     stub.health()
     assert AirflowApi(f"http://{ports.LOOPBACK}:{stub.server_port}", "admin", "secret").unhealthy() == []
 
@@ -125,10 +127,9 @@ def test_should_not_follow_a_redirect_to_another_server(api: AirflowApi, stub: S
 
 
 def test_should_name_a_server_that_is_away() -> None:
-    url = f"http://{ports.LOOPBACK}:{ports.free_port()}"
-    with pytest.raises(AirflowRefused, match=f"{url}.*tidemark status"):
-        AirflowApi(url, "admin", "secret").health()
-    assert AirflowApi(url, "admin", "secret").unhealthy() == ["api-server", *HEARTBEATS]
+    with pytest.raises(AirflowRefused, match=f"{NOBODY}.*tidemark status"):
+        AirflowApi(NOBODY, "admin", "secret").health()
+    assert AirflowApi(NOBODY, "admin", "secret").unhealthy() == ["api-server", *HEARTBEATS]
 
 
 @pytest.mark.parametrize(("since", "found"), [(-1, []), (0, []), (1, list(HEARTBEATS))])
