@@ -54,12 +54,19 @@ def test_should_group_refusals_by_reason_in_the_last_line():
     assert summary(outcomes[:1]) == "restores: n=1 wrong=0 silent=0 refused=0"
 
 
+class Patient(Bench):
+    """Its instances wait for a standby's copy as long as a busy machine needs."""
+
+    def environment(self, disk: str = "state") -> dict[str, str]:
+        return {**super().environment(disk), "TIDEMARK_PROBE": "tests.system.crash.patient:kill"}
+
+
 @pytest.fixture(scope="module")
 def scene(mark, kafka_jars, spark_jars, tmp_path_factory):
     """Patient monitoring with two tasks."""
     folder = tmp_path_factory.mktemp("restores")
     with brief(EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT)) as broker:
-        bench = Bench(broker.bootstrap, folder / "bench", 7, 2)
+        bench = Patient(broker.bootstrap, folder / "bench", 7, 2)
         settings = Settings.load(bootstrap_servers=broker.bootstrap, var_dir=bench.var_dir, state_dir=bench.state_dir())
         yield Scene(bench, settings)
         bench.close()
