@@ -183,7 +183,8 @@ def test_should_pass_extra_options_to_every_client_that_knows_them() -> None:
 
 
 def test_should_reconnect_as_soon_as_javas_clients_do_unless_told_otherwise() -> None:
-    assert librdkafka_config(Settings.load(kafka={"reconnect.backoff.max.ms": 5000}))["reconnect.backoff.max.ms"] == "5000"
+    option = "reconnect.backoff.max.ms"
+    assert librdkafka_config(Settings.load(kafka={option: 5000}))[option] == "5000"
 
 
 @pytest.mark.parametrize(
