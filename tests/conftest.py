@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
 from tests.support.brokers import brief
+from tests.support.cpu_report import pytest_addoption, pytest_configure
 from tests.support.jvms import BRIEF
 
 from tidemark import processes
@@ -25,6 +26,8 @@ from tidemark.devstack import ports
 from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster
 from tidemark.kafka import jars
 from tidemark.settings import Settings
+
+__all__ = ["pytest_addoption", "pytest_configure"]
 
 CreateTopic = Callable[..., str]
 
