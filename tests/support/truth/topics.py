@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
@@ -119,21 +119,33 @@ def _ask(consumer: Consumer, ask: Callable[[], T], moves: Collection[int], timeo
         consumer.poll(0.2)
 
 
-def _watermarks(consumer: Consumer, place: Place, timeout_s: float) -> tuple[int, int]:
-    """The first offset of a partition and the one after its last, asked again while another broker becomes its leader."""
-    partition = TopicPartition(*place)
-    return _ask(
-        consumer, lambda: consumer.get_watermark_offsets(partition, timeout=timeout_s), _LEADER_MOVES, timeout_s
-    )
+def _offsets(bootstrap: str, places: Iterable[Place], isolation: str, which: int, timeout_s: float) -> dict[Place, int]:
+    """The offsets of these partitions' ends or beginnings, asked again while another broker becomes a leader.
+
+    Each leader is asked once for all of its partitions: a test asks several times a second for those of dozens. What the
+    client calls offsets for times are these where the time is `OFFSET_END` or `OFFSET_BEGINNING`.
+    """
+    wanted = [TopicPartition(*place, which) for place in places]
+    if not wanted:
+        return {}
+    consumer = _consumer(bootstrap, isolation)
+
+    def ask() -> dict[Place, int]:
+        found = consumer.offsets_for_times(wanted, timeout=timeout_s)
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return {(each.topic, each.partition): each.offset for each in found}
+
+    try:
+        return _ask(consumer, ask, _LEADER_MOVES, timeout_s)
+    finally:
+        consumer.close()
 
 
 def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 60.0) -> dict[Place, int]:
     """The offset after the last one, as a reader of `isolation` sees it (markers count)."""
-    consumer = _consumer(bootstrap, isolation)
-    try:
-        return {place: _watermarks(consumer, place, timeout_s)[1] for place in places}
-    finally:
-        consumer.close()
+    return _offsets(bootstrap, places, isolation, OFFSET_END, timeout_s)
 
 
 def hidden_ends(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
@@ -161,11 +173,7 @@ def read_all(
 
 def beginnings(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -> dict[Place, int]:
     """The first offset that each partition holds."""
-    consumer = _consumer(bootstrap, "read_committed")
-    try:
-        return {place: _watermarks(consumer, place, timeout_s)[0] for place in places}
-    finally:
-        consumer.close()
+    return _offsets(bootstrap, places, "read_committed", OFFSET_BEGINNING, timeout_s)
 
 
 def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -> Iterator[Row]:

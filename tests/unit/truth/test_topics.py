@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 from tests.support.truth import topics
 
-PLACE = ("in", 0)
+PLACE, OTHER = ("in", 0), ("in", 1)
+
+
+class Found(NamedTuple):
+    """What is found of one partition: an offset or an error."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: KafkaError | None
 
 
 class Moving:
-    """A consumer whose first answers are an error."""
+    """A consumer whose first answers are an error, of the whole or of one partition."""
 
-    def __init__(self, code: int, failures: int) -> None:
-        self._code = code
+    def __init__(self, code: int, failures: int, is_whole: bool = True) -> None:
+        self._code, self._is_whole = code, is_whole
         self.failures = failures
 
-    def get_watermark_offsets(self, partition, timeout):
-        if self.failures:
-            self.failures -= 1
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[Found]:
+        offset = {OFFSET_BEGINNING: 3, OFFSET_END: 7}
+        found = [Found(p.topic, p.partition, offset[p.offset], None) for p in partitions]
+        if not self.failures:
+            return found
+        self.failures -= 1
+        if self._is_whole:
             raise KafkaException(KafkaError(self._code))
-        return 3, 7
+        return [*found[:-1], found[-1]._replace(offset=-1001, error=KafkaError(self._code))]
 
     def poll(self, timeout):
         """Nothing is assigned, so nothing comes."""
@@ -29,11 +44,12 @@ class Moving:
         """There is nothing to close."""
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("code", sorted(topics._LEADER_MOVES))
-def test_should_retry_for_offsets_while_the_leader_moves(monkeypatch, code):
-    monkeypatch.setattr(topics, "_consumer", lambda *_: Moving(code, 2))
-    assert topics.end_offsets("", [PLACE], "read_committed") == {PLACE: 7}
-    assert topics.beginnings("", [PLACE]) == {PLACE: 3}
+def test_should_retry_for_offsets_while_the_leader_moves(monkeypatch, code, is_whole):
+    monkeypatch.setattr(topics, "_consumer", lambda *_: Moving(code, 2, is_whole))
+    assert topics.end_offsets("", [PLACE, OTHER], "read_committed") == {PLACE: 7, OTHER: 7}
+    assert topics.beginnings("", [PLACE, OTHER]) == {PLACE: 3, OTHER: 3}
 
 
 @pytest.mark.parametrize(
