@@ -18,6 +18,7 @@ from spark_jobs.audit.run import Audit, AuditReport
 from spark_jobs.session import configured
 from tests.support.audit.application import PaymentsApp, payments
 from tests.support.audit.faults import Fault
+from tests.support.jvms import INTERPRETED
 
 from tidemark.database import FactsDatabase
 from tidemark.kafka.clients import librdkafka_config
@@ -136,5 +137,5 @@ def complaints_of(report: AuditReport) -> list[str]:
 
 
 def fast(spark: SparkSession) -> AbstractContextManager[None]:
-    """Small data: compiling a query's code takes longer than running it."""
-    return configured(spark, {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"})
+    """Let Spark interpret the queries of an audit."""
+    return configured(spark, INTERPRETED)

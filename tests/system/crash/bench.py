@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rocksdict import AccessType, Options, Rdict
+from tests.support.jvms import INTERPRETED
 from tests.support.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
 from tests.support.truth.recompute import PATIENT_MONITORING, Truth, recompute
 from tests.support.truth.topics import Past, committed_offsets, end_offsets
@@ -34,6 +35,9 @@ from tidemark.topology_loader import load
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 4
 PATIENTS = 60
+NO_SETTINGS: Mapping[str, str] = {}
+CHEAP = {"TIDEMARK_SPARK_SHUFFLE_PARTITIONS": "1", "TIDEMARK_SPARK_EXTRA_CONF": json.dumps(INTERPRETED)}
+"""Settings for batches of few records. The harnesses of `make` do without, and run Spark as a user does."""
 RULES = PATIENT_MONITORING
 _BAD = (b"{broken", b'{"patient_id": 7', b'{"patient_id": null, "beat_ms": 1, "ibi_ms": 1, "recording": "r"}',
         b'{"patient_id": "p0001", "beat_ms": -5, "ibi_ms": 1, "recording": "r"}',
@@ -109,9 +113,18 @@ class Bench:
     restore_process_offsets = 1
     """Every changelog is loaded by a process, unless a scenario wants another."""
 
-    def __init__(self, bootstrap: str, folder: Path, seed: int, partitions: int = PARTITIONS) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        folder: Path,
+        seed: int,
+        partitions: int = PARTITIONS,
+        settings: Mapping[str, str] = NO_SETTINGS,
+    ) -> None:
+        """`settings` are added to the environment of every process of the application."""
         self.bootstrap = bootstrap
         self.partitions = partitions
+        self._settings = settings
         self.plan = self.load()
         self.application_id = self.plan.application_id
         self.folder = folder
@@ -172,6 +185,7 @@ class Bench:
             "TIDEMARK_RESTORE_PROCESS_OFFSETS": str(self.restore_process_offsets),
             "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
             "TEST_CRASH_ARM": str(self.arm_file),
+            **self._settings,
         }
 
     def launch(self, instance: int = 0, disk: str = "state", log: str | None = None) -> subprocess.Popen[bytes]:

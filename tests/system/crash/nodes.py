@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from rocksdict import AccessType, Options, Rdict
 from tests.support.truth.replay import compare_replay, replay
-from tests.system.crash.bench import PARTITIONS, Bench
+from tests.system.crash.bench import NO_SETTINGS, PARTITIONS, Bench
 
 from tidemark.names import TaskId
 from tidemark.supervision.run_file import read_run_file, run_file_path
@@ -62,10 +63,16 @@ class NodesBench(Bench):
     batch_records = 4_000
 
     def __init__(
-        self, bootstrap: str, folder: Path, seed: int, spark: SparkSession, partitions: int = PARTITIONS
+        self,
+        bootstrap: str,
+        folder: Path,
+        seed: int,
+        spark: SparkSession,
+        partitions: int = PARTITIONS,
+        settings: Mapping[str, str] = NO_SETTINGS,
     ) -> None:
         self._spark = spark
-        super().__init__(bootstrap, folder, seed, partitions)
+        super().__init__(bootstrap, folder, seed, partitions, settings)
 
     def make_feeder(self, seed: int) -> NodesFeeder:  # type: ignore[override]
         return NodesFeeder(self.bootstrap, random.Random(seed))

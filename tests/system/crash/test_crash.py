@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.system.crash.bench import Bench
+from tests.system.crash.bench import CHEAP, Bench
 from tests.system.crash.scenarios import SCENARIOS, kill_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.m
 
 @pytest.fixture(scope="module")
 def make_bench():
-    return lambda bootstrap, folder: Bench(bootstrap, folder, seed=7)
+    return lambda bootstrap, folder: Bench(bootstrap, folder, seed=7, settings=CHEAP)
 
 
 def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):

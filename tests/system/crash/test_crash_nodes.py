@@ -9,6 +9,7 @@ import random
 
 import pytest
 from spark_jobs.testing.fixtures import spark
+from tests.system.crash.bench import CHEAP
 from tests.system.crash.nodes import NodesBench
 from tests.system.crash.scenarios import SCENARIOS, kill_at
 
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.m
 
 @pytest.fixture(scope="module")
 def make_bench(spark):
-    return lambda bootstrap, folder: NodesBench(bootstrap, folder, seed=7, spark=spark)
+    # The instances interpret their queries, and the replay runs generated code: one is compared with the other.
+    return lambda bootstrap, folder: NodesBench(bootstrap, folder, seed=7, spark=spark, settings=CHEAP)
 
 
 def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.support.brokers import brief
 from tests.support.truth.topics import read_all
-from tests.system.crash.bench import Bench
+from tests.system.crash.bench import CHEAP, Bench
 from tests.system.crash.nodes import FOLDER
 from tests.system.crash.run import FAST_ABORT
 
@@ -45,7 +45,7 @@ class CopiesBench(Bench):
 
     def __init__(self, bootstrap, folder, topology) -> None:
         self.topology = topology
-        super().__init__(bootstrap, folder, seed=1)
+        super().__init__(bootstrap, folder, seed=1, settings=CHEAP)
 
     def make_feeder(self, seed: int) -> CopiesFeeder:  # type: ignore[override]
         return CopiesFeeder(self.bootstrap, f"{self.topology}-in")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from tests.support.brokers import brief
-from tests.system.crash.bench import Bench
+from tests.system.crash.bench import CHEAP, Bench
 from tests.system.crash.run import FAST_ABORT
 from tests.system.restores.drawn import APPS, KINDS, Drawn, Family, deal
 from tests.system.restores.restoring import Outcome, Verdict, one_restore
@@ -66,7 +66,7 @@ def scene(mark, kafka_jars, spark_jars, tmp_path_factory):
     """Patient monitoring with two tasks."""
     folder = tmp_path_factory.mktemp("restores")
     with brief(EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT)) as broker:
-        bench = Patient(broker.bootstrap, folder / "bench", 7, 2)
+        bench = Patient(broker.bootstrap, folder / "bench", 7, 2, CHEAP)
         settings = Settings.load(bootstrap_servers=broker.bootstrap, var_dir=bench.var_dir, state_dir=bench.state_dir())
         yield Scene(bench, settings)
         bench.close()
