@@ -20,6 +20,7 @@ from tidemark.topology_loader import load
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MINUTE, DAY = 60_000, 86_400_000
+PARTITIONS = 2
 
 
 class Piped(NamedTuple):
@@ -36,7 +37,7 @@ class ExampleBench(Bench):
 
     def __init__(self, bootstrap: str, folder, topology: str) -> None:
         self.topology = topology
-        super().__init__(bootstrap, folder, seed=0)
+        super().__init__(bootstrap, folder, seed=0, partitions=PARTITIONS)
 
     def produce(self, records: list[Piped]) -> None:
         """Write the records as a user's client would."""
@@ -118,7 +119,7 @@ def own_broker(mark, kafka_jars, spark_jars, tmp_path_factory):
 def test_should_give_the_same_in_a_real_instance_as_in_the_test_driver(own_broker, tmp_path, topology_driver, name):
     bench = ExampleBench(own_broker.bootstrap, tmp_path, name)
     stages = stages_of(name, bench.feeder.now_ms)
-    driver = topology_driver(load(name), partitions=4, start_ms=bench.feeder.now_ms)
+    driver = topology_driver(load(name), partitions=PARTITIONS, start_ms=bench.feeder.now_ms)
     try:
         running = bench.launch()
         bench.wait_state(running, "RUNNING")

@@ -50,7 +50,7 @@ class SecuredBench(Bench):
 
     def __init__(self, broker: Secured, folder: Path) -> None:
         self._login = broker.candidates["scram"]
-        super().__init__(broker.broker.bootstrap, folder, seed=7)
+        super().__init__(broker.broker.bootstrap, folder, seed=7, partitions=1)
 
     def environment(self, disk: str = "state") -> dict[str, str]:
         secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET}
