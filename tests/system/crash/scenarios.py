@@ -222,27 +222,33 @@ def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
 
 
 def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
-    """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm."""
-    for point in ("4-commit-records", "5-offsets"):
-        sleeper = bench.launch(0, "machine-0")
-        bench.wait_state(sleeper, "RUNNING")
+    """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm.
+
+    The instance that has taken the tasks over is the next to be stopped. Its successor finds on its disk the stores that the
+    first sleeper has left there.
+    """
+    sleeper = bench.launch(0, "machine-0")
+    bench.wait_state(sleeper, "RUNNING")
+    for number, point in enumerate(("4-commit-records", "5-offsets")):
+        other = 1 - number
+        holders = {other: f"machine-{other}"}
         bench.arm(point, skip=1, how="SIGSTOP")
         bench.feeder.feed(bench.batch_records)
         tally.expect(wait_until(lambda: not bench.arm_file.exists(), 300), f"{point} was not reached")
-        successor = bench.launch(1, "machine-1")
-        bench.wait_state(successor, "RUNNING", 1)
-        tally.expect(
-            wait_until(lambda: len(_partitions(bench, 1)) == bench.tasks, 90), f"{point}: the tasks did not move"
-        )
+        successor = bench.launch(other, f"machine-{other}")
+        bench.wait_state(successor, "RUNNING", other)
+        moved = wait_until(lambda other=other: len(_partitions(bench, other)) == bench.tasks, 90)
+        tally.expect(moved, f"{point}: the tasks did not move")
         bench.wait_drained()
-        tally.compare(bench, f"stopped at {point}, asleep", {1: "machine-1"})
+        tally.compare(bench, f"stopped at {point}, asleep", holders)
         sleeper.send_signal(signal.SIGCONT)
         code = bench.wait_ended(sleeper)
         tally.expect(code in (ExitCode.RETRY, ExitCode.FENCED), f"{point}: the woken sleeper ended with {code}")
         bench.feeder.feed(bench.batch_records)
         bench.wait_drained()
-        tally.compare(bench, f"stopped at {point}, woken", {1: "machine-1"})
-        bench.stop(successor)
+        tally.compare(bench, f"stopped at {point}, woken", holders)
+        sleeper = successor
+    bench.stop(sleeper)
 
 
 def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
