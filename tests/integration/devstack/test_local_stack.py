@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.airflow.operations import MigrateAirflow
 
 from tidemark import processes
 from tidemark.atomic_file import replace_file
@@ -121,8 +122,12 @@ def test_should_show_a_lost_stream_in_the_status(recorded: StackRecord) -> None:
 @pytest.mark.broker
 @pytest.mark.airflow
 @pytest.mark.timeout(1200)
-def test_should_start_beside_taken_ports_restart_lost_parts_and_leave_nothing(recorded: StackRecord) -> None:
+def test_should_start_beside_taken_ports_restart_lost_parts_and_leave_nothing(
+    recorded: StackRecord, migrate_airflow: MigrateAirflow
+) -> None:
     settings = Settings.load()
+    # What the first `up` does by the same function, which this run of pytest has called once for all tests.
+    migrate_airflow(settings)
     with ExitStack() as taken:
         for port in (stack.BROKER_PORT, stack.AIRFLOW_PORT):
             if ports.is_free(port):
