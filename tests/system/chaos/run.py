@@ -1,7 +1,7 @@
 """`make chaos`: a stream under load while all that it stands on fails, compared with a recomputation from its input.
 
-    python -m tests.system.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report
-    FILE]
+    python -m tests.system.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--commit-interval MS]
+    [--calm S] [--report FILE]
 
 Faults are drawn in turn, each kind as often as the others, some while others last. Behind each: the seconds until all that was
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
@@ -194,7 +194,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
         if fills and not may_fill:
             console.print("chaos: this user may not mount, disks are not filled")
         with (
-            World(folder, brokers, options.seed, options.guarantee) as world,
+            World(folder, brokers, options.seed, options.guarantee, options.commit_interval) as world,
             ends_of_logs(console, folder, "*.log", 40),
             ExitStack() as watched,
         ):
@@ -258,6 +258,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=sorted(KINDS), help="some kinds instead of all")
     parser.add_argument("--guarantee", choices=("exactly_once", AT_LEAST_ONCE), default="exactly_once")
     parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
+    parser.add_argument("--commit-interval", type=int, default=1_000, help="milliseconds between two commits at least")
     parser.add_argument(
         "--calm", type=float, default=0.0, help="seconds after each fault, which then come one by one, until it is told "
         "how far behind the input the application is",

@@ -38,9 +38,10 @@ _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
 class World:
     """What the faults act on."""
 
-    def __init__(self, folder: Path, brokers: Brokers, seed: int, guarantee: str) -> None:
+    def __init__(self, folder: Path, brokers: Brokers, seed: int, guarantee: str, commit_interval_ms: int) -> None:
         self.folder = folder
         self.brokers = brokers
+        self._commit_interval_ms = commit_interval_ms
         os.environ["TEST_CHAOS_GUARANTEE"] = guarantee
         self.plan = plan_of(TOPOLOGY, FOLDER)
         self.application_id = self.plan.application_id
@@ -106,7 +107,7 @@ class World:
             "TIDEMARK_VAR_DIR": str(self.var_dir),
             "TIDEMARK_STATE_DIR": str(self.state_dir(machine)),
             "TIDEMARK_SAVEPOINT_LOCATION": str(self.folder / "savepoints"),
-            "TIDEMARK_COMMIT_INTERVAL_MS": "1000",
+            "TIDEMARK_COMMIT_INTERVAL_MS": str(self._commit_interval_ms),
             "TIDEMARK_MAX_BATCH_RECORDS": "100000",
             "TIDEMARK_SESSION_TIMEOUT_MS": str(_SESSION_MS),
             "TIDEMARK_TRANSACTION_TIMEOUT_MS": str(_TRANSACTION_MS),
