@@ -1,4 +1,7 @@
-"""A stream in a real Airflow, through spark-submit, with a fake instance: whatever is killed, one instance runs."""
+"""A stream in a real Airflow, through spark-submit, with a fake instance: whatever is killed, one instance runs.
+
+In the end, a stream is launched without waiting for audits, however many there are.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ from tests.support.leaks import arguments_watched, files_with
 
 from tidemark import processes
 from tidemark.devstack import airflow_parts
+from tidemark.devstack.airflow import AirflowRefused
+from tidemark.devstack.airflow_parts import MAINTENANCE_SLOTS, PARALLELISM
+from tidemark.names import MAINTENANCE_POOL
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.instance_files import read_json
@@ -54,21 +60,54 @@ dag = stream_dag({topology!r}, Topology(), script={script!r})
 pauses = pauses_dag(lambda: {{dag.dag_id: Topology.application_id, "stream__nobody": "nobody"}})
 """
 
+# Audits that last until a file is there, one more than the executor has slots; and a task as a stream's DAG has them.
+_AUDITS = """
+import pathlib
+from datetime import datetime, timedelta
+from airflow.sdk import DAG, task
+from tidemark.devstack.airflow_parts import PARALLELISM
+from tidemark.processes import wait_until
+from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.dag import _default_args
+from tidemark_airflow.dag_kinds import DagKind
+from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
+
+DONE = pathlib.Path({done!r})
+
+with operations_dag(
+    "audits", kind=DagKind.CHECK, description="", use_when="", runbook="", schedule=None, params={{}}, pool=MAINTENANCE_POOL,
+    priority=MAINTENANCE_PRIORITY,
+):
+    @task
+    def audit(number):
+        assert wait_until(DONE.exists, 600)
+
+    audit.expand(number=list(range(PARALLELISM + 1)))
+
+with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=_default_args("stand-in")):
+    @task
+    def launch():
+        return "launched"
+
+    launch()
+"""
+
 
 @pytest.mark.airflow
 @pytest.mark.crash
-@pytest.mark.timeout(1200)
-def test_should_keep_exactly_one_instance_and_show_no_secret_whatever_is_killed(
+@pytest.mark.timeout(1500)
+def test_should_keep_exactly_one_instance_show_no_secret_and_put_streams_before_audits(
     bench: Bench,
     migrate_airflow: MigrateAirflow,
     spark_jars: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hold = tmp_path / "hold"
+    hold, done = tmp_path / "hold", tmp_path / "done"
     hold.touch()
     dags = tmp_path / "dags"
     dags.mkdir()
+    (dags / "audits.py").write_text(_AUDITS.format(done=str(done)))
     application_id = bench.files.key.application_id
     (dags / "stand_in.py").write_text(
         _DAG.format(hold=str(hold), application_id=application_id, topology=bench.topology, script=str(FAKE))
@@ -94,6 +133,7 @@ def test_should_keep_exactly_one_instance_and_show_no_secret_whatever_is_killed(
         assert noted(notes) == []
         _refused_and_paused(airflow, bench, dag_id)
         _alerted_once(notes, application_id, dag_id)
+        _launched_while_audits_wait(airflow, done)
     # Airflow's database, too, with its rendered fields and XComs.
     kept = _files_of_secrets(settings)
     assert [oct(path.stat().st_mode & 0o777) for path in kept] == ["0o600", "0o600"]
@@ -236,3 +276,28 @@ def _alerted_once(notes: Path, application_id: str, dag_id: str) -> None:
     assert (alert["what"], alert["application_id"], alert["severity"]) == ("stream failed", application_id, "critical")
     assert alert["message"].startswith(f"{dag_id}.instance: the instance refused to start (exit code 30)")
     assert alert["message"].endswith("Its last message: ordered to end with 30")
+
+
+def _launched_while_audits_wait(airflow: RealAirflow, done: Path) -> None:
+    assert airflow.api.call("GET", f"/api/v2/pools/{MAINTENANCE_POOL}")["slots"] == MAINTENANCE_SLOTS
+    for dag_id in ("audits", "stream"):
+        airflow.api.wait_for_dag(dag_id)
+        airflow.api.unpause(dag_id)
+    airflow.api.trigger("audits")
+    assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
+    airflow.api.trigger("stream")
+    airflow.await_task("stream", "launch", "success")
+    waiting = PARALLELISM + 1 - MAINTENANCE_SLOTS
+    assert wait_until(lambda: len(_audits(airflow, "scheduled")) == waiting, 180, every_s=0.5)
+    assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
+    done.touch()
+    assert wait_until(lambda: len(_audits(airflow, "success")) == PARALLELISM + 1, 180, every_s=0.5)
+
+
+def _audits(airflow: RealAirflow, state: str) -> list[str]:
+    try:
+        run = airflow.newest_run("audits")["dag_run_id"]
+        said = airflow.api.call("GET", f"/api/v2/dags/audits/dagRuns/{run}/taskInstances")
+    except AirflowRefused:
+        return []  # Too busy to answer: asked again.
+    return [one["id"] for one in said["task_instances"] if one["state"] == state]
