@@ -20,6 +20,7 @@ from hypothesis import settings as hypothesis_settings
 from tests.support.brokers import brief
 from tests.support.cpu_report import pytest_addoption, pytest_configure
 from tests.support.jvms import BRIEF
+from tests.support.scheduling import pytest_xdist_make_scheduler
 
 from tidemark import processes
 from tidemark.devstack import ports
@@ -27,7 +28,7 @@ from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster
 from tidemark.kafka import jars
 from tidemark.settings import Settings
 
-__all__ = ["pytest_addoption", "pytest_configure"]
+__all__ = ["pytest_addoption", "pytest_configure", "pytest_xdist_make_scheduler"]
 
 CreateTopic = Callable[..., str]
 
