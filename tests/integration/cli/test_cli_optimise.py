@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.system.crash.bench import CHEAP
 from typer.testing import CliRunner
 
 import topologies
@@ -157,7 +158,8 @@ def test_should_report_both_runs_side_by_side():
 @pytest.mark.timeout(600)
 def test_should_measure_both_plans_and_find_fewer_bytes(monkeypatch, kafka_jars, spark_jars):
     monkeypatch.setenv("TIDEMARK_TOPOLOGY_PATH", str(HERE / "topologies"))
-    monkeypatch.setenv("TIDEMARK_SPARK_DRIVER_MEMORY", "512m")
+    for name, value in {"TIDEMARK_SPARK_DRIVER_MEMORY": "512m", **CHEAP}.items():
+        monkeypatch.setenv(name, value)
     summary = run("measure", "measured", "--records", "3000")
     rows = {
         line[:28].strip(): [int(n.replace(",", "")) for n in line[28:56].split()] for line in summary.splitlines()[-3:]

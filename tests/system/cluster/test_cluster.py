@@ -9,6 +9,7 @@ import pytest
 from spark_jobs.cluster import cluster_conf
 from tests.system.cluster.run import ClusterBench, kill_executor_and_worker
 from tests.system.cluster.standalone import Standalone
+from tests.system.crash.bench import CHEAP
 
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
@@ -18,7 +19,7 @@ SECRET = "nobody-else-knows"
 
 @pytest.fixture(scope="module")
 def make_bench():
-    return lambda bootstrap, folder: ClusterBench(bootstrap, folder, seed=7)
+    return lambda bootstrap, folder: ClusterBench(bootstrap, folder, seed=7, settings=CHEAP)
 
 
 @pytest.mark.crash
