@@ -17,10 +17,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
-from tests.support.brokers import brief
+from tests.support.brokers import KeptCluster, brief
 from tests.support.cpu_report import pytest_addoption, pytest_configure
 from tests.support.jvms import BRIEF
-from tests.support.scheduling import pytest_xdist_make_scheduler
+from tests.support.scheduling import (
+    THREE_BROKERS,
+    comes_next,
+    pytest_runtest_protocol,
+    pytest_xdist_make_scheduler,
+    require_known,
+    scope_of,
+)
 
 from tidemark import processes
 from tidemark.devstack import ports
@@ -28,7 +35,7 @@ from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster
 from tidemark.kafka import jars
 from tidemark.settings import Settings
 
-__all__ = ["pytest_addoption", "pytest_configure", "pytest_xdist_make_scheduler"]
+__all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_protocol", "pytest_xdist_make_scheduler"]
 
 CreateTopic = Callable[..., str]
 
@@ -107,14 +114,21 @@ def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathF
         yield running
 
 
-@pytest.fixture(scope="module")
-def cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three real brokers for one module. A test that stops a node starts it again.
+@pytest.fixture(scope="session")
+def _kept_cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptCluster]:
+    with KeptCluster(lambda: brief(EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars))) as kept:
+        yield kept
 
-    Idle brokers still use a tenth of a core, so they stop when the module ends and not when the session ends.
+
+@pytest.fixture(scope="module")
+def cluster(_kept_cluster: KeptCluster, request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
+    """Three real brokers for the modules that share them. A test that stops a node starts it again.
+
+    Idle brokers still use a tenth of a core, so they stop when another module comes next.
     """
-    with brief(EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars)) as running:
-        yield running
+    yield _kept_cluster.running()
+    if not comes_next(request.config, THREE_BROKERS):
+        _kept_cluster.end()
 
 
 @pytest.fixture(scope="session")
@@ -166,14 +180,15 @@ def settings(broker: EmbeddedBroker, tmp_path: Path) -> Settings:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the test files by the time that they may take, the longest first, so that no long file runs alone at the end.
 
-    The time of a file is the sum of the time-outs that its tests are marked with. A test without such a mark counts as one
-    second, or as zero if it is a unit test.
+    The time of a file, or of files that share something, is the sum of the time-outs that its tests are marked with. A test
+    without such a mark counts as one second, or as zero if it is a unit test.
     """
-    time_s: Counter[Path] = Counter()
+    time_s: Counter[str] = Counter()
     for item in items:
         marked = item.get_closest_marker("timeout")
         if marked is not None:
-            time_s[item.path] += marked.args[0]
+            time_s[scope_of(item.nodeid)] += marked.args[0]
         elif _UNIT not in item.path.parents:
-            time_s[item.path] += 1
-    items.sort(key=lambda item: -time_s[item.path])
+            time_s[scope_of(item.nodeid)] += 1
+    items.sort(key=lambda item: -time_s[scope_of(item.nodeid)])
+    require_known(items)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +38,32 @@ def brief(brokers: Brokers) -> Iterator[Brokers]:
         finally:
             for node in nodes:
                 node.kill()
+
+
+class KeptCluster:
+    """A cluster that is started when it is first needed, and again after its end. As a context manager it ends then, too."""
+
+    def __init__(self, starting: Callable[[], AbstractContextManager[EmbeddedCluster]]) -> None:
+        self._starting = starting
+        self._started = ExitStack()
+        self._cluster: EmbeddedCluster | None = None
+
+    def __enter__(self) -> KeptCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def running(self) -> EmbeddedCluster:
+        """All of its nodes, those that a test has killed as well."""
+        if self._cluster is None:
+            self._cluster = self._started.enter_context(self._starting())
+        return self._cluster.start()
+
+    def end(self) -> None:
+        """Kill it; its data is not kept."""
+        self._cluster = None
+        self._started.close()
 
 
 def _keep(data: Path) -> None:

@@ -1,17 +1,26 @@
-"""Files whose tests share an Airflow without its processes run on one worker."""
+"""Files whose tests share an Airflow without its processes, or three brokers, run on one worker."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from tests.support.scheduling import FORKED_AIRFLOW, TOGETHER
-
-ROOT = Path(__file__).parents[2]
-_USES_IT = re.compile(r"^def \w+\((?:[^)]*\W)?operations\W", re.MULTILINE)
+import pytest
+from tests.support.scheduling import require_known
 
 
-def test_should_run_all_files_that_share_an_airflow_on_one_worker() -> None:
-    files = (path for path in (ROOT / "tests" / "integration").rglob("test_*.py"))
-    sharing = {str(path.relative_to(ROOT)) for path in files if _USES_IT.search(path.read_text())}
-    assert sharing == {file for file, what in TOGETHER.items() if what == FORKED_AIRFLOW}
+def item(file: str, *fixtures: str) -> Any:
+    return SimpleNamespace(nodeid=f"tests/integration/{file}::test_it", fixturenames=[*fixtures])
+
+
+def test_should_know_the_files_that_share_what_takes_long_to_start() -> None:
+    require_known([item("kafka/test_purge.py", "settings", "cluster"), item("kafka/test_tools.py", "broker")])
+
+
+@pytest.mark.parametrize(
+    ("file", "fixture"),
+    [("kafka/test_tools.py", "cluster"), ("airflow/test_hold.py", "operations"), ("kafka/test_purge.py", "operations")],
+)
+def test_should_refuse_a_file_that_takes_a_shared_fixture_and_is_not_listed(file: str, fixture: str) -> None:
+    with pytest.raises(pytest.UsageError, match=f"{file} takes the fixture {fixture}"):
+        require_known([item(file, "settings", fixture)])
