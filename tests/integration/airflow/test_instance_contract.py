@@ -14,6 +14,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.airflow.stream_bench import Bench
+from tests.support.brokers import brief
 
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode
@@ -89,7 +90,7 @@ def fake(bench: Bench) -> Program:
 @pytest.fixture
 def own_broker(mark: str, kafka_jars: list[Path], tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """Application and topics have fixed names, so a broker that nobody else uses."""
-    with EmbeddedBroker(tmp_path / "broker", kafka_jars) as running:
+    with brief(EmbeddedBroker(tmp_path / "broker", kafka_jars)) as running:
         yield running
 
 
