@@ -15,13 +15,16 @@ from tests.system.crash.scenarios import SCENARIOS, kill_at
 
 __all__ = ["spark"]
 
+PARTITIONS = 3
+"""As many as there may be instances, so that each can have a task that joins."""
+
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def make_bench(spark):
     # The instances interpret their queries, and the replay runs generated code: one is compared with the other.
-    return lambda bootstrap, folder: NodesBench(bootstrap, folder, seed=7, spark=spark, settings=CHEAP)
+    return lambda bootstrap, folder: NodesBench(bootstrap, folder, 7, spark, PARTITIONS, CHEAP)
 
 
 def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):
