@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
-from tests.support.brokers import KeptCluster, brief
+from tests.support.brokers import KeptCluster, brief, delete_topics
 from tests.support.cpu_report import pytest_addoption, pytest_configure
 from tests.support.jvms import BRIEF
 from tests.support.scheduling import (
@@ -40,6 +40,7 @@ __all__ = ["pytest_addoption", "pytest_configure", "pytest_runtest_protocol", "p
 CreateTopic = Callable[..., str]
 
 _UNIT = Path(__file__).parent / "unit"
+_MANY_TOPICS = 100
 
 # How long an example takes says more about what else runs than about the code.
 hypothesis_settings.register_profile("untimed", deadline=None)
@@ -108,10 +109,34 @@ def spark_jars(_settings_of_the_suite: None) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One real broker for the whole session. A test that stops a broker starts its own."""
+def _sessions_broker() -> list[EmbeddedBroker]:
+    """The session's broker, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def broker(
+    mark: str,
+    kafka_jars: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    _sessions_broker: list[EmbeddedBroker],
+) -> Iterator[EmbeddedBroker]:
+    """One real broker for the whole session. A test that stops a broker starts its own.
+
+    No topic is kept for the tests of another module.
+    """
     with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars)) as running:
+        _sessions_broker.append(running)
         yield running
+        _sessions_broker.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _topics_do_not_pile_up(_sessions_broker: list[EmbeddedBroker]) -> Iterator[None]:
+    """Tests make thousands of topics, and a start of an instance asks several times for all of them."""
+    yield
+    for running in _sessions_broker:
+        delete_topics(running, more_than=_MANY_TOPICS)
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster, new_cluster_id
 
@@ -38,6 +41,16 @@ def brief(brokers: Brokers) -> Iterator[Brokers]:
         finally:
             for node in nodes:
                 node.kill()
+
+
+def delete_topics(broker: EmbeddedBroker, more_than: int) -> None:
+    """Delete all topics but Kafka's own if there are more than so many. Blocks."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    names = [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
+    if len(names) > more_than:
+        for deleted in admin.delete_topics(names, operation_timeout=30).values():
+            with suppress(KafkaException):  # Its test may have just deleted it.
+                deleted.result(60)
 
 
 class KeptCluster:
