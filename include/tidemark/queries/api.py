@@ -184,14 +184,16 @@ def make_api(
     rates = RateLimit(settings.query_requests_per_second)
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
-    def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
+    # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
+    # three threads instead of one, and one without a token would wait for the queries of others.
+    async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
         found = tokens.caller(None if seen is None else seen.credentials)
         rates.require(found)
         return found
 
     known = Annotated[Caller, Depends(caller)]
 
-    def asking(
+    async def asking(
         request: Request,
         who: known,
         store: str,
@@ -227,7 +229,7 @@ def make_api(
         return _page(asked, router.scan(asked.store, wanted.query(), at, limit, asked.request))
 
     @api.get("/v1/health", tags=["process"])
-    def health() -> dict[str, str]:
+    async def health() -> dict[str, str]:
         """Answer that this process can be reached."""
         return {"holder": router.host.holder}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -267,6 +269,31 @@ def test_should_limit_how_often_a_token_asks(monkeypatch):
     limited = asked.get("/v1/stores")
     assert "REQUESTS_PER_SECOND" in problem(limited, 429)["remedy"]
     assert limited.headers["Retry-After"] == "1"
+
+
+def test_should_say_that_it_lives_and_refuse_strangers_while_all_threads_read():
+    host = counts_host({b"a": 1})
+    opened, is_read, go_on = host.open, threading.Event(), threading.Event()
+
+    def open_slowly(task, store):
+        is_read.set()
+        assert go_on.wait(60)
+        return opened(task, store)
+
+    host.open = open_slowly
+    with client(host, query_threads=1) as asked, ThreadPoolExecutor(3) as pool:
+        slow = pool.submit(asked.get, "/v1/stores/n/key", params={"key": "a"})
+        try:
+            assert is_read.wait(30)
+            health = pool.submit(asked.get, "/v1/health")
+            stranger = pool.submit(
+                asked.get, "/v1/stores/n/key", params={"key": "a"}, headers={"Authorization": "Bearer no"}
+            )
+            assert health.result(20).status_code == 200
+            problem(stranger.result(20), 401)
+        finally:
+            go_on.set()
+        assert body_of(slow.result(60))["entry"]["value"] == {"n": 1}
 
 
 def test_should_refuse_a_body_that_is_too_large():
