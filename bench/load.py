@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
 from bench.errors import BenchFailed
-from bench.events import blocks
+from bench.events import Block, blocks
 
 _MAX_QUEUED = 400_000
 _TIMEOUT_S = 60.0
@@ -26,7 +26,18 @@ def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
 
     Raises `BenchFailed` if the topic then holds another number of records.
     """
-    producer = Producer(
+    producer = input_producer(bootstrap)
+    for block in blocks(case, start_ms, begin):
+        queue(producer, block)
+    producer.flush(_TIMEOUT_S)
+    written = sum(end_offsets(bootstrap, INPUT_TOPIC))
+    if written != case.events:
+        raise BenchFailed(f"{INPUT_TOPIC} holds {written} records after producing {case.events}")
+
+
+def input_producer(bootstrap: str) -> Producer:
+    """Return a producer of events, which puts each key where Java clients put it."""
+    return Producer(
         {
             "bootstrap.servers": bootstrap,
             **QUIET,
@@ -38,17 +49,16 @@ def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
             "queue.buffering.max.kbytes": 1 << 20,
         }
     )
-    for block in blocks(case, start_ms, begin):
-        messages = [{"key": key, "value": value} for key, value in zip(block.keys, block.values, strict=True)]
-        while len(producer) > _MAX_QUEUED:
-            producer.poll(0.05)
-        queued = producer.produce_batch(INPUT_TOPIC, messages)
-        if queued != len(messages):
-            raise BenchFailed(f"only {queued} of {len(messages)} events were queued for {INPUT_TOPIC}")
-    producer.flush(_TIMEOUT_S)
-    written = sum(end_offsets(bootstrap, INPUT_TOPIC))
-    if written != case.events:
-        raise BenchFailed(f"{INPUT_TOPIC} holds {written} records after producing {case.events}")
+
+
+def queue(producer: Producer, block: Block) -> None:
+    """Queue the events of a block. Waits while too many are queued. Raises `BenchFailed`."""
+    messages = [{"key": key, "value": value} for key, value in zip(block.keys, block.values, strict=True)]
+    while len(producer) > _MAX_QUEUED:
+        producer.poll(0.05)
+    queued = producer.produce_batch(INPUT_TOPIC, messages)
+    if queued != len(messages):
+        raise BenchFailed(f"only {queued} of {len(messages)} events were queued for {INPUT_TOPIC}")
 
 
 def end_offsets(bootstrap: str, topic: str) -> list[int]:

@@ -31,15 +31,16 @@ def table_lines(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
     ]
 
 
-def publish(page: Path, summary: Path, picture: Path, about: str) -> None:
+def publish(page: Path, summary: Path, picture: Path | None = None, about: str = "") -> None:
     """Replace the results of a page and its picture, `images/<page>.png`. Raises `BenchFailed` if the marks are missing."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise BenchFailed(f"{page} has no `{_BEGIN}` … `{_END}`; put the two marks back")
-    images = page.parent / "images"
-    images.mkdir(exist_ok=True)
-    shutil.copyfile(picture, images / f"{page.stem}.png")
     results = summary.read_text(encoding="utf-8").strip()
-    body = f"{_BEGIN}\n\n{results}\n\n![{about}](images/{page.stem}.png)\n\n{_END}"
-    page.write_text(before + body + after, encoding="utf-8")
+    if picture is not None:
+        images = page.parent / "images"
+        images.mkdir(exist_ok=True)
+        shutil.copyfile(picture, images / f"{page.stem}.png")
+        results += f"\n\n![{about}](images/{page.stem}.png)"
+    page.write_text(f"{before}{_BEGIN}\n\n{results}\n\n{_END}{after}", encoding="utf-8")

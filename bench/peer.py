@@ -12,7 +12,7 @@ from bench.cases import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDO
 from bench.errors import BenchFailed
 from tidemark.kafka import java
 
-_SOURCE = Path(__file__).parent / "peers" / "WindowedCount.java"
+_SOURCES = sorted((Path(__file__).parent / "peers").glob("*.java"))
 _BUILD = Path(__file__).parent / "build" / "peers"
 APPLICATION_ID = "streams-peer"
 
@@ -33,17 +33,18 @@ def compile_peer(jars: list[Path]) -> Path:
         raise BenchFailed(
             f"{java.find().home} has no compiler; install a JDK of version 17 or later (Debian: openjdk-17-jdk-headless)"
         )
-    fingerprint = hashlib.sha256(_SOURCE.read_bytes() + classpath(jars).encode()).hexdigest()[:16]
+    sources = b"".join(source.read_bytes() for source in _SOURCES)
+    fingerprint = hashlib.sha256(sources + classpath(jars).encode()).hexdigest()[:16]
     classes = _BUILD / fingerprint
     if classes.exists():
         return classes
     shutil.rmtree(_BUILD, ignore_errors=True)
     unfinished = _BUILD / f"{fingerprint}.unfinished"
     unfinished.mkdir(parents=True)
-    command = [str(javac), "-nowarn", "-d", str(unfinished), "-cp", classpath(jars), str(_SOURCE)]
+    command = [str(javac), "-nowarn", "-d", str(unfinished), "-cp", classpath(jars), *map(str, _SOURCES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BenchFailed(f"{_SOURCE.name} does not compile: {done.stderr.strip()}")
+        raise BenchFailed(f"the peer does not compile: {done.stderr.strip()}")
     unfinished.rename(classes)
     return classes
 

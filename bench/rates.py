@@ -30,7 +30,7 @@ class Rates:
 
 def commits(samples: list[Sample]) -> list[Sample]:
     """Return the samples in which the committed offsets had moved."""
-    moved = [after for before, after in pairwise(samples) if after.committed > before.committed]
+    moved = _moved(samples)
     return samples[:1] + moved if samples and samples[0].committed > 0 else moved
 
 
@@ -55,6 +55,16 @@ def rates(samples: list[Sample], events: int, shortest_s: float) -> Rates:
         steady=_slope(warm, last, shortest_s),
         steady_commits=sum(warm.seconds < sample.seconds <= last.seconds for sample in seen),
     )
+
+
+def rate_between_commits(samples: list[Sample]) -> float | None:
+    """Return the events per second from the first commit that was seen to the last; None if there are fewer than two."""
+    moved = _moved(samples)
+    return None if len(moved) < 2 else _slope(moved[0], moved[-1], 0.0)
+
+
+def _moved(samples: list[Sample]) -> list[Sample]:
+    return [after for before, after in pairwise(samples) if after.committed > before.committed]
 
 
 def _slope(start: Sample, end: Sample, shortest_s: float) -> float | None:

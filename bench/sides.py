@@ -42,8 +42,8 @@ class Side(Protocol):
     def group(self) -> str:
         """The consumer group. Its committed offsets show the progress."""
 
-    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """Return the command for one run, with its state under `folder`."""
+    def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
+        """Return the command of one instance for one run, with its state under `folder`."""
 
     def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether `process`, started with `folder` and writing to `log`, says that it is in state RUNNING."""
@@ -51,25 +51,39 @@ class Side(Protocol):
 
 @dataclass(frozen=True)
 class StreamsSide:
-    """Kafka Streams with exactly_once_v2. RocksDB and the record cache have their defaults."""
+    """Kafka Streams with exactly_once_v2. RocksDB and the record cache have their defaults.
+
+    `query_ports` are those on which its instances serve their stores, each with `query_threads`; without them they serve none.
+    """
 
     settings: Settings
     heap: str = "2g"
     threads: int = 2
     overrides: dict[str, str] = field(default_factory=dict)
+    query_ports: tuple[int, ...] = ()
+    query_threads: int = 4
     name: str = "kafka-streams"
     group: str = peer.APPLICATION_ID
 
-    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
+    def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command, after compiling the program if needed and writing its configuration."""
         libraries = jars.ensure("bench", self.settings)
         classes = peer.compile_peer(libraries)
-        configuration = folder / "peer.properties"
+        queries = {}
+        if self.query_ports:
+            port = str(self.query_ports[instance])
+            queries = {"bench.query.port": port, "bench.query.threads": str(self.query_threads)}
+        configuration = folder / f"peer-{instance}.properties"
         configuration.write_text(
-            peer.properties(case, bootstrap, folder / "state", self.threads, self.overrides), encoding="utf-8"
+            peer.properties(
+                case, bootstrap, folder / "state" / str(instance), self.threads, {**queries, **self.overrides}
+            ),
+            encoding="utf-8",
         )
         path = peer.classpath([classes, *libraries])
-        program = [str(java.find().executable), f"-Xmx{self.heap}", "-cp", path, "WindowedCount"]
+        # The JDK's server sends the head and the body of an answer apart, and TCP would delay the body by up to 40 ms.
+        without_delay = "-Dsun.net.httpserver.nodelay=true"
+        program = [str(java.find().executable), f"-Xmx{self.heap}", without_delay, "-cp", path, "WindowedCount"]
         return Command([*program, str(configuration)], {})
 
     def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
@@ -79,7 +93,7 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """A real instance of `bench/topologies/pulse_counting.py`. The driver starts its own JVM, without spark-submit."""
+    """Real instances of `bench/topologies/pulse_counting.py`. Each driver starts its own JVM, without spark-submit."""
 
     settings: Settings
     heap: str = "2g"
@@ -87,8 +101,8 @@ class TidemarkSide:
     name: str = "tidemark"
     group: str = "pulse-counting"
 
-    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """Return the instance's command, with its settings in the environment."""
+    def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
+        """Return an instance's command, with its settings in the environment."""
         root = project_root()
         settings = Settings.load(
             bootstrap_servers=bootstrap,
@@ -103,7 +117,7 @@ class TidemarkSide:
             **self.overrides,
         )
         program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
-        program += ["--topology", "pulse_counting", "--instance", "0"]
+        program += ["--topology", "pulse_counting", "--instance", str(instance)]
         paths = os.pathsep.join([str(root / "include"), str(root)])
         return Command(
             program,

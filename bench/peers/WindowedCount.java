@@ -26,7 +26,7 @@ import org.apache.kafka.streams.state.WindowStore;
 
 /**
  * The topology `pulse_counting` written for Kafka Streams. One argument: a properties file with the Streams
- * configuration and the `bench.*` values. Runs until SIGTERM.
+ * configuration and the `bench.*` values. Runs until SIGTERM. With `bench.query.port` it serves its store over HTTP.
  */
 public final class WindowedCount {
   public static final class Pulse {
@@ -121,6 +121,11 @@ public final class WindowedCount {
                   closed.countDown();
                 }));
     streams.start();
+    if (properties.containsKey("bench.query.port")) {
+      int port = Integer.parseInt(properties.getProperty("bench.query.port"));
+      int threads = Integer.parseInt(properties.getProperty("bench.query.threads"));
+      StoreServer.start(streams, "pulse-counts", size.toMillis(), port, threads);
+    }
     closed.await();
   }
 }

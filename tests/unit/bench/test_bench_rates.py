@@ -1,7 +1,7 @@
 """The rates are slopes between commits, the same for both sides."""
 
 import pytest
-from bench.rates import Sample, commits, rates
+from bench.rates import Sample, commits, rate_between_commits, rates
 
 
 def _steps(*committed: int) -> list[Sample]:
@@ -59,3 +59,11 @@ def test_should_give_no_rate_over_too_short_a_time(shortest_s: float, has_slope:
     measured = rates(_steps(0, 30, 40, 60, 100), 100, shortest_s)
     assert (measured.steady is not None) == has_slope
     assert (measured.from_first_commit is not None) == has_slope
+
+
+@pytest.mark.parametrize(
+    ("committed", "rate"),
+    [((0, 0, 10), None), ((5, 5, 5), None), ((5, 5, 15, 15, 35, 35), 10.0), ((0, 10, 40), 30.0)],
+)
+def test_should_measure_a_rate_between_commits(committed: tuple[int, ...], rate: float | None) -> None:
+    assert rate_between_commits(_steps(*committed)) == rate
