@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from spark_jobs.bounded_read import BoundedReader
+from tidemark.clock import Period
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices
@@ -109,11 +111,12 @@ class SlicedReader:
     def _hand_over(self, taken: Slice, began: float) -> None:
         tables = self._reader.tables(taken.starts, taken.ends)
         for batch in self._reader.batches(taken.starts, taken.ends, tables):
+            read = Period.since(began)
             log.info(
                 "batch: subtopology=%d offsets=%d partials=%d seconds=%.3f",
                 self._subtopology.index, sum(end - batch.starts[p] for p, end in batch.ends.items()),
-                sum(t.num_rows for t in batch.pipelines), time.monotonic() - began,
+                sum(t.num_rows for t in batch.pipelines), read.seconds,
             )  # fmt: skip
-            self._out.put(batch)
+            self._out.put(replace(batch, read=read))
             if self._out.stopped.is_set():
                 return

@@ -1,13 +1,36 @@
-"""The wall clock in epoch milliseconds, and durations as text."""
+"""The wall clock in epoch milliseconds, measured periods, and durations as text."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 
 def wall_clock_ms() -> int:
     """Return the current time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Period:
+    """When something began and ended, in seconds of the monotonic clock."""
+
+    began_s: float
+    ended_s: float
+
+    @classmethod
+    def since(cls, began_s: float) -> Period:
+        """Return the period that ends now."""
+        return cls(began_s, time.monotonic())
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended_s - self.began_s
+
+
+NOT_MEASURED = Period(0.0, 0.0)
+"""The period of something that was not done, or not measured."""
 
 
 def duration(seconds: float) -> str:

@@ -195,7 +195,7 @@ def make_instance(
         last_savepoint=last_savepoint,
         purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
         active_stores=active_stores,
-        counters=counters,
+        commit_listeners=(counters,),
         queries=QueryService(
             plan, settings, task_ids(plan, partitions), active_stores, scrape, client, run_file, events
         ),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from tidemark.clock import Period
 from tidemark.commit.record import CommitKind
+from tidemark.errors import BatchAborted, TidemarkError
 from tidemark.events.event import Rebalance, Waiting
+from tidemark.instance.commit_listener import PreparedBatch
 from tidemark.metrics import table
 from tidemark.metrics.counters import Counters
 from tidemark.metrics.metric import Readings
@@ -61,7 +64,7 @@ class _Present:
 
 
 class InstanceCounters:
-    """An `InstanceListener` that counts. Called by the task loop and by restores' threads; read by scrapes."""
+    """An `InstanceListener` and a `CommitListener` that counts. Called by the task loop and restores; read by scrapes."""
 
     def __init__(self, application_id: str, clock: Callable[[], int]) -> None:
         """`clock` returns epoch milliseconds."""
@@ -83,27 +86,29 @@ class InstanceCounters:
         for kind in (CommitKind.START, CommitKind.BATCH, CommitKind.TICK):
             self._sums.add(table.COMMITS, 0, kind)
 
-    def committed(self, kind: CommitKind, part: Sequence[tuple[Task, TaskUpdate]], elapsed_s: float) -> None:
+    def committed(self, batch: PreparedBatch, took: Period) -> None:
         """Count one transaction, after its stores were written."""
         now_ms = self._clock()
-        self._sums.add(table.COMMITS, 1, kind)
-        self._sums.add(table.COMMIT_LATENCY, elapsed_s)
+        self._sums.add(table.COMMITS, 1, batch.kind)
+        self._sums.add(table.COMMIT_LATENCY, took.seconds)
         with self._lock:
             self._present.committed_ms = now_ms
-            self._present.longest_commit.add(now_ms, elapsed_s)
-        for task, update in part:
+            self._present.longest_commit.add(now_ms, took.seconds)
+        for task, update in batch.updates:
             self._count_task(update)
             self._count_stores(task, update)
 
-    def aborted(self) -> None:
+    def aborted(self, took: Period, aborted: BatchAborted) -> None:
         """Count a transaction that was aborted."""
         self._sums.add(table.COMMIT_ABORTS, 1)
+
+    def discarded(self, batch: PreparedBatch, error: TidemarkError) -> None: ...
 
     def _count_task(self, update: TaskUpdate) -> None:
         add, task = self._sums.add, str(update.task)
         add(table.PROCESS_BATCHES, 1, task)
         add(table.PROCESS_RECORDS, update.rows + update.filtered_rows + update.bad_rows, task)
-        add(table.PROCESS_LATENCY, update.prepare_s, task)
+        add(table.PROCESS_LATENCY, update.prepared.seconds, task)
         add(table.STATE_ROWS, update.rows, task)
         add(table.FILTERED_RECORDS, update.filtered_rows, task)
         add(table.DROPPED_RECORDS, update.late_rows, task, "late")
@@ -121,9 +126,9 @@ class InstanceCounters:
             add(table.STORE_GET_CALLS, store.reads.get_calls, name, store.store)
             add(table.STORE_GET_LATENCY, store.reads.get_ns / 1e9, name, store.store)
             add(table.STORE_RANGES, store.reads.range_calls, name, store.store)
-        for written, seconds in task.put_s.items():
+        for written, put in task.puts.items():
             add(table.STORE_PUT_CALLS, 1, name, written)
-            add(table.STORE_PUT_LATENCY, seconds, name, written)
+            add(table.STORE_PUT_LATENCY, put.seconds, name, written)
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         with self._lock:

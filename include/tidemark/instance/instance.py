@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.clock import Period
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
@@ -22,11 +23,12 @@ from tidemark.errors import (
     OutcomeUnknown,
     ProducerFenced,
     StartRefused,
+    TidemarkError,
 )
 from tidemark.events.event import Waiting
 from tidemark.events.listeners import Listeners
 from tidemark.failpoint import Probe
-from tidemark.instance.counters import InstanceCounters
+from tidemark.instance.commit_listener import CommitListener, PreparedBatch
 from tidemark.instance.resolve_plan import await_session_end
 from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
@@ -111,7 +113,7 @@ class Instance:
     last_savepoint: LastSavepoint
     purge: RepartitionPurge
     active_stores: ActiveStores
-    counters: InstanceCounters
+    commit_listeners: tuple[CommitListener, ...]
     queries: QueryService
     _stop: threading.Event = field(init=False, default_factory=threading.Event)
     _seen_changes: int = field(init=False, default=-1)
@@ -203,7 +205,8 @@ class Instance:
             for done in opened:
                 self._tasks[done.task.lead] = done.task
             fresh = [done.task for done in opened if done.is_fresh]
-            if fresh and not self._commit_or_reconcile(CommitKind.START, [(t, _start_update(t)) for t in fresh]):
+            starts = PreparedBatch(CommitKind.START, [(t, _start_update(t)) for t in fresh])
+            if fresh and not self._commit_or_reconcile(starts):
                 # Without its START record a task is still fresh (see invariant: fresh only when nothing exists):
                 # those that this instance still owns are opened again.
                 for task in fresh:
@@ -265,7 +268,7 @@ class Instance:
             self._shrink(f"of {largest} records would not commit within transaction_timeout_ms", load)
             return
         for part in split_by_capacity(prepared, self.capacity.records):
-            if not self._commit_or_reconcile(CommitKind.BATCH, part):
+            if not self._commit_or_reconcile(PreparedBatch(CommitKind.BATCH, part, batch.read)):
                 return
         cached_bytes = sum(update.cached_bytes for _, update in prepared)
         computed_bytes = sum(table.nbytes for table in batch.pipelines)
@@ -297,7 +300,7 @@ class Instance:
             else:
                 task.pass_clock(update)
         for part in split_by_capacity(changed, self.capacity.records):
-            if not self._commit_or_reconcile(CommitKind.TICK, part):
+            if not self._commit_or_reconcile(PreparedBatch(CommitKind.TICK, part)):
                 return
 
     def _shrink(self, why: str, load: float = 2.0) -> None:
@@ -308,12 +311,16 @@ class Instance:
         self.attached.source.stop()
         self._start_source()
 
-    def _commit_or_reconcile(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> bool:
+    def _commit_or_reconcile(self, batch: PreparedBatch) -> bool:
         """Commit and return True; if a task was revoked meanwhile, discard the batch, reopen the tasks and return False."""
         try:
-            self._commit(kind, part)
-        except TasksRevoked as revoked:
-            log.info("batch discarded: %s", revoked)
+            self._commit(batch)
+        except TidemarkError as error:
+            for listener in self.commit_listeners:
+                listener.discarded(batch, error)
+            if not isinstance(error, TasksRevoked):
+                raise
+            log.info("batch discarded: %s", error)
             self._reopen()
             return False
         return True
@@ -322,7 +329,7 @@ class Instance:
         self._seen_changes = -1
         self.changed.set()
 
-    def _commit(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> None:
+    def _commit(self, batch: PreparedBatch) -> None:
         """Commit; after an abort, try the same batch again while the instance still owns the tasks.
 
         A wait for brokers does not count as a try.
@@ -330,16 +337,18 @@ class Instance:
         attempt = 0
         while True:
             attempt += 1
-            started = time.monotonic()
+            began_s = time.monotonic()
             try:
-                self.committer.commit(kind, part)
+                self.committer.commit(batch.kind, batch.updates)
                 if self.committer.description is not None:
                     self.committer = replace(self.committer, description=None)
                 break
             except TasksRevoked:
                 raise
             except BatchAborted as aborted:
-                self.counters.aborted()
+                took = Period.since(began_s)
+                for listener in self.commit_listeners:
+                    listener.aborted(took, aborted)
                 self.member.check()
                 if self._await_brokers(aborted):
                     attempt = 0
@@ -348,24 +357,24 @@ class Instance:
                     raise
                 log.warning("commit aborted, attempt %d of %d: %s", attempt, _COMMIT_TRIES, aborted)
                 self.changed.wait(_WAIT_S)
-        elapsed_s = time.monotonic() - started
+        took, part = Period.since(began_s), batch.updates
         records = sum(update.records for _, update in part)
-        self.capacity.observe(records, elapsed_s)
-        self.counters.committed(kind, part, elapsed_s)
-        rows = sum(u.rows + u.filtered_rows + u.bad_rows for _, u in part)
-        self._rate.add(self.clock(), rows)
+        self.capacity.observe(records, took.seconds)
+        for listener in self.commit_listeners:
+            listener.committed(batch, took)
+        self._rate.add(self.clock(), batch.source_records)
         log.info(
             "commit: kind=%s tasks=%s batch=%s rows=%d late=%d bad=%d writes=%d records=%d seconds=%.3f",
-            kind, ",".join(str(t.id) for t, _ in part), ",".join(str(u.batch) for _, u in part), rows,
-            sum(u.late_rows for _, u in part), sum(u.bad_rows for _, u in part),
-            sum(u.writes for _, u in part), records, elapsed_s,
+            batch.kind, ",".join(str(t.id) for t, _ in part), ",".join(str(u.batch) for _, u in part),
+            batch.source_records, sum(u.late_rows for _, u in part), sum(u.bad_rows for _, u in part),
+            sum(u.writes for _, u in part), records, took.seconds,
         )  # fmt: skip
         self.run_file.update(
             {
                 "batch": max(u.batch for _, u in part),
                 "last_commit_ms": self.clock(),
                 "stream_time_ms": max(u.stream_times.task_ms for _, u in part),
-                "last_commit_seconds": round(elapsed_s, 3),
+                "last_commit_seconds": round(took.seconds, 3),
                 "batch_records": self.size.records,
             }
         )

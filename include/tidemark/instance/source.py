@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemark.clock import NOT_MEASURED, Period
 from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
@@ -18,13 +19,17 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """One batch of one sub-topology. `ends` are next offsets by source partition; `pipelines` has a table for each of them."""
+    """One batch of one sub-topology. `ends` are next offsets by source partition; `pipelines` has a table for each of them.
+
+    `read` is the time in which it was read and computed.
+    """
 
     subtopology: int
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
     pipelines: Sequence[pa.Table]
     dead_letters: Sequence[DeadLetter]
+    read: Period = NOT_MEASURED
 
 
 class BatchSource(Protocol):

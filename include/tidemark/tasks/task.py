@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.clock import Period
 from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.kafka.messages import Message
 from tidemark.kafka.partitioner import Placer, placer
@@ -94,8 +95,8 @@ class Task:
         self.batch = batch
         self.wall_ms = wall_ms
         """The clock of the last committed update: everything that was due by then has been done."""
-        self.put_s: Mapping[str, float] = {}
-        """How long the last update took to be written, by store."""
+        self.puts: Mapping[str, Period] = {}
+        """When the last update was written, by store."""
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
@@ -144,7 +145,7 @@ class Task:
         `least_stream_time_ms` is for tests that advance stream time without a record. Raises `StateTooLarge`; `RecordRefused`
         if the topology requires it; and `InvalidTopology` or `UserCodeFailed` for errors in user code.
         """
-        started_s = time.perf_counter()
+        began_s = time.monotonic()
         self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
@@ -193,7 +194,7 @@ class Task:
             outputs=tuple(outputs),
             dead_letters=tuple(letters),
             wall_ms=wall_ms,
-            prepare_s=time.perf_counter() - started_s,
+            prepared=Period.since(began_s),
         )
 
     def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
@@ -333,7 +334,7 @@ class Task:
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
         """Write values and checkpoints (step 7). `changelog_offsets` are read_uncommitted ends per topic before the commit."""
         changed = {store.store: store for store in update.stores}
-        put_s: dict[str, float] = {}
+        puts: dict[str, Period] = {}
         for spec in self.subtopology.stores:
             store_update = changed.get(spec.name)
             checkpoint = StoreCheckpoint(
@@ -348,10 +349,10 @@ class Task:
                 changelog_offset=changelog_offset(self.application_id, spec, update, changelog_offsets),
             )
             writes = store_update.writes if store_update else ()
-            started_s = time.perf_counter()
+            began_s = time.monotonic()
             self._stores[spec.name].put_many(writes, checkpoint, first_live_segment(spec, checkpoint.stream_time_ms))
-            put_s[spec.name] = time.perf_counter() - started_s
-        self.put_s = put_s
+            puts[spec.name] = Period.since(began_s)
+        self.puts = puts
         self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
         self.stream_times = update.stream_times
         self.batch = update.batch

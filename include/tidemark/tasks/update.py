@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidemark.clock import NOT_MEASURED, Period
 from tidemark.kafka.messages import Message
 from tidemark.names import TaskId
 from tidemark.stores.pending import StoreReads
@@ -77,7 +78,7 @@ class DeadLetter:
 class TaskUpdate:
     """Everything that one batch changes in one task. `sources` are [start, end) offsets of the task's partition by topic.
 
-    `wall_ms` is the clock at which it was prepared, and `prepare_s` how long that took.
+    `wall_ms` is the clock at which it was prepared, and `prepared` the time that this took.
     """
 
     task: TaskId
@@ -92,7 +93,7 @@ class TaskUpdate:
     outputs: tuple[Output, ...]
     dead_letters: tuple[DeadLetter, ...]
     wall_ms: int
-    prepare_s: float = field(default=0.0, compare=False)
+    prepared: Period = field(default=NOT_MEASURED, compare=False)
 
     @property
     def changes_something(self) -> bool:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidemark.clock import Period
 from tidemark.commit.record import CommitKind
+from tidemark.errors import BatchAborted
 from tidemark.events.event import Rebalance, Waiting
+from tidemark.instance.commit_listener import PreparedBatch
 from tidemark.instance.counters import InstanceCounters, RecentMaximum
 from tidemark.metrics import table
 from tidemark.metrics.metric import Metric, Readings
@@ -25,7 +28,7 @@ PLACE = TopicPartition("a-s-changelog", 1)
 class WrittenTask:
     """The part of a task that is counted."""
 
-    put_s: dict[str, float] = field(default_factory=dict)
+    puts: dict[str, Period] = field(default_factory=dict)
 
 
 def letter(reason: str) -> DeadLetter:
@@ -38,7 +41,7 @@ def update(*letters: DeadLetter, late: int = 0) -> TaskUpdate:
         task=TaskId(0, 1), batch=1, sources={"in": (0, 10)}, stream_times=StreamTimes({}, 0), rows=6, late_rows=late,
         bad_rows=2, filtered_rows=3, stores=(StoreUpdate("s", None, writes, StoreReads(1, 4, 2_000_000_000, 3)),),
         outputs=(Output("out", [{"key": b"k", "value": b"v", "timestamp": 0}] * 2),), dead_letters=letters, wall_ms=0,
-        prepare_s=0.5,
+        prepared=Period(7.0, 7.5),
     )  # fmt: skip
 
 
@@ -51,10 +54,10 @@ def values(counters: InstanceCounters, metric: Metric) -> dict[tuple[str, ...], 
 
 def test_a_commit_should_be_counted_by_task_store_and_reason():
     counters = InstanceCounters("a", lambda: NOW)
-    task = WrittenTask({"s": 0.25})
+    task = WrittenTask({"s": Period(8.0, 8.25)})
     for _ in range(2):
         part = [(task, update(letter(NO_KEY), letter(UNPARSABLE), letter(NO_KEY), late=1))]
-        counters.committed(CommitKind.BATCH, part, 2.0)
+        counters.committed(PreparedBatch(CommitKind.BATCH, part), Period(7.0, 9.0))
     expected = {
         table.COMMITS: {("batch",): 2, ("tick",): 0, ("start",): 0},
         table.COMMIT_LATENCY: {(): 4.0},
@@ -115,7 +118,7 @@ def test_states_waits_aborts_and_rebalances_should_be_seen():
     assert values(counters, table.WAITING_FOR_BROKERS) == {(): 0}
     assert values(counters, table.BROKER_WAITS) == {(): 1}
     assert values(counters, table.BROKER_WAIT) == {(): 3.5}
-    counters.aborted()
+    counters.aborted(Period(7.0, 9.0), BatchAborted("again"))
     assert values(counters, table.COMMIT_ABORTS) == {(): 1}
     counters.on_rebalance(Rebalance((PLACE,), (PLACE,), (), 1))
     assert values(counters, table.REBALANCES) == {(): 1}
