@@ -200,6 +200,12 @@ class Settings(BaseSettings):
         "your own function, as `package.module:function`, that is called with each alert; if empty, alerts are only logged",
         "",
     )
+    trace_endpoint: str = setting(
+        "",
+        "URL to which instances send traces of their batches (OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`); "
+        "https unless it is on loopback; if empty, none are sent",
+        "",
+    )
     state_dir: Path = setting(Path("var/state"), "folder of task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",

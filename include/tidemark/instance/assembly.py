@@ -16,6 +16,7 @@ from tidemark.commit.commit import Committer
 from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import TaskLocked
 from tidemark.failpoint import Probe
+from tidemark.instance.batch_traces import BatchTraces, batch_traces
 from tidemark.instance.counters import InstanceCounters
 from tidemark.instance.instance import Instance
 from tidemark.instance.listeners import RestoreBoardListener, instance_listeners
@@ -102,7 +103,10 @@ def make_instance(
     restores = RestoreBoardListener()
     events = EventFeed(str(clock()))
     counters = InstanceCounters(app, clock)
-    listeners = instance_listeners(plan, settings, number, client, run_file, clock, (restores, counters), events)
+    traces = batch_traces(settings, app, number)
+    tracing: tuple[BatchTraces, ...] = () if traces is None else (traces,)
+    parts = (restores, counters)
+    listeners = instance_listeners(plan, settings, number, client, run_file, clock, parts, events, tracing)
     states = StateMachine(app, number, listeners.on_change)
     listeners.on_change(states.state, states.state)
 
@@ -131,7 +135,7 @@ def make_instance(
         sink_partitions=tuple(format_partitions(plan, partitions)),
         lock=lock,
         clock=clock,
-        probe=probe,
+        probe=probe if traces is None else traces.timed(probe),
         timestamp_bounds=sink_timestamp_bounds(plan, settings, admin),
         limits=limits,
         description=resolved.description(partitions, ids),
@@ -195,7 +199,7 @@ def make_instance(
         last_savepoint=last_savepoint,
         purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
         active_stores=active_stores,
-        commit_listeners=(counters,),
+        commit_listeners=(counters, *tracing),
         queries=QueryService(
             plan, settings, task_ids(plan, partitions), active_stores, scrape, client, run_file, events
         ),

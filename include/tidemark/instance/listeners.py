@@ -9,7 +9,7 @@ from tidemark.database import FactsDatabase
 from tidemark.events.database_sink import EventWriter
 from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.feed_sink import FeedSink
-from tidemark.events.listeners import InstanceListener, Listeners, LoggingListener
+from tidemark.events.listeners import Closable, InstanceListener, Listeners, LoggingListener
 from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
 from tidemark.events.user_listener import load_listeners
@@ -32,8 +32,11 @@ def instance_listeners(
     clock: Callable[[], int],
     parts: Sequence[InstanceListener],
     feed: EventFeed,
+    closables: Sequence[Closable],
 ) -> Listeners:
-    """Return all listeners, with the instance's own `parts`, to be closed with it. Waits for neither broker nor database.
+    """Return all listeners, with the instance's own `parts`; `closables` are closed with them.
+
+    Waits for neither broker nor database.
 
     Raises `InvalidSettings` if `listeners` or `facts_url` cannot be used.
     """
@@ -43,7 +46,7 @@ def instance_listeners(
     sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts), FeedSink(feed))
     recorder = EventRecorder(app, plan.version, instance, clock, sinks)
     own: tuple[InstanceListener, ...] = (LoggingListener(), RunFileListener(run_file, clock), *parts, recorder)
-    return Listeners((*own, *users), (*sinks, *users))
+    return Listeners((*own, *users), (*sinks, *users, *closables))
 
 
 class RunFileListener:
