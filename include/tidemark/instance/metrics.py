@@ -69,7 +69,8 @@ class InstanceMetrics:
         places = sorted({TopicPartition(commits_topic(app), 0), *(place for _, place, _ in sources)})
         logged = sorted({place for _, _, place in changelogs})
         source_ends, is_first_reached = self._offsets(self.ends.of, places)
-        changelog_ends, is_second_reached = self._offsets(self.ends.of, logged)
+        # An answer that does not come takes seconds, so the scrape waits for one only.
+        changelog_ends, is_second_reached = self._offsets(self.ends.of, logged) if is_first_reached else ({}, False)
         beginnings, is_third_reached = self._offsets(self.ends.beginnings, sorted(changelog_ends))
         readings.add(table.BROKER_REACHABLE, int(is_first_reached and is_second_reached and is_third_reached))
         for task_id, place, offset in sources:

@@ -46,8 +46,10 @@ class Offsets:
     def __init__(self, is_away: bool = False, refused: str = "") -> None:
         self._is_away = is_away
         self._refused = refused
+        self.requests = 0
 
     def of(self, asked):
+        self.requests += 1
         if self._is_away:
             raise OutcomeUnknown("no broker answers") from KafkaException(KafkaError(KafkaError._TIMED_OUT))
         if self._refused in {place.topic for place in asked}:
@@ -99,6 +101,13 @@ def test_should_leave_out_lags_and_say_that_brokers_are_away():
     assert values(found, table.BROKER_REACHABLE) == {(): 0}
     assert values(found, table.RECORDS_LAG) == {}
     assert values(found, table.COMMITTED_OFFSET) == {("0_1", "a-in"): 40}
+
+
+def test_should_wait_only_once_for_brokers_that_do_not_answer():
+    away, here = Offsets(is_away=True), Offsets()
+    read(OpenTask(), away)
+    read(OpenTask(), here)
+    assert (away.requests, here.requests) == (1, 2)
 
 
 @pytest.mark.parametrize(
