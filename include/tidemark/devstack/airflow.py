@@ -66,9 +66,13 @@ class AirflowApi:
                 # The stack may have been started again with other secrets, or the token is a day old.
                 if refused.status != 401:
                     raise
-        login = {"username": self._user, "password": self._password}
-        self._token = self._request("POST", "/auth/token", login, token="")["access_token"]
+        self._token = self.log_in()
         return self._request(method, path, body, self._token)
+
+    def log_in(self) -> str:
+        """Return a new token of the user; raises `AirflowRefused`."""
+        login = {"username": self._user, "password": self._password}
+        return cast(str, self._request("POST", "/auth/token", login, token="")["access_token"])
 
     def health(self) -> dict[str, Any]:
         """Return the state that every part reports; needs no login."""

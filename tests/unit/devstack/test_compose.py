@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.prometheus import RULES, tool
 
 from tidemark.database import facts_url
 from tidemark.devstack import airflow_parts
 from tidemark.devstack.broker_config import Node, server_properties
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
+
+COMPOSE = project_root() / "compose"
 
 # Addresses, and what is sized for three brokers that share a small machine.
 _ELSEWHERE = {
@@ -64,10 +68,80 @@ def test_should_give_its_airflow_the_maintenance_pool(services: dict[str, Any]) 
     assert parallelism > airflow_parts.MAINTENANCE_SLOTS
 
 
+def _mounts(service: dict[str, Any]) -> dict[str, str]:
+    """The source of each mount by its place in the container."""
+    return {place: source for source, place, *_ in (mount.split(":") for mount in service["volumes"])}
+
+
+def test_should_start_what_shows_metrics_only_when_asked(services: dict[str, Any]) -> None:
+    shown = {"metrics-token", "prometheus", "grafana"}
+    assert {name for name, service in services.items() if service.get("profiles") == ["metrics"]} == shown
+    for name in services.keys() - shown:
+        assert not shown & set(services[name].get("depends_on", ()))
+
+
+def test_should_name_every_image_with_its_version_and_no_registry(services: dict[str, Any]) -> None:
+    for service in services.values():
+        image = service["image"]
+        assert image == "tidemark" or re.fullmatch(r"([a-z]+/)?[a-z]+:v?\d[\d.]*", image), image
+
+
+def test_should_give_prometheus_and_grafana_the_files_of_the_repository(services: dict[str, Any]) -> None:
+    prometheus, grafana = _mounts(services["prometheus"]), _mounts(services["grafana"])
+    for source in (*prometheus.values(), *grafana.values()):
+        assert not source.startswith(".") or (project_root() / source).is_file(), source
+    assert (project_root() / prometheus["/etc/prometheus/alert_rules.yaml"]).samefile(RULES)
+    (file,) = (option.split("=")[1] for option in services["prometheus"]["command"] if "config.file" in option)
+    config = yaml.safe_load((project_root() / prometheus[file]).read_text())
+    assert config["rule_files"] == ["/etc/prometheus/alert_rules.yaml"]
+    dashboards = yaml.safe_load((project_root() / "compose" / "grafana_dashboards.yaml").read_text())
+    (folder,) = (provider["options"]["path"] for provider in dashboards["providers"])
+    dashboard = json.loads((project_root() / grafana[f"{folder}/tidemark.json"]).read_text())
+    assert dashboard["title"] == "Tidemark"
+    datasource = yaml.safe_load((project_root() / "compose" / "grafana_datasource.yaml").read_text())
+    assert [source["url"] for source in datasource["datasources"]] == ["http://scheduler:9090"]
+    # It is where Prometheus shares the network.
+    assert services["prometheus"]["network_mode"] == "service:scheduler"
+    assert set(services["grafana"]["networks"]) & services["scheduler"]["networks"].keys()
+
+
+def test_should_give_prometheus_the_tokens_that_other_services_write(services: dict[str, Any]) -> None:
+    written = {
+        text
+        for name in ("init", "metrics-token")
+        for text in re.findall(r"scrape_tokens \w+ (/var/tokens/\w+)", services[name]["command"])
+    }
+    assert set(re.findall(r"credentials_file: ([\w/]+)", (COMPOSE / "prometheus.yaml").read_text())) == written
+    assert len(written) == 2
+    for name in ("init", "metrics-token", "prometheus"):
+        assert _mounts(services[name])["/var/tokens"] == "tokens"
+    # Everything else that is secret stays out of its reach.
+    assert set(_mounts(services["prometheus"]).values()) & {"var"} == set()
+
+
+def test_should_configure_prometheus_as_the_documentation_does() -> None:
+    text = (project_root() / "docs" / "metrics.md").read_text()
+    documented = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])["scrape_configs"]
+    ours = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())["scrape_configs"]
+
+    def without_addresses(job: dict[str, Any]) -> dict[str, Any]:
+        same = {name: job.get(name) for name in ("job_name", "honor_labels", "metrics_path")}
+        logins = [sd["authorization"]["type"] for sd in job.get("http_sd_configs", ())]
+        return same | {"discovery": logins, "static": "static_configs" in job}
+
+    assert [without_addresses(job) for job in ours] == [without_addresses(job) for job in documented]
+
+
+def test_should_have_a_configuration_that_prometheus_accepts() -> None:
+    command = [tool("promtool"), "check", "config", "--syntax-only", str(COMPOSE / "prometheus.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
 def test_should_be_accepted_by_docker_compose() -> None:
     done = subprocess.run(
-        ["docker-compose", "-f", str(project_root() / "docker-compose.yaml"), "config", "-q"],
+        ["docker-compose", "-f", str(project_root() / "docker-compose.yaml"), "--profile", "metrics", "config", "-q"],
         cwd=project_root(),
         capture_output=True,
         text=True,

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.prometheus import RULES, tool
 
 from tidemark.metrics.metric import Metric, MetricType
 from tidemark.metrics.table import METRICS, ROCKSDB
 from tidemark.settings import project_root
 from tidemark.stores.rocksdb import MEASURED_PROPERTIES
 
-_FILES = project_root() / "include" / "tidemark" / "metrics"
-RULES, DASHBOARD = _FILES / "alert_rules.yaml", _FILES / "grafana_dashboard.json"
+DASHBOARD = project_root() / "include" / "tidemark" / "metrics" / "grafana_dashboard.json"
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _NAME = re.compile(r"\btidemark_[a-z_]+\b")
 _MATCHERS = re.compile(r"(tidemark_[a-z_]+)\{([^}]*)\}")
@@ -89,9 +87,7 @@ def test_every_rule_should_say_what_to_do():
 
 
 def test_prometheus_should_accept_the_rules_and_fire_each_when_it_should():
-    promtool = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.prefix) / "promtool" / "usr" / "bin")
-    if promtool is None:
-        pytest.skip("there is no promtool, and `make test` could not get it")
+    promtool = tool("promtool")
     tests = Path(__file__).with_name("alert_rules_test.yaml")
     assert {rule["alert"] for g in yaml.safe_load(RULES.read_text())["groups"] for rule in g["rules"]} <= set(
         re.findall(r"Tidemark\w+", tests.read_text())
