@@ -104,6 +104,22 @@ class CountingSource:
             self._consumer = None
 
 
+class StreamingSource(CountingSource):
+    """Goes on for ever, whatever brokers come and go: that is Spark's to do, and not what is tested here."""
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        """The next batch, None while there is none."""
+        found = [] if self._consumer is None else self._consumer.consume(self._most, timeout_s)
+        messages = [message for message in found if message.error() is None]
+        if not messages:
+            return None
+        starts, ends = dict(self._next), dict(self._next)
+        for message in messages:
+            ends[TopicPartition(message.topic(), message.partition())] = message.offset() + 1
+        self._next = ends
+        return SourceBatch(0, starts, ends, [self.counted(messages)], ())
+
+
 def counting(name: str) -> Topology:
     """Records of `<name>-in` counted by key in the store `n`, sent to `<name>-out`."""
     topology = Topology(name)

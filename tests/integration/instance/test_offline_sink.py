@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
-from tests.support.counting import PARTITIONS, CountingApp, CountingSource, in_thread, outputs
+from tests.support.counting import PARTITIONS, CountingApp, StreamingSource, in_thread, outputs
 from tests.support.truth.topics import read_all
 
 from tidemark.checks.lag_sampling import check_lag
@@ -24,7 +24,6 @@ from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.events.event import Event, EventKind
 from tidemark.instance.assembly import make_instance
-from tidemark.instance.source import SourceBatch
 from tidemark.kafka.availability import find_outage
 from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, retry_until_stable
 from tidemark.kafka.topics import partition_counts
@@ -38,22 +37,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 GONE = 3
 """The broker that is killed."""
-
-
-class StreamingSource(CountingSource):
-    """Goes on for ever, whatever brokers come and go: that is Spark's to do, and not what is tested here."""
-
-    def next(self, timeout_s: float) -> SourceBatch | None:
-        """The next batch, None while there is none."""
-        found = [] if self._consumer is None else self._consumer.consume(self._most, timeout_s)
-        messages = [message for message in found if message.error() is None]
-        if not messages:
-            return None
-        starts, ends = dict(self._next), dict(self._next)
-        for message in messages:
-            ends[TopicPartition(message.topic(), message.partition())] = message.offset() + 1
-        self._next = ends
-        return SourceBatch(0, starts, ends, [self.counted(messages)], ())
 
 
 class StreamingApp(CountingApp):

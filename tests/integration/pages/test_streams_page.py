@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import yaml
 from tests.support.airflow.real_airflow import RealAirflow, real_airflow
 from tests.support.browser import Tab, open_tab
 from tests.support.overview import write_run_file
+from tests.support.prometheus import prometheus
 
 from tidemark import processes
 from tidemark.checks.store_growth import StoreSample, append, history_path
 from tidemark.clock import wall_clock_ms
 from tidemark.devstack import airflow_parts
 from tidemark.operations.case.case import Case, CaseFolder
-from tidemark.settings import Settings
+from tidemark.settings import Settings, project_root
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 
 _CASE = "20261122T031500000000Z"
@@ -99,8 +102,6 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """An Airflow with one stream, whose broker does not exist. Nothing launches the stream."""
-    if shutil.which("chromium") is None:
-        pytest.skip("no chromium: on Debian `apt-get install chromium`, as `make test` does for root")
     folder = tmp_path_factory.mktemp("site")
     dags = folder / "dags"
     dags.mkdir()
@@ -137,7 +138,9 @@ def _token(url: str, user: str, password: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    if shutil.which("chromium") is None:
+        pytest.skip("no chromium: on Debian `apt-get install chromium`, as `make test` does for root")
     with open_tab(tmp_path_factory.mktemp("browser")) as tab:
         yield tab
 
@@ -189,6 +192,30 @@ def test_prometheus_should_scrape_what_its_user_may_see(site: Site) -> None:
             "labels": {"__scheme__": "http", "__meta_tidemark_application": "clicks", "__meta_tidemark_instance": "0"},
         }
     ]
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_killed_instance_should_be_an_alert_of_prometheus_within_fifteen_seconds(site: Site, tmp_path: Path) -> None:
+    instance = processes.start(["sleep", "600"], tmp_path / "log", {}, tmp_path)
+    # Nothing answers there, which is how it is seen that Prometheus knows the instance from Airflow.
+    site.instance(pid=instance.pid, start_time=instance.start_time, query_url="http://127.0.0.1:1")
+    for name in ("airflow", "instances"):
+        (tmp_path / name).write_text(site.tokens["guest"])
+    text = (project_root() / "compose" / "prometheus.yaml").read_text()
+    for there, here in (("api-server:8080", urlsplit(site.url).netloc), ("/var/tokens/", ""), ("15s", "2s")):
+        assert there in text
+        text = text.replace(there, here)
+    jobs = [{**job, "scrape_interval": "2s"} for job in yaml.safe_load(text)["scrape_configs"]]
+    with prometheus(tmp_path, jobs) as server:
+        running = 'tidemark_application_state{application="clicks", state="Running"}'
+        assert processes.wait_until(lambda: server.value(running) == 1, 60, every_s=0.5), server.ask("targets")
+        known = 'up{job="tidemark", instance="127.0.0.1:1"}'
+        assert processes.wait_until(lambda: server.value(known) == 0, 60, every_s=0.5), server.ask("targets")
+        assert "TidemarkStreamNotRunning" not in server.firing()
+        processes.stop(instance, timeout_s=0)
+        labels = server.await_alert("TidemarkStreamNotRunning", 15)
+    assert (labels["application"], labels["state"]) == ("clicks", "Down")
 
 
 @pytest.mark.airflow
