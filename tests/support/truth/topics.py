@@ -211,12 +211,16 @@ def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -
         consumer.close()
 
 
-def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 60.0) -> dict[Place, int]:
-    """The group's committed offsets, transactions settled; -1 where there is none. Joins no group.
+def committed_offsets(
+    bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 60.0, isolation: str = "read_committed"
+) -> dict[Place, int]:
+    """The group's committed offsets; -1 where there is none. Joins no group.
 
-    A broker that has just started moves its coordinators about; it is asked again until `timeout_s`.
+    With `read_committed` the answer comes when no transaction is about to change them, with `read_uncommitted` at once; what
+    a transaction has not committed is in neither. A broker that has just started moves its coordinators about; it is asked
+    again until `timeout_s`.
     """
-    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     wanted = [TopicPartition(*place) for place in places]
     try:
@@ -224,6 +228,12 @@ def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeo
         return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
     finally:
         consumer.close()
+
+
+def commits_past(bootstrap: str, group: str, marks: Mapping[Place, int]) -> bool:
+    """Whether the group has committed a record at or after each of these offsets. Joins no group, waits for no transaction."""
+    found = committed_offsets(bootstrap, group, marks, isolation="read_uncommitted")
+    return all(found[place] > offset for place, offset in marks.items())
 
 
 def by_partition(rows: Mapping[Place, list[Row]], topic: str) -> dict[int, list[Row]]:

@@ -181,7 +181,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     bench.feeder.feed(bench.batch_records)
 
     def halves() -> bool:
-        return [len(_partitions(bench, i)) for i in (0, 1)] == [bench.tasks // 2] * 2
+        return [len(held_partitions(bench, i)) for i in (0, 1)] == [bench.tasks // 2] * 2
 
     tally.expect(wait_until(halves, 300), "two instances do not share the partitions by halves")
     bench.wait_drained()
@@ -191,7 +191,8 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     tally.expect(
-        wait_until(lambda: len(_partitions(bench, 0)) == bench.tasks, 60), "the survivor did not take all partitions"
+        wait_until(lambda: len(held_partitions(bench, 0)) == bench.tasks, 60),
+        "the survivor did not take all partitions",
     )
     tally.compare(bench, "one of two killed for good", {0: "machine-0"})
     bench.kill(first)
@@ -204,7 +205,7 @@ def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     running = {number: bench.launch(number, disk) for number, disk in disks.items()}
 
     def shared(alive: set[int]) -> bool:
-        held = [len(_partitions(bench, number)) for number in alive]
+        held = [len(held_partitions(bench, number)) for number in alive]
         return sum(held) == bench.tasks and min(held) > 0
 
     tally.expect(wait_until(lambda: shared(set(disks)), 180), "three instances do not share the tasks")
@@ -237,7 +238,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         tally.expect(wait_until(lambda: not bench.arm_file.exists(), 300), f"{point} was not reached")
         successor = bench.launch(other, f"machine-{other}")
         bench.wait_state(successor, "RUNNING", other)
-        moved = wait_until(lambda other=other: len(_partitions(bench, other)) == bench.tasks, 90)
+        moved = wait_until(lambda other=other: len(held_partitions(bench, other)) == bench.tasks, 90)
         tally.expect(moved, f"{point}: the tasks did not move")
         bench.wait_drained()
         tally.compare(bench, f"stopped at {point}, asleep", holders)
@@ -278,7 +279,8 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.kills += 1
 
 
-def _partitions(bench: Bench, instance: int) -> list[str]:
+def held_partitions(bench: Bench, instance: int) -> list[str]:
+    """The lead partitions of an instance's tasks; none unless it is RUNNING."""
     said = read_run_file(run_file_path(bench.var_dir, bench.application_id, instance)) or {}
     return list(said.get("partitions", [])) if said.get("state") == "RUNNING" else []
 
