@@ -42,10 +42,9 @@ def asking(var_dir: Path, application_id: str) -> Iterator[Queries]:
             for number in itertools.count():
                 if stop.wait(_EVERY_S):
                     return
-                began = time.monotonic()
                 roles = _answer(client, urls(var_dir, application_id), f"p{number % PATIENTS:04d}", found)
                 if roles is None:
-                    found.miss(began, time.monotonic())
+                    found.miss(time.monotonic())
                     continue
                 found.answered += 1
                 found.by_standby += "standby" in roles

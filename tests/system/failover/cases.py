@@ -6,17 +6,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import product
 
+from bench.pages import table_lines
+
 
 class Loss(StrEnum):
-    """The part of an instance that is lost."""
+    """The part of an instance that is lost, as the table names it."""
 
     PROCESS = "process"
-    MACHINE = "machine"
+    MACHINE = "process and machine"
+    NOTHING = "nothing, an orderly stop"
+
+
+_NAMES = {
+    Loss.PROCESS: "instance killed",
+    Loss.MACHINE: "process and machine folder lost",
+    Loss.NOTHING: "instance stopped",
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One failure of an instance. A lost process is launched again on its machine, a lost machine's instance on the other one.
+    """One end of an instance. It is launched again on its machine, or that of a lost machine on the other one.
 
     If another instance runs, it takes the tasks of a lost machine over, and nothing is launched.
     """
@@ -26,9 +36,13 @@ class Case:
     has_other: bool
 
     def __str__(self) -> str:
-        lost = "instance killed" if self.loss is Loss.PROCESS else "process and machine folder lost"
         standby = "with a standby" if self.has_standby else "no standby"
-        return f"{lost}, {standby}, {'another instance' if self.has_other else 'no other instance'}"
+        return f"{_NAMES[self.loss]}, {standby}, {'another instance' if self.has_other else 'no other instance'}"
+
+    @property
+    def is_launched_again(self) -> bool:
+        """Whether the instance is launched again, rather than its tasks taken over."""
+        return self.loss is not Loss.MACHINE or not self.has_other
 
 
 CASES = [Case(*drawn) for drawn in product(Loss, (False, True), (False, True))]
@@ -38,7 +52,7 @@ CASES = [Case(*drawn) for drawn in product(Loss, (False, True), (False, True))]
 class Queries:
     """The queries from the loss until the end of the case, answered and unanswered.
 
-    `outage_s` is the time from the first to the last one that was not answered. Keys of other tasks may have been answered
+    `outage_s` is the time from the loss to the last query that was not answered. Keys of other tasks may have been answered
     meanwhile.
     """
 
@@ -47,24 +61,23 @@ class Queries:
     unanswered: int = 0
     outage_s: float = 0.0
     examples: list[str] = field(default_factory=list)
-    _first_s: float | None = None
+    _began_s: float = 0.0
 
-    def begin(self) -> None:
+    def begin(self, now_s: float) -> None:
         """Count from now on."""
         self.answered = self.by_standby = self.unanswered = 0
-        self.outage_s, self._first_s = 0.0, None
+        self.outage_s, self._began_s = 0.0, now_s
         self.examples.clear()
 
-    def miss(self, asked_s: float, now_s: float) -> None:
+    def miss(self, now_s: float) -> None:
         """Count a query that no process answered."""
         self.unanswered += 1
-        self._first_s = asked_s if self._first_s is None else self._first_s
-        self.outage_s = now_s - self._first_s
+        self.outage_s = now_s - self._began_s
 
     def __str__(self) -> str:
         if not self.unanswered:
             return f"all {self.answered} ({self.by_standby} by the standby)"
-        return f"not {self.unanswered} of {self.unanswered + self.answered}, over {self.outage_s:.1f} s"
+        return f"not {self.unanswered} of {self.unanswered + self.answered}, the last after {self.outage_s:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class Outcome:
 
     `running_s` is the time until every task is in an instance that is RUNNING again with its state. `commit_s` is the time
     until records that arrived after the loss are committed in every lost task. `faults` lists the differences from the
-    recomputation, and queries that were not answered although a standby was there.
+    recomputation, and queries that were not answered in time.
     """
 
     case: Case
@@ -89,14 +102,19 @@ class Outcome:
 
 def table(outcomes: list[Outcome]) -> list[str]:
     """Return the table of the report, in Markdown."""
-    head = [
-        "| lost | standby | other instance | RUNNING with state | first new commit | queries |",
-        "|---|---|---|---|---|---|",
-    ]
-    return head + [
-        f"| {'process' if o.case.loss is Loss.PROCESS else 'process and machine'} | {_yes(o.case.has_standby)} "
-        f"| {_yes(o.case.has_other)} | {o.running_s:.1f} s | {o.commit_s:.1f} s | {o.queries} |"
-        for o in outcomes
+    head = ["lost", "standby", "other instance", "RUNNING with state", "first new commit", "queries"]
+    return table_lines(head, map(_row, outcomes))
+
+
+def _row(outcome: Outcome) -> list[str]:
+    case = outcome.case
+    return [
+        case.loss.value,
+        _yes(case.has_standby),
+        _yes(case.has_other),
+        f"{outcome.running_s:.1f} s",
+        f"{outcome.commit_s:.1f} s",
+        str(outcome.queries),
     ]
 
 

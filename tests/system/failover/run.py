@@ -4,7 +4,8 @@
 
 Each case is played with and without a standby, with another instance and with none, and ends with a comparison of topics,
 offsets and stores with a recomputation. Last line `failover: cases=… exact=… worst_ms=…`; exit code 1 if anything differs, or
-if a query was not answered although a standby was there.
+if a query was not answered although a standby was there, or not within `session_timeout_ms` and 2 s when another instance takes
+over.
 """
 
 from __future__ import annotations

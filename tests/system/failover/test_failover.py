@@ -9,7 +9,7 @@ from tests.system.crash.bench import RULES
 from tests.system.crash.run import FAST_ABORT
 from tests.system.failover.cases import CASES, Case, Loss, Outcome, Queries, summary, table
 from tests.system.failover.run import run
-from tests.system.failover.ward import Ward
+from tests.system.failover.ward import FIRST, Ward, faults_of_queries
 
 from tidemark.devstack.broker import EmbeddedBroker
 
@@ -17,10 +17,12 @@ from tidemark.devstack.broker import EmbeddedBroker
 class Quick(Ward):
     """A `Ward` whose drivers start faster and whose sessions end earlier."""
 
-    def environment(self, disk: str = "machine-0") -> dict[str, str]:
+    session_timeout_ms = 6_000
+    commit_interval_ms = 200
+
+    def environment(self, disk: str = FIRST) -> dict[str, str]:
         brief = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TIDEMARK_SPARK_DRIVER_MEMORY": "512m"}
-        sooner = {"TIDEMARK_SESSION_TIMEOUT_MS": "6000", "TIDEMARK_COMMIT_INTERVAL_MS": "200"}
-        return {**super().environment(disk), **brief, **sooner}
+        return {**super().environment(disk), **brief}
 
 
 @pytest.mark.broker
@@ -47,10 +49,17 @@ def test_should_answer_queries_and_lose_nothing_when_a_machine_is_lost_and_a_sta
 
 
 def test_should_play_each_combination_once():
-    assert len(set(CASES)) == 2 * 2 * 2
+    assert len(set(CASES)) == 3 * 2 * 2
+
+
+def test_should_launch_an_instance_again_unless_its_machine_is_lost_and_another_instance_runs():
+    assert [case for case in CASES if not case.is_launched_again] == [
+        Case(Loss.MACHINE, has_standby, has_other=True) for has_standby in (False, True)
+    ]
 
 
 OUTCOME = Outcome(CASES[0], 3.0, 4.5, Queries(answered=5, unanswered=2, outage_s=2.25), ())
+TAKEN_OVER = Case(Loss.MACHINE, has_standby=False, has_other=True)
 
 
 def test_should_name_the_worst_time_and_whether_all_is_exact_in_the_last_line():
@@ -60,18 +69,34 @@ def test_should_name_the_worst_time_and_whether_all_is_exact_in_the_last_line():
     assert summary([]) == "failover: cases=0 exact=false worst_ms=0"
 
 
-def test_should_measure_an_outage_from_the_first_to_the_last_query_that_nobody_answered():
-    queries = Queries(answered=3)
-    queries.miss(10.0, 10.5)
+def test_should_measure_an_outage_from_the_loss_to_the_last_query_that_nobody_answered():
+    queries = Queries(answered=3, unanswered=1)
+    queries.begin(10.0)
+    queries.miss(10.5)
     queries.answered += 1
-    queries.miss(12.0, 12.5)
-    assert (queries.unanswered, queries.outage_s) == (2, 2.5)
-    queries.begin()
-    queries.miss(20.0, 21.0)
-    assert (queries.answered, queries.unanswered, queries.outage_s) == (0, 1, 1.0)
+    queries.miss(12.5)
+    assert (queries.answered, queries.unanswered, queries.outage_s) == (1, 2, 2.5)
+    queries.begin(20.0)
+    assert (queries.answered, queries.unanswered, queries.outage_s) == (0, 0, 0.0)
+
+
+def test_should_accept_unanswered_queries_for_the_session_and_two_seconds_when_another_instance_takes_over():
+    assert faults_of_queries(TAKEN_OVER, Queries(unanswered=9, outage_s=12.0), 10_000) == []
+    assert faults_of_queries(TAKEN_OVER, Queries(unanswered=9, outage_s=12.1), 10_000) == [
+        "a key was not answered 12.1 s after the loss, and should be after 12.0 s"
+    ]
+
+
+def test_should_accept_unanswered_queries_until_an_instance_is_launched_again_but_none_beside_a_standby():
+    missed = Queries(unanswered=1, outage_s=30.0, examples=["query of p0001 was not answered"])
+    for case in CASES:
+        if case.has_standby:
+            assert faults_of_queries(case, missed, 10_000) == missed.examples
+        elif case.is_launched_again:
+            assert faults_of_queries(case, missed, 10_000) == []
 
 
 def test_should_show_a_case_in_each_row_of_the_table():
     rows = table([OUTCOME, Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ())])
-    assert rows[2] == "| process | no | no | 3.0 s | 4.5 s | not 2 of 7, over 2.2 s |"
+    assert rows[2] == "| process | no | no | 3.0 s | 4.5 s | not 2 of 7, the last after 2.2 s |"
     assert rows[3] == "| process and machine | yes | yes | 1.0 s | 2.0 s | all 5 (2 by the standby) |"

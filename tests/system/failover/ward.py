@@ -8,47 +8,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.truth.topics import committed_offsets, end_offsets
+from tests.support.truth.topics import commits_past, end_offsets
 from tests.system.crash.bench import ROOT, RULES, Bench
 from tests.system.failover.asking import asking, urls
-from tests.system.failover.cases import Case, Loss, Outcome
+from tests.system.failover.cases import Case, Loss, Outcome, Queries
+from tests.system.failover.waiting import BACK_S, READY_S, NotBack, wait_for
 
 from tidemark.errors import ExitCode
-from tidemark.processes import wait_until
+from tidemark.settings import Settings
 from tidemark.supervision.run_file import RunView, run_file_path, standby_file_path
 from tidemark.supervision.state import InstanceState
 
 FIRST, SECOND = "machine-0", "machine-1"
-_READY_S = 180.0
-_BACK_S = 180.0
-_LOOK_S = 0.02
-
-
-class NotBack(Exception):
-    """A condition of a case was not met in time, or a process that it needs has ended."""
+_TAKEN_OVER_S = 2.0
+_DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 
 
 class Ward(Bench):
     """Runs the application with the session timeout, commit interval and compiler that a user gets by default."""
 
     restore_process_offsets = 300_000
+    session_timeout_ms: int = _DEFAULTS["session_timeout_ms"]
+    transaction_timeout_ms: int = _DEFAULTS["transaction_timeout_ms"]
+    commit_interval_ms: int = _DEFAULTS["commit_interval_ms"]
 
     def environment(self, disk: str = FIRST) -> dict[str, str]:
-        hurried = {
-            "COMMIT_INTERVAL_MS",
-            "MAX_BATCH_RECORDS",
-            "SESSION_TIMEOUT_MS",
-            "TRANSACTION_TIMEOUT_MS",
-            "SPARK_DRIVER_MEMORY",
+        hurried = {"JDK_JAVA_OPTIONS", "TIDEMARK_MAX_BATCH_RECORDS", "TIDEMARK_SPARK_DRIVER_MEMORY"}
+        found = {name: value for name, value in super().environment(disk).items() if name not in hurried}
+        return {
+            **found,
+            "TIDEMARK_SESSION_TIMEOUT_MS": str(self.session_timeout_ms),
+            "TIDEMARK_TRANSACTION_TIMEOUT_MS": str(self.transaction_timeout_ms),
+            "TIDEMARK_COMMIT_INTERVAL_MS": str(self.commit_interval_ms),
+            # Tests of other things switch queries off.
+            "TIDEMARK_QUERY_PORT": "0",
         }
-        without = {"JDK_JAVA_OPTIONS", *(f"TIDEMARK_{name}" for name in hurried)}
-        found = {name: value for name, value in super().environment(disk).items() if name not in without}
-        # Tests of other things switch queries off.
-        return {**found, "TIDEMARK_QUERY_PORT": "0"}
 
     @contextmanager
     def standing_by(self) -> Iterator[None]:
@@ -66,7 +64,7 @@ class Ward(Bench):
                 run = _run_of(path, process)
                 return run is not None and run.state == InstanceState.RUNNING
 
-            _await(is_level, _READY_S, "the standby is not level")
+            wait_for(is_level, READY_S, "the standby is not level")
             yield
         finally:
             process.send_signal(signal.SIGKILL)
@@ -111,27 +109,33 @@ class Play:
         if not lost:
             raise NotBack("instance 0 has no task to lose")
         began = time.monotonic()
-        process = self.running.pop(0)
+        self._end(self.running.pop(0))
+        # The instance may have committed what came until now.
+        ends = end_offsets(ward.bootstrap, ward.places(), "read_committed")
+        if self.case.is_launched_again:
+            self.running[0] = ward.launch(0, self.disks[0])
+        marks = {place: end for place, end in ends.items() if f"{place[0]}[{place[1]}]" in lost}
+        wait_for(self.all_run, BACK_S, "the lost tasks are not running again")
+        running_s = time.monotonic() - began
+        wait_for(
+            lambda: commits_past(ward.bootstrap, ward.application_id, marks), BACK_S, "the lost tasks commit nothing"
+        )
+        return running_s, time.monotonic() - began
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """End instance 0 as the case has it."""
+        ward = self.ward
+        if self.case.loss is Loss.NOTHING:
+            code = ward.stop(process)
+            if code != ExitCode.OK:
+                raise NotBack(f"instance 0 was stopped and ended with {code}")
+            return
         if self.case.loss is Loss.MACHINE:
             # Its JVM is lost, too, and the folder at once, whatever is still being written there.
             os.killpg(process.pid, signal.SIGKILL)
             ward.state_dir(FIRST).rename(ward.state_dir(f"lost-{time.monotonic_ns()}"))
             self.disks[0] = SECOND
         ward.kill(process)
-        # The instance that is lost may have committed what came until now.
-        ends = end_offsets(ward.bootstrap, ward.places(), "read_committed")
-        if self.case.loss is Loss.PROCESS or not self.case.has_other:
-            self.running[0] = ward.launch(0, self.disks[0])
-        marks = {place: end for place, end in ends.items() if f"{place[0]}[{place[1]}]" in lost}
-
-        def is_committed() -> bool:
-            found = committed_offsets(ward.bootstrap, ward.application_id, marks)
-            return all(found[place] > end for place, end in marks.items())
-
-        _await(self.all_run, _BACK_S, "the lost tasks are not running again")
-        running_s = time.monotonic() - began
-        _await(is_committed, _BACK_S, "the lost tasks commit nothing")
-        return running_s, time.monotonic() - began
 
 
 def play(ward: Ward, case: Case) -> Outcome:
@@ -140,24 +144,33 @@ def play(ward: Ward, case: Case) -> Outcome:
         shutil.rmtree(ward.state_dir(disk), ignore_errors=True)
     one = Play(ward, case)
     with ExitStack() as opened:
-        _await(one.all_run, _READY_S, "the tasks are not all running")
-        _await(lambda: bool(one.held([0])), _READY_S, "instance 0 has no task")
+        wait_for(one.all_run, READY_S, "the tasks are not all running")
+        wait_for(lambda: bool(one.held([0])), READY_S, "instance 0 has no task")
         ward.wait_drained()
         if case.has_standby:
             opened.enter_context(ward.standing_by())
-        _await(lambda: bool(urls(ward.var_dir, ward.application_id)), _READY_S, "nobody answers queries")
+        wait_for(lambda: bool(urls(ward.var_dir, ward.application_id)), READY_S, "nobody answers queries")
         opened.enter_context(ward.feeder.feeding())
         queries = opened.enter_context(asking(ward.var_dir, ward.application_id))
-        _await(lambda: queries.answered > 0, _READY_S, "no query is answered")
-        queries.begin()
+        wait_for(lambda: queries.answered > 0, READY_S, "no query is answered")
+        queries.begin(time.monotonic())
         running_s, commit_s = one.lose()
     ward.wait_drained()
     _, comparison = ward.compare({number: one.disks[number] for number in one.running})
     faults = [] if comparison.exact else comparison.report() or ["not exact"]
-    if case.has_standby and queries.unanswered:
-        faults += queries.examples
+    faults += faults_of_queries(case, queries, ward.session_timeout_ms)
     ward.end_all()
     return Outcome(case, running_s, commit_s, queries, tuple(faults))
+
+
+def faults_of_queries(case: Case, queries: Queries, session_timeout_ms: int) -> list[str]:
+    """Name queries that were not answered although a standby was there, or although another instance has long had the task."""
+    if case.has_standby and queries.unanswered:
+        return queries.examples
+    within_s = session_timeout_ms / 1000 + _TAKEN_OVER_S
+    if not case.is_launched_again and queries.outage_s > within_s:
+        return [f"a key was not answered {queries.outage_s:.1f} s after the loss, and should be after {within_s:.1f} s"]
+    return []
 
 
 def _run_of(path: Path, process: subprocess.Popen[bytes]) -> RunView | None:
@@ -166,8 +179,3 @@ def _run_of(path: Path, process: subprocess.Popen[bytes]) -> RunView | None:
         raise NotBack(f"{path.stem} ended with {process.returncode}")
     run = RunView.read(path)
     return run if run is not None and run.process.pid == process.pid else None
-
-
-def _await(condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
-    if not wait_until(condition, timeout_s, every_s=_LOOK_S):
-        raise NotBack(f"{otherwise} after {timeout_s:.0f} s")
