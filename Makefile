@@ -67,7 +67,8 @@ drill: jars ## the drill DAG on a running stream: healthy, tampered with, and em
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
 	@$(BIN)/python -m tests.system.oncall.run
 
-failover: jars ## an instance or its machine lost, or stopped: how long until its tasks commit, and who answers
+failover: jars ## an instance or its machine lost, or stopped: how long until its tasks commit, and who answers; beside Kafka Streams
+	@$(BIN)/tidemark jars bench
 	@$(BIN)/python -m tests.system.failover.run --report var/failover.md
 
 change: jars ## from 4 to 8 to 3 tasks and to another version, each killed at every step, input arriving, compared with a recomputation

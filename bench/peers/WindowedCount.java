@@ -10,6 +10,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
@@ -22,6 +23,8 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.processor.StandbyUpdateListener;
+import org.apache.kafka.streams.processor.TaskId;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
@@ -47,6 +50,24 @@ public final class WindowedCount {
       this.windowStart = windowStart;
       this.windowEnd = windowEnd;
       this.pulses = pulses;
+    }
+  }
+
+  /** Writes how far each copy of another client's store is; never called without standby replicas. */
+  private static final class StandbyProgress implements StandbyUpdateListener {
+    @Override
+    public void onUpdateStart(TopicPartition changelog, String store, long startingOffset) {}
+
+    @Override
+    public void onBatchLoaded(
+        TopicPartition changelog, String store, TaskId task, long lastOffset, long records, long endOffset) {
+      System.err.println("standby " + changelog.partition() + " at " + lastOffset);
+    }
+
+    @Override
+    public void onUpdateSuspended(
+        TopicPartition changelog, String store, long offset, long endOffset, SuspendReason reason) {
+      System.err.println("standby " + changelog.partition() + " ended");
     }
   }
 
@@ -106,6 +127,7 @@ public final class WindowedCount {
 
     KafkaStreams streams = new KafkaStreams(builder.build(), properties);
     streams.setStateListener((state, before) -> System.err.println("state " + before + " -> " + state));
+    streams.setStandbyUpdateListener(new StandbyProgress());
     streams.setUncaughtExceptionHandler(
         error -> {
           error.printStackTrace();

@@ -44,6 +44,11 @@ class Case:
         """Whether the instance is launched again, rather than its tasks taken over."""
         return self.loss is not Loss.MACHINE or not self.has_other
 
+    @property
+    def has_peer(self) -> bool:
+        """Whether Kafka Streams has this case: its copies are kept by other instances, never by a process of their own."""
+        return self.has_other or not self.has_standby
+
 
 CASES = [Case(*drawn) for drawn in product(Loss, (False, True), (False, True))]
 
@@ -85,8 +90,9 @@ class Outcome:
     """The measurements of one case.
 
     `running_s` is the time until every task is in an instance that is RUNNING again with its state. `commit_s` is the time
-    until records that arrived after the loss are committed in every lost task. `faults` lists the differences from the
-    recomputation, and queries that were not answered in time.
+    until records that arrived after the loss are committed in every lost task, and `peer_commit_s` the same of Kafka Streams,
+    None if it was not measured. `faults` lists the differences from the recomputation, and queries that were not answered in
+    time.
     """
 
     case: Case
@@ -94,26 +100,30 @@ class Outcome:
     commit_s: float
     queries: Queries
     faults: tuple[str, ...]
+    peer_commit_s: float | None = None
 
     @property
     def is_exact(self) -> bool:
         return not self.faults
 
 
-def table(outcomes: list[Outcome]) -> list[str]:
+def table(outcomes: list[Outcome], *, has_peer: bool) -> list[str]:
     """Return the table of the report, in Markdown."""
-    head = ["lost", "standby", "other instance", "RUNNING with state", "first new commit", "queries"]
-    return table_lines(head, map(_row, outcomes))
+    peer = ["Kafka Streams: first new commit"] if has_peer else []
+    head = ["lost", "standby", "other instance", "RUNNING with state", "first new commit", *peer, "queries"]
+    return table_lines(head, (_row(outcome, has_peer=has_peer) for outcome in outcomes))
 
 
-def _row(outcome: Outcome) -> list[str]:
+def _row(outcome: Outcome, *, has_peer: bool) -> list[str]:
     case = outcome.case
+    peer = "–" if outcome.peer_commit_s is None else f"{outcome.peer_commit_s:.1f} s"
     return [
         case.loss.value,
         _yes(case.has_standby),
         _yes(case.has_other),
         f"{outcome.running_s:.1f} s",
         f"{outcome.commit_s:.1f} s",
+        *([peer] if has_peer else []),
         str(outcome.queries),
     ]
 

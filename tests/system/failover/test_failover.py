@@ -9,6 +9,7 @@ from tests.system.crash.bench import RULES
 from tests.system.crash.run import FAST_ABORT
 from tests.system.failover.cases import CASES, Case, Loss, Outcome, Queries, summary, table
 from tests.system.failover.run import run
+from tests.system.failover.streams import copied_offsets
 from tests.system.failover.ward import FIRST, Ward, faults_of_queries
 
 from tidemark.devstack.broker import EmbeddedBroker
@@ -58,12 +59,16 @@ def test_should_launch_an_instance_again_unless_its_machine_is_lost_and_another_
     ]
 
 
+def test_should_leave_out_of_the_comparison_only_a_standby_that_is_no_instance():
+    assert [case for case in CASES if not case.has_peer] == [Case(loss, True, has_other=False) for loss in Loss]
+
+
 OUTCOME = Outcome(CASES[0], 3.0, 4.5, Queries(answered=5, unanswered=2, outage_s=2.25), ())
 TAKEN_OVER = Case(Loss.MACHINE, has_standby=False, has_other=True)
 
 
 def test_should_name_the_worst_time_and_whether_all_is_exact_in_the_last_line():
-    wrong = Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ("sink: …",))
+    wrong = Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ("sink: …",), peer_commit_s=9.0)
     assert summary([OUTCOME]) == "failover: cases=1 exact=true worst_ms=4500"
     assert summary([OUTCOME, wrong]) == "failover: cases=2 exact=false worst_ms=4500"
     assert summary([]) == "failover: cases=0 exact=false worst_ms=0"
@@ -97,6 +102,18 @@ def test_should_accept_unanswered_queries_until_an_instance_is_launched_again_bu
 
 
 def test_should_show_a_case_in_each_row_of_the_table():
-    rows = table([OUTCOME, Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ())])
+    rows = table([OUTCOME, Outcome(CASES[7], 1.0, 2.0, Queries(answered=5, by_standby=2), ())], has_peer=False)
     assert rows[2] == "| process | no | no | 3.0 s | 4.5 s | not 2 of 7, the last after 2.2 s |"
     assert rows[3] == "| process and machine | yes | yes | 1.0 s | 2.0 s | all 5 (2 by the standby) |"
+
+
+def test_should_show_kafka_streams_beside_each_case_that_it_has():
+    measured = Outcome(CASES[1], 3.0, 4.5, Queries(answered=5), (), peer_commit_s=2.25)
+    rows = table([measured, Outcome(CASES[2], 1.0, 2.0, Queries(answered=5), ())], has_peer=True)
+    assert rows[2] == "| process | no | yes | 3.0 s | 4.5 s | 2.2 s | all 5 (0 by the standby) |"
+    assert rows[3] == "| process | yes | no | 1.0 s | 2.0 s | – | all 5 (0 by the standby) |"
+
+
+def test_should_know_how_far_each_copy_of_kafka_streams_is():
+    log = "state A -> B\nstandby 1 at 7\nstandby 0 at 5\nstandby 1 at 9\nstandby 0 ended\nstandby 2 at"
+    assert copied_offsets(log) == {1: 9}
