@@ -34,7 +34,7 @@ from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.kafka.committed_reader import stalled_after
-from tidemark.kafka.member import Member, heartbeat_ms
+from tidemark.kafka.member import Member
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
 from tidemark.names import TaskId, TopicPartition
@@ -60,6 +60,7 @@ _WAIT_S = 0.2
 _LOOK_S = 1.0
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
+_VERDICT_SESSIONS = 0.4
 
 
 class _Rate:
@@ -139,9 +140,9 @@ class Instance:
             try:
                 self._work(stop)
             except ProducerFenced:
-                # Only the group knows whether another member has joined (see invariant: exit codes). It joins at once, and two
-                # heartbeats follow.
-                self.member.await_verdict(2 * heartbeat_ms(self.settings) / 1000)
+                # Only the group knows whether another member has joined (see invariant: exit codes). It joins at once, and the
+                # reply to the next heartbeat says so.
+                self.member.await_verdict(_VERDICT_SESSIONS * self.settings.session_timeout_ms / 1000)
                 raise
         except InstanceFenced as fenced:
             self.attached.source.stop()

@@ -27,6 +27,7 @@ _FINAL = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
 _POLL_INTERVAL_S = 0.05
+_SHORTEST_HEARTBEAT_MS, _LONGEST_HEARTBEAT_MS = 200, 1_000
 _STOPS_S = 10.0
 
 
@@ -57,8 +58,8 @@ class GroupMetadata:
 
 
 def heartbeat_ms(settings: Settings) -> int:
-    """Return the time between two heartbeats of a member."""
-    return max(200, settings.session_timeout_ms // 5)
+    """Return the time between two heartbeats of a member: with the next one, it learns of a rebalance."""
+    return max(_SHORTEST_HEARTBEAT_MS, min(_LONGEST_HEARTBEAT_MS, settings.session_timeout_ms // 10))
 
 
 class Member:
