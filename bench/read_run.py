@@ -60,7 +60,6 @@ class Load:
             events=_LONGEST_S * self.rate,
             commit_interval_ms=self.commit_interval_ms,
             max_batch_records=1_000_000,
-            target_ratio=1.0,
         )
 
     @property

@@ -22,7 +22,7 @@ def _records(case: Case, start_ms: int, size: int) -> list[tuple[bytes, dict[str
 @pytest.mark.parametrize("name", ["hot", "wide"])
 def test_should_count_what_was_generated(name: str) -> None:
     # Fewer keys, so that a small number of events reaches several windows.
-    case = Case(name, "", 50, CASES[name].interval_ms, 7_003, 1000, 1000, 1.0)
+    case = Case(name, "", 50, CASES[name].interval_ms, 7_003, 1000, 1000)
     start_ms = base_ms(NOW_MS, case)
     counted = Counter(
         (v["patient_id"], int(str(v["beat_ms"])) // WINDOW_MS) for _, v in _records(case, start_ms, 1_000)
