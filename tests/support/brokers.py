@@ -46,7 +46,7 @@ def brief(brokers: Brokers) -> Iterator[Brokers]:
 def delete_topics(broker: EmbeddedBroker, more_than: int) -> None:
     """Delete all topics but Kafka's own if there are more than so many. Blocks."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    names = [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
+    names = [name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")]
     if len(names) > more_than:
         for deleted in admin.delete_topics(names, operation_timeout=30).values():
             with suppress(KafkaException):  # Its test may have just deleted it.

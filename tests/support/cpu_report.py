@@ -1,4 +1,4 @@
-"""Reports where the processor time of the tests goes: `--cpu-report FILE` writes a table with one line per test file."""
+"""Reports where the processor time of the tests goes: `--cpu-report=FILE` writes a table with one line per test file."""
 
 from __future__ import annotations
 

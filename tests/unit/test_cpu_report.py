@@ -1,4 +1,4 @@
-"""`pytest --cpu-report FILE` writes where the processor time of the tests goes."""
+"""`pytest --cpu-report=FILE` writes where the processor time of the tests goes."""
 
 from __future__ import annotations
 
