@@ -23,7 +23,8 @@ class Quick(Ward):
 
     def environment(self, disk: str = FIRST) -> dict[str, str]:
         brief = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TIDEMARK_SPARK_DRIVER_MEMORY": "512m"}
-        return {**super().environment(disk), **brief}
+        patient = {"TIDEMARK_PROBE": "tests.system.crash.patient:kill"}
+        return {**super().environment(disk), **brief, **patient}
 
 
 @pytest.mark.broker
