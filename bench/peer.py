@@ -54,8 +54,10 @@ def classpath(entries: list[Path]) -> str:
     return os.pathsep.join(str(entry) for entry in entries)
 
 
-def properties(case: Case, bootstrap: str, state_dir: Path, threads: int, overrides: dict[str, str]) -> str:
-    """Return the peer's configuration file. Settings not named here have Kafka Streams' defaults; `overrides` win."""
+def properties(
+    case: Case, bootstrap: str, state_dir: Path, instance: int, threads: int, overrides: dict[str, str]
+) -> str:
+    """Return the configuration file of an instance. Settings not named here have Kafka Streams' defaults; `overrides` win."""
     values = {
         "application.id": APPLICATION_ID,
         "bootstrap.servers": bootstrap,
@@ -63,7 +65,7 @@ def properties(case: Case, bootstrap: str, state_dir: Path, threads: int, overri
         "processing.guarantee": "exactly_once_v2",
         "num.stream.threads": str(threads),
         # As Tidemark's instances: a member that starts again has its tasks at once, without waiting for the old one's end.
-        "group.instance.id": APPLICATION_ID,
+        "group.instance.id": f"{APPLICATION_ID}-{instance}",
         "commit.interval.ms": str(case.commit_interval_ms),
         "auto.offset.reset": "earliest",
         "bench.input": INPUT_TOPIC,

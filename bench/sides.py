@@ -74,11 +74,9 @@ class StreamsSide:
             port = str(self.query_ports[instance])
             queries = {"bench.query.port": port, "bench.query.threads": str(self.query_threads)}
         configuration = folder / f"peer-{instance}.properties"
+        state_dir, values = folder / "state" / str(instance), {**queries, **self.overrides}
         configuration.write_text(
-            peer.properties(
-                case, bootstrap, folder / "state" / str(instance), self.threads, {**queries, **self.overrides}
-            ),
-            encoding="utf-8",
+            peer.properties(case, bootstrap, state_dir, instance, self.threads, values), encoding="utf-8"
         )
         path = peer.classpath([classes, *libraries])
         # The JDK's server sends the head and the body of an answer apart, and TCP would delay the body by up to 40 ms.

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import peer
 from bench.answers import faults, known_counts
 from bench.cases import PARTITIONS, WINDOW_MS
 from bench.errors import BenchFailed
@@ -141,6 +143,15 @@ def test_should_ask_an_instance_for_keys_of_its_partitions_only() -> None:
     )
     assert sorted(np.concatenate(parts)) == keys.tolist()
     assert owned(Target("", 0, ""), keys) is keys
+
+
+def test_instances_of_the_peer_should_be_members_of_their_own() -> None:
+    first, second = (
+        peer.properties(LOAD.case, "127.0.0.1:1", Path("state"), instance, 2, {}).splitlines() for instance in (0, 1)
+    )
+    assert [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]] == [
+        ("group.instance.id=streams-peer-0", "group.instance.id=streams-peer-1")
+    ]
 
 
 def test_should_know_what_the_clients_can_do_by_themselves() -> None:
