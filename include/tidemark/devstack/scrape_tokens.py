@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tidemark.atomic_file import replace_file
+from tidemark.atomic_file import keep_files_private, replace_file
 from tidemark.devstack.airflow import AirflowApi
 from tidemark.devstack.record import AirflowAccess
 from tidemark.errors import InvalidTopology, TidemarkError
@@ -75,6 +75,7 @@ def _applications() -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Do what the module's docstring says; `airflow` never returns."""
+    keep_files_private()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     what, file, *rest = arguments
     if what == "instances":
