@@ -51,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is read: windows of `keys` keys that start in a range of time. Each connection draws keys by its `seed`."""
+    """The windows to read: those of `keys` keys that start from `from_ms` to `to_ms`. `seed` decides which key comes next."""
 
     keys: int
     from_ms: int

@@ -37,15 +37,13 @@ from rich.console import Console
 from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, WINDOW_MS, Case
 from bench.errors import BenchFailed
 from bench.latency_report import markdown, picture, ratio, table
-from bench.load import create_topics
+from bench.load import create_topics, new_broker
 from bench.machine import ROOT, machine
 from bench.pages import publish
 from bench.report import GOALS
 from bench.sides import Side, StreamsSide, TidemarkSide, running
 from tidemark import processes
-from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import TidemarkError
-from tidemark.kafka import jars
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
@@ -66,7 +64,6 @@ _WARM_UP_S = 20.0
 _FIRST_S = 180.0
 _REST_S = 60.0
 _EVERY_S = 0.005
-_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 console = Console()
 
 
@@ -174,7 +171,7 @@ def measure(side: Side, rate: int, seconds: float, alternation: int, folder: Pat
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     log = folder / "side.log"
-    with EmbeddedBroker(folder / "broker", jars.ensure("kafka", settings), overrides=_BROKER, heap="1g") as broker:
+    with new_broker(folder / "broker", settings) as broker:
         create_topics(broker.bootstrap)
         events, no_more, stop = Events(), threading.Event(), threading.Event()
         command = side.command(_CASE, broker.bootstrap, folder)

@@ -1,6 +1,8 @@
-"""Creates the topics and fills the source topic before anything is measured."""
+"""Makes the broker of a run and its topics, and fills the source topic before anything is measured."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -8,9 +10,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
 from bench.errors import BenchFailed
 from bench.events import Block, blocks
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
+from tidemark.settings import Settings
 
 _MAX_QUEUED = 400_000
 _TIMEOUT_S = 60.0
+_BROKER_HEAP = "1g"
+# Kafka's default. With the embedded broker's 0, the first thread of Kafka Streams gets every task and then gives half of them
+# to the second thread.
+_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
+
+
+def new_broker(folder: Path, settings: Settings) -> EmbeddedBroker:
+    """Return the broker of a run, whose data lies in `folder`. A `with` block starts and stops it."""
+    return EmbeddedBroker(folder, jars.ensure("kafka", settings), overrides=_BROKER, heap=_BROKER_HEAP)
 
 
 def create_topics(bootstrap: str, *more: str) -> None:

@@ -12,23 +12,17 @@ from pathlib import Path
 
 from bench.cases import Case
 from bench.errors import BenchFailed
-from bench.load import create_topics, produce
+from bench.load import create_topics, new_broker, produce
 from bench.outputs import Verdict, verify
 from bench.rates import Rates, Sample, rates
 from bench.sides import Side, Started, running
 from bench.watch import CommittedOffsets, Usage, watch
-from tidemark.devstack.broker import EmbeddedBroker
-from tidemark.kafka import jars
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 _LOG_TAIL_LINES = 15
 _SHORTEST_INTERVALS = 2
-_BROKER_HEAP = "1g"
 _RUNNING_S = 120.0
-# Kafka's default. With the embedded broker's 0, the first thread of Kafka Streams gets every task and then gives half of them
-# to the second thread.
-_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 
 
 @dataclass(frozen=True)
@@ -63,8 +57,7 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     log = folder / "side.log"
-    broker_jars = jars.ensure("kafka", settings)
-    with EmbeddedBroker(folder / "broker", broker_jars, overrides=_BROKER, heap=_BROKER_HEAP) as broker:
+    with new_broker(folder / "broker", settings) as broker:
         progress.phase("producing")
         create_topics(broker.bootstrap)
         produce(broker.bootstrap, case, start_ms)

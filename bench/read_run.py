@@ -36,7 +36,7 @@ _CHECKED = 300
 
 @dataclass(frozen=True)
 class Load:
-    """What is fed and read. `history` windows are processed before, and then `rate` events per second arrive.
+    """The load of a run: `history` windows are processed before it, and then `rate` events per second arrive.
 
     Each part of a run, with and without reads, lasts for `seconds` after `warm_up_s`.
     """

@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from bench.load import create_topics
+from bench.load import create_topics, new_broker
 from bench.machine import ROOT, machine
 from bench.pages import publish
 from bench.read_clients import Clients, ceiling
@@ -35,13 +35,9 @@ from bench.read_run import Load, Measured, Run
 from bench.read_sides import ReadSide, StreamsReads, TidemarkReads
 from bench.reads_report import last_line, markdown, table
 from tidemark import processes
-from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.kafka import jars
 from tidemark.settings import Settings
 
-# Kafka's default, so that instances that start together get their tasks together.
-_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 _CEILING_S = 5.0
 _SHOWN = 5
 console = Console(highlight=False)
@@ -56,7 +52,7 @@ def measure(
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with EmbeddedBroker(folder / "broker", jars.ensure("kafka", settings), overrides=_BROKER, heap="1g") as broker:
+    with new_broker(folder / "broker", settings) as broker:
         create_topics(broker.bootstrap)
         result = Run(side, instances, load, clients, broker.bootstrap, folder).measure(alternation)
     if not result.wrong:

@@ -37,7 +37,7 @@ from rich.console import Console
 from bench.cases import CASES, QUIET, WINDOW_MS, Case
 from bench.errors import BenchFailed
 from bench.events import base_ms
-from bench.load import create_topics, produce
+from bench.load import create_topics, new_broker, produce
 from bench.machine import ROOT, machine
 from bench.outputs import verify
 from bench.pages import publish
@@ -45,9 +45,7 @@ from bench.restore_report import markdown, picture, table
 from bench.sides import Command, Started, StreamsSide, TidemarkSide, running
 from bench.watch import CommittedOffsets, Usage, watch
 from tidemark import processes
-from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import TidemarkError
-from tidemark.kafka import jars
 from tidemark.kafka.group import members
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
@@ -56,7 +54,6 @@ _ARRIVING = 100_000
 _RUNNING_S = 900.0
 _TICK_S = 0.02
 _OUTPUT_OF_STREAMS = "pulse-counts-streams"
-_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 console = Console()
 
 
@@ -170,8 +167,7 @@ class Restores:
         whole = CASES["wide"].sized(self.keys)
         # Events that arrive later fall into later windows, so there must be time for one slice of them per start.
         start_ms = base_ms(int(time.time() * 1000), whole.sized(self.keys + 20 * _ARRIVING)) - WINDOW_MS
-        jar_files = jars.ensure("kafka", self.settings)
-        with EmbeddedBroker(self.folder / "broker", jar_files, overrides=_BROKER, heap="1g") as broker:
+        with new_broker(self.folder / "broker", self.settings) as broker:
             create_topics(broker.bootstrap, _OUTPUT_OF_STREAMS)
             produce(broker.bootstrap, whole, start_ms)
             self._streams(broker.bootstrap, whole, start_ms)

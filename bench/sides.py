@@ -17,7 +17,7 @@ from bench import peer
 from bench.cases import PARTITIONS, Case
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
-from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.supervision.run_file import RunView, run_file_path
 from tidemark.supervision.state import InstanceState
 
 _STOP_S = 40.0
@@ -129,8 +129,8 @@ class TidemarkSide:
 
     def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether the run file of this very process says so."""
-        said = read_run_file(run_file_path(folder / "var", self.group, 0)) or {}
-        return said.get("pid") == process.pid and said.get("state") == InstanceState.RUNNING
+        run = RunView.read(run_file_path(folder / "var", self.group, 0))
+        return run is not None and run.process.pid == process.pid and run.state == InstanceState.RUNNING
 
 
 @dataclass(frozen=True)
