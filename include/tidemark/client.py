@@ -426,9 +426,9 @@ class StoreClient:
 
         Under at_least_once, a change may come before the offsets of its records are committed, and again after a failure.
 
-        Never ends by itself. If the connection ends, it continues elsewhere where it was, and raises `QueryUnavailable` once
-        nobody has sent a change or a position for `patience_s`. Raises `QueryFailed` if the changelog no longer has the
-        changes.
+        Never ends by itself. If the connection ends, it connects again, perhaps to another process, and continues at its
+        position. Raises `QueryUnavailable` when it has received no change and no position for `patience_s`, and
+        `QueryFailed` if the changelog no longer has the changes.
         """
         given = _of_key(key)
         at, heard_s = after, time.monotonic()

@@ -25,7 +25,7 @@ class Period:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The length of the period in seconds."""
         return self.ended_s - self.began_s
 
 

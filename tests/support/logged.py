@@ -1,4 +1,4 @@
-"""What one part of the code has logged. In the process of the tests, threads of other tests may log at any time."""
+"""Collects the log lines of one logger. Threads of other tests in the same process may log to others at any time."""
 
 from __future__ import annotations
 

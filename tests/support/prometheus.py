@@ -38,7 +38,7 @@ class Prometheus:
     url: str
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """What its API answers."""
+        """Return the data of an answer of its HTTP API."""
         with httpx.Client(trust_env=False, timeout=10) as client:
             answer = client.get(f"{self.url}/api/v1/{path}", params=parameters)
         assert answer.status_code == 200, answer.text

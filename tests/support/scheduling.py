@@ -36,7 +36,7 @@ TOGETHER = {
         THREE_BROKERS,
     ),
 }
-"""What files share, by their paths."""
+"""The test files that share something which takes long to start, and its name."""
 _FIXTURES = {"operations": FORKED_AIRFLOW, "cluster": THREE_BROKERS}
 _NEXT = pytest.StashKey[str | None]()
 
@@ -55,7 +55,7 @@ def _file_of(nodeid: str) -> str:
 
 
 def scope_of(nodeid: str) -> str:
-    """What a test's file shares, or the file: tests of one scope run one after the other on one worker."""
+    """Return the scope of a test: the name of the thing that its file shares, else the file. One worker runs a scope."""
     file = _file_of(nodeid)
     return TOGETHER.get(file, file)
 

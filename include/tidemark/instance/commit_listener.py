@@ -1,4 +1,4 @@
-"""What one transaction commits, and the interface of those who follow the commits of an instance."""
+"""The batch that one transaction commits, and the interface of listeners that follow the commits of an instance."""
 
 from __future__ import annotations
 

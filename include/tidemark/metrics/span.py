@@ -12,7 +12,7 @@ AttributeValue = str | int | Sequence[str] | Sequence[int]
 
 
 class SpanName(StrEnum):
-    """What was done."""
+    """The names of spans, each for one part of the work on a batch."""
 
     BATCH = "batch"
     READ = "read"

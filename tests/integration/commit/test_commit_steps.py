@@ -93,7 +93,7 @@ class Rig:
         self.committer.commit(CommitKind.BATCH, [(self.task, update or self.update())])
 
     def visible(self, topic) -> list[tuple]:
-        """What a read_committed reader sees once the markers are written, with headers: a commit does not wait for them."""
+        """The records with headers that read_committed shows. Waits for the transaction's markers, which a commit does not."""
         rows = read_all(self.client["bootstrap.servers"], [topic])
         return [(row.key, row.value, row.headers) for found in rows.values() for row in found]
 

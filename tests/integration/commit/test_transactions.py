@@ -92,7 +92,7 @@ def joined(client, create_topic, unique):
 
 
 def committed_rows(client, topic):
-    """What is committed once the markers are written, for which the end of a transaction does not wait."""
+    """The committed records. Waits for the transaction's markers, for which the end of a transaction does not wait."""
     return [row for found in read_all(client["bootstrap.servers"], [topic]).values() for row in found]
 
 
