@@ -30,6 +30,7 @@ _COORDINATOR_MOVES = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError._TIMED_OUT,
 }
 _RETRY_S = 0.1
 _COORDINATOR_S = 5.0
@@ -93,16 +94,19 @@ def committed_offsets(
 def describe_group(settings: Settings, admin: AdminClient, group: str, **options: bool) -> ConsumerGroupDescription:
     """Ask a group's coordinator for its members; `options` are those of `describe_consumer_groups`. Blocks.
 
-    A consumer asks first, because the admin client aborts the process (SIGABRT) while the coordinator loads the group
-    (confluent-kafka 2.16.1). Raises `KafkaException` while it loads. If the consumer fails for another reason, the admin
-    client is asked all the same, and its own error is raised.
+    A consumer asks first, because the admin client aborts the process (SIGABRT) while the coordinator loads the group, and also
+    when the coordinator answers it after the time-out (confluent-kafka 2.16.1). Raises `KafkaException` while the coordinator
+    loads the group or does not answer. If it answers with another error, the admin client is asked all the same, and its own
+    error is raised.
     """
     timeout_s = settings.broker_timeout_ms / 1000
     anywhere = [TopicPartition(commits_topic(group), 0)]
     try:
         committed_offsets(librdkafka_config(settings), group, anywhere, min(timeout_s, _COORDINATOR_S))
     except KafkaException as error:
-        if error.args[0].code() in _COORDINATOR_MOVES:
+        code = error.args[0].code()
+        # Negative codes are errors of the client itself, which has got no answer.
+        if code in _COORDINATOR_MOVES or code < 0:
             raise
     asked = admin.describe_consumer_groups([group], request_timeout=timeout_s, **options)
     found: ConsumerGroupDescription = asked[group].result()

@@ -22,5 +22,5 @@ def test_should_never_ask_the_admin_client_for_committed_offsets() -> None:
 
 
 def test_should_describe_groups_only_where_the_coordinator_is_awaited() -> None:
-    """Describing a group ends the process with SIGABRT while its coordinator is loading."""
+    """Describing a group ends the process with SIGABRT while its coordinator is loading, or answers late."""
     assert callers("describe_consumer_groups") == ["include/tidemark/kafka/offsets.py"]
