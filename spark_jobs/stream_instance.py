@@ -14,12 +14,10 @@ import signal
 import sys
 import threading
 import traceback
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
-
-from pyspark.sql import SparkSession
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
@@ -28,6 +26,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.failpoint import probe_from_environment
 from tidemark.instance.assembly import make_instance
+from tidemark.instance.source import BatchSource, StartingSource
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
@@ -91,26 +90,28 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
     use_temporary_folder(temporary_folders(settings.state_dir, name))
     # Spark takes seconds to start, most of them in its JVM. Meanwhile this thread checks broker, topics and folders. If it
     # refuses them, the process ends, and the JVM with it.
-    spark: Future[SparkSession] = Future()
-    threading.Thread(target=_start_spark, args=(settings, name, spark), name="spark-start", daemon=True).start()
+    starter = ThreadPoolExecutor(1, "spark-start")
+    spark = starter.submit(spark_session, settings, name)
     instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
+    source: Future[BatchSource] = starter.submit(
+        lambda: SparkBatchSource(spark.result(), instance.plan, settings, number)
+    )
     failure: BaseException | None = None
     try:
-        # Before the instance joins the group: a task that moves to it should not wait for Spark.
-        instance.run(SparkBatchSource(spark.result(), instance.plan, settings, number), stop)
+        if not instance.is_awaited():
+            # Others process its tasks until it joins, so they should not move before Spark has started.
+            source.result()
+        # An instance without tasks does not use its source, and must not stay in the group without one.
+        source.add_done_callback(lambda done: stop.set() if done.exception() else None)
+        instance.run(StartingSource(source), stop)
+        if source.done():
+            source.result()
     except BaseException as error:
         failure = error
         raise
     finally:
         instance.close(failure)
         log.info("instance ended: %s", failure or "stopped on request")
-
-
-def _start_spark(settings: Settings, name: str, started: Future[SparkSession]) -> None:
-    try:
-        started.set_result(spark_session(settings, name))
-    except BaseException as error:  # noqa: BLE001 - raised again where the session is used
-        started.set_exception(error)
 
 
 def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Exception) -> BrokersAway | None:

@@ -34,10 +34,11 @@ from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.group import has_member, members
 from tidemark.kafka.member import Member
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
-from tidemark.names import TaskId, TopicPartition
+from tidemark.names import TaskId, TopicPartition, group_instance_id
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.service import QueryService
 from tidemark.restore.restorer import RestoreSuspended
@@ -125,6 +126,20 @@ class Instance:
     def folder(self) -> Path:
         """Return this instance's own folder, which its process lock protects."""
         return self.directory.folder
+
+    def is_awaited(self) -> bool:
+        """Return whether no other instance processes the tasks that this one gets when it joins the group.
+
+        So it is if the group still has its member, or has no member at all. If its coordinator does not answer, others may be at
+        work. Blocks for `broker_timeout_ms` at most; never raises.
+        """
+        app = self.plan.application_id
+        try:
+            found = members(self.settings, self.admin, app)
+        except OutcomeUnknown as error:
+            log.warning("failed to look for other instances: %s", error)
+            return False
+        return not found or has_member(found, group_instance_id(app, self.number))
 
     def run(self, source: BatchSource, stop: threading.Event) -> None:
         """Process until `stop` is set. Blocks. Raises the `TidemarkError` whose `exit_code` tells the supervisor what to do."""

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.cluster import topic_ids
-from tidemark.kafka.group import members
+from tidemark.kafka.group import has_member, members
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import group_instance_id
 from tidemark.registry.description import Description
@@ -96,7 +96,7 @@ def await_session_end(
     name = group_instance_id(application_id, instance)
     deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000
     while not stop.is_set() and time.monotonic() < deadline:
-        if not any(member.startswith(f"{name} at ") for member in members(settings, admin, application_id)):
+        if not has_member(members(settings, admin, application_id), name):
             return
         log.info("a source has more partitions: waiting for the earlier session of %s to end", name)
         stop.wait(_ASK_AGAIN_S)

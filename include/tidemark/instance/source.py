@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,9 @@ from tidemark.names import TopicPartition
 from tidemark.restore.table_reader import NoTableReader
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import StoreSpec
+
+_LOOK_S = 0.2
+"""The time between two looks whether a restore that waits for its source is still wanted."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,49 @@ class NoSource(NoTableReader):
 
     def stop(self) -> None:
         return
+
+
+class StartingSource:
+    """Implements `BatchSource` with one that is still starting, and begins to read when it has started.
+
+    Meanwhile an instance joins its group, restores its stores and answers queries. Each method but `stop` raises what kept the
+    source from starting.
+    """
+
+    def __init__(self, starting: Future[BatchSource]) -> None:
+        self._starting = starting
+        self._wanted: tuple[Mapping[TopicPartition, int], BatchSize] | None = None
+
+    def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
+        self._wanted = next_offsets, size
+        self._begin()
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        wait([self._starting], timeout_s)
+        if not self._starting.done():
+            return None
+        self._begin()
+        return self._starting.result().next(timeout_s)
+
+    def _begin(self) -> None:
+        """Start to read what is wanted, once, if the source can."""
+        if self._wanted is not None and self._starting.done():
+            (next_offsets, size), self._wanted = self._wanted, None
+            self._starting.result().start(next_offsets, size)
+
+    def stop(self) -> None:
+        self._wanted = None
+        if self._starting.done() and self._starting.exception() is None:
+            self._starting.result().stop()
+
+    def read_table(
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
+    ) -> Iterator[ChangelogBatch]:
+        while not self._starting.done():
+            if not should_continue():
+                return
+            wait([self._starting], _LOOK_S)
+        yield from self._starting.result().read_table(spec, partition, start, end, should_continue)
 
 
 @dataclass

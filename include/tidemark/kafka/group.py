@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from confluent_kafka.admin import AdminClient
 
 from tidemark.kafka.offsets import describe_group, retry_until_stable
@@ -19,3 +21,8 @@ def members(settings: Settings, admin: AdminClient, application_id: str) -> list
         return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in found.members]
 
     return retry_until_stable(ask, application_id, settings.broker_timeout_ms / 1000)
+
+
+def has_member(found: Iterable[str], name: str) -> bool:
+    """Return whether one of the members that `members` found has this `group.instance.id`."""
+    return any(member.startswith(f"{name} at ") for member in found)

@@ -1,18 +1,23 @@
-"""An instance on a real broker, with hand-made batches instead of Spark's: the effects of a revocation at the start."""
+"""An instance on a real broker, with hand-made batches instead of Spark's: when it joins, and a revocation at the start."""
 
 from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from tests.support.counting import PARTITIONS, counted_plan
+from tests.support.counting import NO_PROBE, PARTITIONS, counted_plan
 from tests.support.truth.topics import read_all
 
 from tidemark.instance.assembly import make_instance
-from tidemark.instance.source import SourceBatch
+from tidemark.instance.source import SourceBatch, StartingSource
 from tidemark.names import TopicPartition, commits_topic
+from tidemark.processes import wait_until
+from tidemark.queries.hosts import CopyState
+from tidemark.supervision.state import InstanceState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -104,3 +109,49 @@ def test_should_start_each_fresh_task_once_when_one_was_revoked_during_their_sta
     records = [json.loads(row.value) for rows in kept.values() for row in rows]
     summary = sorted((record["task"], record["batch"], record["kind"]) for record in records)
     assert summary == [("0_0", 0, "start"), ("0_0", 1, "batch"), ("0_1", 0, "start"), ("0_1", 1, "batch")]
+
+
+@contextmanager
+def running_without_source(plan, settings):
+    """Instance 0 with its tasks open, whose source never starts."""
+    stop, failures = threading.Event(), []
+    instance = make_instance(plan, settings, 0, "made", NO_PROBE)
+
+    def run():
+        try:
+            instance.run(StartingSource(Future()), stop)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert wait_until(lambda: instance.states.state is InstanceState.RUNNING, 60), failures
+        yield instance
+    finally:
+        stop.set()
+        thread.join(60)
+        instance.close(None)
+    assert failures == []
+    assert not thread.is_alive()
+    assert instance.states.state is InstanceState.NOT_RUNNING
+
+
+def test_should_open_its_tasks_and_stop_although_its_source_has_not_started(application, settings):
+    with running_without_source(application, settings) as instance:
+        assert list(instance.active_stores.copies().values()) == [CopyState.ACTIVE] * PARTITIONS
+
+
+def test_should_be_awaited_unless_others_process_its_tasks(application, settings):
+    def is_awaited(number):
+        instance = make_instance(application, settings, number, "made", NO_PROBE)
+        try:
+            return instance.is_awaited()
+        finally:
+            instance.close(None)
+
+    assert is_awaited(0), "the group has no member yet"
+    with running_without_source(application, settings):
+        assert not is_awaited(1)
+    assert is_awaited(0), "the group keeps the tasks of a member that has stopped for it until its session ends"
+    assert not is_awaited(1)
