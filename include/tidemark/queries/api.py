@@ -1,44 +1,50 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
-import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import Body, Depends, FastAPI, Header, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.metrics.registry import TEXT_FORMAT, Scrape
-from tidemark.names import TaskId
 from tidemark.queries import router as routing
 from tidemark.queries.access import Caller, RateLimit, Tokens
-from tidemark.queries.answer_form import ARROW_STREAM, HEX, VALUE, arrow_stream, json_entry
+from tidemark.queries.answer_form import ARROW_STREAM, VALUE, arrow_stream, json_entry
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.cursor import Cursor
-from tidemark.queries.errors import REFUSALS, NoEvents, QueryInvalid, QueryRefused
+from tidemark.queries.errors import NoEvents, QueryInvalid, QueryRefused
 from tidemark.queries.event_feed import FeedReader
 from tidemark.queries.export import TaskExport
+from tidemark.queries.parameters import (
+    CountParameters,
+    KeyParameters,
+    KeysParameters,
+    MetadataParameters,
+    RangeInUrl,
+    RangeParameters,
+    ReadParameters,
+    ScanParameters,
+    SessionParameters,
+    SessionsInUrl,
+    WatchParameters,
+    WindowParameters,
+    WindowsInUrl,
+    parse_task,
+)
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.position import ReadBounds, parse_position, position_token
-from tidemark.queries.query import MAX_TIME_MS, RangeQuery, ScanQuery, SessionQuery, WindowQuery
+from tidemark.queries.position import parse_position, position_token
+from tidemark.queries.problems import PROBLEMS, BodyLimit, Problem, handle_errors
+from tidemark.queries.read_route import read_route
 from tidemark.queries.server_events import EVENT_STREAM
 from tidemark.queries.store_reader import Deadline
 from tidemark.queries.streamed_response import StreamSlots
 from tidemark.queries.task_read import TaskRead
 from tidemark.settings import Settings
 
-log = logging.getLogger(__name__)
-
-_BODY_BYTES = 16 << 20
-_LENGTH_DIGITS = 12
 _KEYS_EXAMPLE = {"keys": ["a"], "keys_hex": ["00ff"]}
 _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this application")
 
@@ -47,111 +53,23 @@ DEFAULT_LIMIT = 1000
 """Results of one page unless the caller wants more."""
 
 
-class KeysParameters(BaseModel):
-    """Keys as text, and keys in hexadecimal."""
-
-    keys: list[str] = []
-    keys_hex: list[str] = []
-
-    def found(self, most: int) -> list[bytes]:
-        """Return the keys, each once. Raises `QueryInvalid` if there are none, or more than `most`."""
-        texts, hexes = self.keys, self.keys_hex
-        found = [*(_bytes("keys", text, None) for text in texts), *(_bytes("keys", None, text) for text in hexes)]
-        if not 1 <= len(found) <= most:
-            raise QueryInvalid(f"{len(found)} keys are asked for", f"ask for 1 to {most} keys at once")
-        return list(dict.fromkeys(key for key in found if key is not None))
-
-
-class ScanParameters(BaseModel):
-    """Parameters of every query with pages. `cursor` is that of the page before."""
-
-    limit: int | None = Field(None, ge=1, description="maximum number of results")
-    cursor: str | None = Field(None, description="cursor of the page before")
-
-    def query(self) -> ScanQuery:
-        """Return the query. Raises `QueryInvalid`."""
-        raise NotImplementedError
-
-
-class RangeParameters(ScanParameters):
-    """A prefix, or a start and an end, or nothing for all keys. `_hex` is for keys that are not text."""
-
-    prefix: str | None = None
-    prefix_hex: str | None = None
-    start: str | None = None
-    start_hex: str | None = None
-    end: str | None = None
-    end_hex: str | None = None
-
-    def query(self) -> ScanQuery:
-        prefix = _bytes("prefix", self.prefix, self.prefix_hex)
-        start, end = _bytes("start", self.start, self.start_hex), _bytes("end", self.end, self.end_hex)
-        if prefix is None:
-            return RangeQuery(start or b"", end)
-        if start is not None or end is not None:
-            raise QueryInvalid("a range has either a prefix, or a start and an end", "leave one of them out")
-        return RangeQuery.of_prefix(prefix)
-
-
-class _TimeParameters(ScanParameters):
-    """A key, or nothing for all keys, and times in epoch milliseconds, both included."""
-
-    key: str | None = None
-    key_hex: str | None = None
-    from_ms: int = Field(0, ge=0, le=MAX_TIME_MS)
-    to_ms: int = Field(MAX_TIME_MS, ge=0, le=MAX_TIME_MS)
-
-
-class WindowParameters(_TimeParameters):
-    """The times are those of a window's start."""
-
-    def query(self) -> ScanQuery:
-        return WindowQuery(_bytes("key", self.key, self.key_hex), self.from_ms, self.to_ms)
-
-
-class SessionParameters(_TimeParameters):
-    """A session is found if it has any of these times."""
-
-    def query(self) -> ScanQuery:
-        return SessionQuery(_bytes("key", self.key, self.key_hex), self.from_ms, self.to_ms)
-
-
-class Problem(BaseModel):
-    """The body of every answer that is not a success."""
-
-    status: int
-    title: str = Field(description="what kind of error it is")
-    detail: str = Field(description="what failed, and where")
-    remedy: str = Field(description="what to do")
-
-
-_TITLES = {
-    400: "the request cannot be read",
-    404: "there is no such route",
-    405: "the route has no such method",
-    413: "the body is too large",
-    500: "the query failed",
-}
-_A_PROBLEM = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    # Naming the model here would cost a quarter of a second at the first request: one validator per route and status.
-    status: {"content": _A_PROBLEM, "description": title}
-    for status, title in sorted({**{kind.status: kind.title for kind in REFUSALS}, **_TITLES}.items())
-}
-"""What the description of the interface says about errors."""
 AS_ARROW: dict[int | str, dict[str, Any]] = {200: {"content": {ARROW_STREAM: {}}}}
 AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
-"""What it says about answers that are Arrow streams, if the caller accepts them, and about server-sent events."""
+"""What the description says about answers that are Arrow streams, if the caller accepts them, and about server-sent events."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks what of the routes that read stores."""
+    """What is known of a request to read a store before its parameters are: the caller may read the store."""
 
-    caller: Caller
     store: QueryableStore
-    request: routing.Request
+    deadline: Deadline
+    authorization: str
     wants_arrow: bool
+
+    def request(self, wanted: ReadParameters) -> routing.Request:
+        """Return the request with the parameters of the URL. Raises `QueryInvalid`."""
+        return routing.Request(wanted.bounds(), self.deadline, self.authorization, wanted.only_task())
 
 
 def make_api(
@@ -179,7 +97,7 @@ def make_api(
         redoc_url=None,
         responses=PROBLEMS,
     )
-    _handle_errors(api)
+    handle_errors(api)
     api.add_middleware(BodyLimit)
     rates = RateLimit(settings.query_requests_per_second)
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
@@ -193,40 +111,113 @@ def make_api(
 
     known = Annotated[Caller, Depends(caller)]
 
-    async def asking(
-        request: Request,
-        who: known,
-        store: str,
-        max_lag_records: Annotated[int | None, Query(ge=0, description="maximum lag of the state in records")] = None,
-        max_lag_ms: Annotated[int | None, Query(ge=0, description="maximum lag of the state in milliseconds")] = None,
-        at_least: Annotated[
-            str, Query(description="position that the state must contain, from an earlier answer")
-        ] = "",
-        task: Annotated[str | None, Query(description="ask this task only, such as 0_1")] = None,
-    ) -> Asking:
+    def asking_for(store: str, who: Caller, request: Request) -> Asking:
         who.require(store)
-        found = router.catalog.store(store)
         return Asking(
-            who,
-            found,
-            routing.Request(
-                ReadBounds.of(max_lag_records, max_lag_ms, at_least),
-                Deadline.after(settings.query_timeout_ms),
-                request.headers["authorization"],
-                None if task is None else _task(task),
-            ),
+            router.catalog.store(store),
+            Deadline.after(settings.query_timeout_ms),
+            request.headers["authorization"],
             ARROW_STREAM in request.headers.get("accept", ""),
         )
 
+    async def asking(store: str, who: known, request: Request) -> Asking:
+        return asking_for(store, who, request)
+
     asked_by = Annotated[Asking, Depends(asking)]
 
-    def scanned(asked: Asking, wanted: ScanParameters) -> Response:
+    async def ask(request: Request) -> Asking:
+        return asking_for(request.path_params["store"], await caller(await _SEEN(request)), request)
+
+    reads = APIRouter(route_class=read_route(ask))
+
+    def scanned(asked: Asking, scan: ScanParameters, wanted: ReadParameters) -> Response:
         most = settings.query_page_records
-        limit = min(DEFAULT_LIMIT, most) if wanted.limit is None else wanted.limit
+        limit = min(DEFAULT_LIMIT, most) if scan.limit is None else scan.limit
         if limit > most:
             raise QueryInvalid(f"limit {limit} is more than {most}", "ask for less, and follow the cursor")
-        at = None if wanted.cursor is None else Cursor.decode(wanted.cursor)
-        return _page(asked, router.scan(asked.store, wanted.query(), at, limit, asked.request))
+        at = None if scan.cursor is None else Cursor.decode(scan.cursor)
+        return _page(asked, router.scan(asked.store, scan.query(), at, limit, asked.request(wanted)))
+
+    @reads.get("/v1/stores/{store}/key", tags=["key-value stores"], responses=AS_ARROW)
+    def key(asked: asked_by, wanted: Annotated[KeyParameters, Query()]) -> Response:
+        """Return the value of one key of a key-value store; `entry` is null if the key does not exist."""
+        answer = router.keys(asked.store, [wanted.required_key()], asked.request(wanted))
+        if asked.wants_arrow:
+            return _arrow(answer)
+        entries = _entries(answer)
+        return _json({"entry": entries[0] if entries else None, **_positions(answer)})
+
+    @reads.post("/v1/stores/{store}/keys", tags=["key-value stores"], responses=AS_ARROW)
+    def keys(
+        asked: asked_by,
+        wanted: Annotated[ReadParameters, Query()],
+        body: Annotated[KeysParameters, Body(examples=[_KEYS_EXAMPLE])],
+    ) -> Response:
+        """Return the values of many or of large keys. A key that does not exist has no entry."""
+        named = body.found(settings.query_page_records)
+        return _page(asked, router.keys(asked.store, named, asked.request(wanted)))
+
+    @reads.get("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
+    def range_(asked: asked_by, wanted: Annotated[RangeInUrl, Query()]) -> Response:
+        """Return the keys that begin with `prefix`, or those from `start` to before `end`, or all, ordered by their bytes."""
+        return scanned(asked, wanted, wanted)
+
+    @reads.post("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
+    def long_range(
+        asked: asked_by, wanted: Annotated[ReadParameters, Query()], body: Annotated[RangeParameters, Body()]
+    ) -> Response:
+        """Return the same, with parameters that are too long for a URL."""
+        return scanned(asked, body, wanted)
+
+    @reads.get("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
+    def windows(asked: asked_by, wanted: Annotated[WindowsInUrl, Query()]) -> Response:
+        """Return the windows of one key, or of all keys, whose start is from `from_ms` to `to_ms`, both included."""
+        return scanned(asked, wanted, wanted)
+
+    @reads.post("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
+    def long_windows(
+        asked: asked_by, wanted: Annotated[ReadParameters, Query()], body: Annotated[WindowParameters, Body()]
+    ) -> Response:
+        """Return the same, with parameters that are too long for a URL."""
+        return scanned(asked, body, wanted)
+
+    @reads.get("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
+    def sessions(asked: asked_by, wanted: Annotated[SessionsInUrl, Query()]) -> Response:
+        """Return the sessions of one key, or of all keys, that have any time from `from_ms` to `to_ms`, both included."""
+        return scanned(asked, wanted, wanted)
+
+    @reads.post("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
+    def long_sessions(
+        asked: asked_by, wanted: Annotated[ReadParameters, Query()], body: Annotated[SessionParameters, Body()]
+    ) -> Response:
+        """Return the same, with parameters that are too long for a URL."""
+        return scanned(asked, body, wanted)
+
+    @reads.get("/v1/stores/{store}/count", tags=["stores"])
+    def count(asked: asked_by, wanted: Annotated[CountParameters, Query()]) -> Response:
+        """Count keys, windows or sessions: exactly, which reads all of them, or approximately, which reads none."""
+        answer = router.count(asked.store, wanted.approximate, asked.request(wanted))
+        return _json({"count": answer.count, "is_approximate": wanted.approximate, **_positions(answer)})
+
+    @reads.post("/v1/stores/{store}/tasks/{task_id}", tags=["between processes"], responses=AS_ARROW)
+    def task_read(
+        asked: asked_by,
+        task_id: str,
+        wanted: Annotated[ReadParameters, Query()],
+        body: Annotated[dict[str, Any], Body()],
+    ) -> Response:
+        """Answer one read of one task for another process, from what this process holds."""
+        try:
+            read = TaskRead.from_dict(body).at_most(settings.query_page_records)
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
+            raise QueryInvalid(
+                f"the read of task {task_id} cannot be understood: {error}",
+                "run the same version of Tidemark everywhere",
+            ) from error
+        answer = router.local(asked.store, parse_task(task_id), read, asked.request(wanted).deadline)
+        return Response(answer.to_arrow(), media_type=ARROW_STREAM)
+
+    api.include_router(reads)
 
     @api.get("/v1/health", tags=["process"])
     async def health() -> dict[str, str]:
@@ -257,88 +248,32 @@ def make_api(
             "stores": [_described(name, store) for name, store in allowed.items()],
         }
 
-    @api.get("/v1/stores/{store}/key", tags=["key-value stores"], responses=AS_ARROW)
-    def key(asked: asked_by, key: str | None = None, key_hex: str | None = None) -> Response:
-        """Return the value of one key of a key-value store; `entry` is null if the key does not exist."""
-        name = _bytes("key", key, key_hex)
-        answer = router.keys(asked.store, [_required("key", name)], asked.request)
-        if asked.wants_arrow:
-            return _arrow(answer)
-        entries = _entries(answer)
-        return _json({"entry": entries[0] if entries else None, **_positions(answer)})
-
-    @api.post("/v1/stores/{store}/keys", tags=["key-value stores"], responses=AS_ARROW)
-    def keys(asked: asked_by, wanted: Annotated[KeysParameters, Body(examples=[_KEYS_EXAMPLE])]) -> Response:
-        """Return the values of many or of large keys. A key that does not exist has no entry."""
-        named = wanted.found(settings.query_page_records)
-        answer = router.keys(asked.store, named, asked.request)
-        return _page(asked, answer)
-
-    @api.get("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
-    def range_(asked: asked_by, wanted: Annotated[RangeParameters, Query()]) -> Response:
-        """Return the keys that begin with `prefix`, or those from `start` to before `end`, or all, ordered by their bytes."""
-        return scanned(asked, wanted)
-
-    @api.post("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)
-    def long_range(asked: asked_by, wanted: Annotated[RangeParameters, Body()]) -> Response:
-        """Return the same, with parameters that are too long for a URL."""
-        return scanned(asked, wanted)
-
-    @api.get("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
-    def windows(asked: asked_by, wanted: Annotated[WindowParameters, Query()]) -> Response:
-        """Return the windows of one key, or of all keys, whose start is from `from_ms` to `to_ms`, both included."""
-        return scanned(asked, wanted)
-
-    @api.post("/v1/stores/{store}/windows", tags=["window stores"], responses=AS_ARROW)
-    def long_windows(asked: asked_by, wanted: Annotated[WindowParameters, Body()]) -> Response:
-        """Return the same, with parameters that are too long for a URL."""
-        return scanned(asked, wanted)
-
-    @api.get("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
-    def sessions(asked: asked_by, wanted: Annotated[SessionParameters, Query()]) -> Response:
-        """Return the sessions of one key, or of all keys, that have any time from `from_ms` to `to_ms`, both included."""
-        return scanned(asked, wanted)
-
-    @api.post("/v1/stores/{store}/sessions", tags=["session stores"], responses=AS_ARROW)
-    def long_sessions(asked: asked_by, wanted: Annotated[SessionParameters, Body()]) -> Response:
-        """Return the same, with parameters that are too long for a URL."""
-        return scanned(asked, wanted)
-
-    @api.get("/v1/stores/{store}/count", tags=["stores"])
-    def count(asked: asked_by, approximate: bool = False) -> Response:
-        """Count keys, windows or sessions: exactly, which reads all of them, or approximately, which reads none."""
-        answer = router.count(asked.store, approximate, asked.request)
-        return _json({"count": answer.count, "is_approximate": approximate, **_positions(answer)})
-
     @api.get("/v1/stores/{store}/watch", tags=["streams"], responses=AS_EVENTS)
     async def watch(
         asked: asked_by,
-        key: str | None = None,
-        key_hex: str | None = None,
-        after: Annotated[str, Query(description="position after which the watch begins; without it, now")] = "",
+        wanted: Annotated[WatchParameters, Query()],
         last_event_id: Annotated[
             str, Header(description="id of the last event that was seen, instead of `after`")
         ] = "",
     ) -> Response:
         """Send the changes of a key, or of the whole store, as server-sent events, each after its commit."""
-        named = _bytes("key", key, key_hex)
-        offsets, batches = parse_position(last_event_id or after)
+        named = wanted.key_bytes()
+        offsets, batches = parse_position(last_event_id or wanted.after)
         if batches:
             raise QueryInvalid("a watch cannot begin at the batch of a commit record", "pass the position of an answer")
-        tasks = router.watched(asked.store, named, asked.request)
+        tasks = router.watched(asked.store, named, asked.request(wanted))
         return await slots.respond(EVENT_STREAM, lambda: live.changes.watch(asked.store, tasks, named, offsets))
 
     @api.get("/v1/stores/{store}/export", tags=["streams"], responses=AS_ARROW)
-    async def export(request: Request, asked: asked_by) -> Response:
+    async def export(request: Request, asked: asked_by, wanted: Annotated[ReadParameters, Query()]) -> Response:
         """Send all contents of one task's store, which `task` names, as an Arrow stream of one snapshot."""
-        task = asked.request.task
+        read = asked.request(wanted)
+        task = read.task
         if task is None:
             raise QueryInvalid("task is missing", "export one task after another; /v1/metadata lists those of a store")
         params = {name: value for name, value in request.query_params.items() if name != "task"}
         stall_s = settings.query_stall_ms / 1000
-        return await slots.respond(
-            ARROW_STREAM, lambda: router.export(asked.store, task, params, stall_s, asked.request)
-        )
+        return await slots.respond(ARROW_STREAM, lambda: router.export(asked.store, task, params, stall_s, read))
 
     @api.get("/v1/events", tags=["process"], responses=AS_EVENTS)
     async def events(
@@ -356,86 +291,21 @@ def make_api(
         return await slots.respond(EVENT_STREAM, lambda: FeedReader(feed, last_event_id))
 
     @api.get("/v1/metadata", tags=["stores"])
-    def metadata(asked: asked_by, key: str | None = None, key_hex: str | None = None) -> Response:
+    def metadata(who: known, request: Request, wanted: Annotated[MetadataParameters, Query()]) -> Response:
         """Return who holds the tasks of a store, or the task of a key, and how far each copy is."""
-        named = _bytes("key", key, key_hex)
-        return _json({"tasks": router.metadata(asked.store, named, asked.request)})
-
-    @api.post("/v1/stores/{store}/tasks/{task_id}", tags=["between processes"], responses=AS_ARROW)
-    def task_read(asked: asked_by, task_id: str, body: Annotated[dict[str, Any], Body()]) -> Response:
-        """Answer one read of one task for another process, from what this process holds."""
-        try:
-            read = TaskRead.from_dict(body).at_most(settings.query_page_records)
-        except (ValueError, TypeError, LookupError, OverflowError) as error:
-            raise QueryInvalid(
-                f"the read of task {task_id} cannot be understood: {error}",
-                "run the same version of Tidemark everywhere",
-            ) from error
-        answer = router.local(asked.store, _task(task_id), read, asked.request.deadline)
-        return Response(answer.to_arrow(), media_type=ARROW_STREAM)
+        asked = asking_for(wanted.store, who, request)
+        return _json({"tasks": router.metadata(asked.store, wanted.key_bytes(), asked.request(wanted))})
 
     @api.get("/v1/stores/{store}/tasks/{task_id}/export", tags=["between processes"], responses=AS_ARROW)
-    async def task_export(asked: asked_by, task_id: str) -> Response:
+    async def task_export(asked: asked_by, task_id: str, wanted: Annotated[ReadParameters, Query()]) -> Response:
         """Send all contents of one task's store for another process, from what this process holds."""
-        task = router.require_task(asked.store, _task(task_id))
-        bounds = asked.request.bounds
+        bounds = asked.request(wanted).bounds
+        task = router.require_task(asked.store, parse_task(task_id))
         return await slots.respond(
             ARROW_STREAM, lambda: TaskExport(router.host, task, asked.store, bounds, settings.query_timeout_ms)
         )
 
     return api
-
-
-def _handle_errors(api: FastAPI) -> None:
-    """Give every error the same form: what is wrong, where, and what to do."""
-
-    @api.exception_handler(QueryRefused)
-    async def refused(_: Request, error: QueryRefused) -> Response:
-        retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-        if error.status == 401:
-            retry = {"WWW-Authenticate": "Bearer"}
-        return _problem(error.status, error.title, error.detail, error.remedy, retry)
-
-    @api.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-        return _problem(422, QueryInvalid.title, f"{where}: {first['msg']}", f"correct {where}; see /v1/openapi.json")
-
-    @api.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        what = f"{request.method} {request.url.path}: {error.detail}"
-        title = _TITLES.get(error.status_code, "the request is refused")
-        # 405 has to name the methods that exist.
-        return _problem(error.status_code, title, what, "see /v1/openapi.json", error.headers)
-
-    @api.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> Response:
-        log.error("a query failed", exc_info=error)
-        return _problem(500, _TITLES[500], type(error).__name__, "look at the log of this process")
-
-
-class BodyLimit:
-    """Refuses a body that is too large before it is read, and one whose size is not known."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            length = Headers(scope=scope).get("content-length", "")
-            if not length.isdecimal() or len(length) > _LENGTH_DIGITS or int(length) > _BODY_BYTES:
-                refused = _problem(413, _TITLES[413], f"a body has at most {_BODY_BYTES} bytes", "ask for fewer keys")
-                await refused(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _problem(status: int, title: str, detail: str, remedy: str, headers: Mapping[str, str] | None = None) -> Response:
-    texts = {"title": title, "detail": detail, "remedy": remedy}
-    # A message may quote half of a surrogate pair, which UTF-8 does not have.
-    plain = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
-    return JSONResponse({"status": status, **plain}, status, headers)
 
 
 def _may_read(caller: Caller, store: str) -> bool:
@@ -483,29 +353,3 @@ def _json(body: dict[str, Any]) -> Response:
 
 def _entries(answer: routing.Answer) -> list[dict[str, Any]]:
     return [json_entry(row) for row in answer.table.to_pylist()]
-
-
-def _bytes(name: str, text: str | None, hexadecimal: str | None) -> bytes | None:
-    if text is not None and hexadecimal is not None:
-        raise QueryInvalid(f"both {name} and {name}{HEX} are given", "leave one of them out")
-    try:
-        if hexadecimal is None:
-            return None if text is None else text.encode()
-        return bytes.fromhex(hexadecimal)
-    except UnicodeEncodeError:
-        raise QueryInvalid(f"{name} is not Unicode text", f"pass its bytes as {name}{HEX}") from None
-    except ValueError:
-        raise QueryInvalid(f"{name}{HEX} is not hexadecimal", "write two digits per byte, such as 00ff") from None
-
-
-def _required(name: str, value: bytes | None) -> bytes:
-    if value is None:
-        raise QueryInvalid(f"{name} is missing", f"pass {name}=TEXT or {name}{HEX}=BYTES; an empty {name} is {name}=")
-    return value
-
-
-def _task(text: str) -> TaskId:
-    try:
-        return TaskId.parse(text)
-    except ValueError:
-        raise QueryInvalid(f"{text!r} is not a task", "write subtopology and partition, such as 0_1") from None

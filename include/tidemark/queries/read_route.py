@@ -1,0 +1,66 @@
+"""A route that reads a store, with parameters that are read in one pass."""
+
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, get_type_hints
+
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from tidemark.queries.errors import QueryInvalid
+
+
+def read_route(ask: Callable[[Request], Awaitable[object]]) -> type[APIRoute]:
+    """Return the class of routes that call a function in a thread, with the parameters that its signature describes.
+
+    `asked` is what `ask` returns, which runs in the event loop and must not block. `wanted` is the model of the parameters in
+    the URL, `body` that of the body, if there is one. All others are parts of the path, except `store`, which `ask` has read.
+
+    FastAPI describes such a route from the signature, too. Its own handler would examine the type of every parameter for each
+    request, which takes longer than a read (docs/decisions/0028-parameters-in-one-pass.md).
+    """
+
+    class ReadRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            read = self.endpoint
+            hints = get_type_hints(read)
+            url = TypeAdapter(hints["wanted"])
+            body = TypeAdapter(hints["body"]) if "body" in hints else None
+
+            async def handle(request: Request) -> Response:
+                given = {name: text for name, text in request.path_params.items() if name != "store"}
+                given["asked"] = await ask(request)
+                # The last of several values counts.
+                given["wanted"] = _validated(url, "query", dict(request.query_params))
+                if body is not None:
+                    given["body"] = _validated(body, "body", await _json_of(request))
+                return await run_in_threadpool(read, **given)
+
+            return handle
+
+    return ReadRoute
+
+
+def _validated(model: TypeAdapter[Any], source: str, given: object) -> Any:
+    try:
+        return model.validate_python(given)
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": (source, *each["loc"])} for each in error.errors()]) from error
+
+
+async def _json_of(request: Request) -> object:
+    """Return the body. Raises `QueryInvalid`, or `HTTPException` for one that cannot be read at all."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise QueryInvalid("the body is not JSON", "send the header Content-Type: application/json")
+    try:
+        return await request.json()
+    except json.JSONDecodeError as error:
+        raise QueryInvalid(f"the body is not JSON: {error}", "send a JSON object; see /v1/openapi.json") from error
+    except (ValueError, RecursionError, ClientDisconnect) as error:
+        raise HTTPException(400, "the body cannot be read") from error
