@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,48 @@ HEX = "_hex"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 META = b"tidemark"
 """The key of an answer's facts, as JSON, in the metadata of its schema."""
+
+_FEW_ROWS = 32
+"""So many rows are made in less time than a table of them."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of a store by columns: those of the keys and windows, and the fields of the values. All have the same length."""
+
+    keys: Mapping[str, pa.Array | pa.ChunkedArray]
+    values: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Results:
+        """Return the columns of a `table`."""
+        values = one_array(table.column(VALUE))
+        fields = dict(zip(values.type.names, values.flatten(), strict=True))
+        return cls({name: table.column(name) for name in table.column_names if name != VALUE}, fields)
+
+    def __len__(self) -> int:
+        return len(self.keys[KEY])
+
+    def table(self) -> pa.Table:
+        """Return the results as Arrow answers have them."""
+        values = pa.StructArray.from_arrays(list(self.values.values()), list(self.values))
+        return pa.table({**self.keys, VALUE: values})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what `to_pylist` of the table does."""
+        if len(self) > _FEW_ROWS:
+            rows: list[dict[str, Any]] = self.table().to_pylist()
+            return rows
+        fields = [column.to_pylist() for column in self.values.values()]
+        values = [dict(zip(self.values, row, strict=True)) for row in zip(*fields, strict=True)]
+        keys = [column.to_pylist() for column in self.keys.values()]
+        names = [*self.keys, VALUE]
+        return [dict(zip(names, row, strict=True)) for row in zip(*keys, values, strict=True)]
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the contents of a column as one array."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def arrow_stream(table: pa.Table, meta: dict[str, Any]) -> bytes:

@@ -352,4 +352,4 @@ def _json(body: dict[str, Any]) -> Response:
 
 
 def _entries(answer: routing.Answer) -> list[dict[str, Any]]:
-    return [json_entry(row) for row in answer.table.to_pylist()]
+    return [json_entry(row) for row in answer.rows()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemark.queries.answer_form import KEY, VALUE, WINDOW_END, WINDOW_START
+from tidemark.queries.answer_form import KEY, WINDOW_END, WINDOW_START, Results, one_array
 from tidemark.queries.errors import StorePrivate, StoreUnknown
 from tidemark.registry.store_roles import ORDER, PROCESS, role_of
 from tidemark.stores.layout import ValueLayout, split_window_key
@@ -58,11 +58,13 @@ class QueryableStore:
         schema: pa.Schema = self.table([]).schema
         return schema
 
+    def results(self, items: Sequence[Item]) -> Results:
+        """Return the keys, windows and values of stored items. Raises `TaskCorrupted` for bytes of another layout."""
+        return Results(self._keys([key for key, _ in items]), self._values([value for _, value in items]))
+
     def table(self, items: Sequence[Item]) -> pa.Table:
-        """Return stored items as a table of keys, windows and values. Raises `TaskCorrupted` for bytes of another layout."""
-        fields = self._values([value for _, value in items])
-        values = pa.StructArray.from_arrays(list(fields.values()), list(fields))
-        return pa.table({**self._keys([key for key, _ in items]), VALUE: values})
+        """Return the same as a table."""
+        return self.results(items).table()
 
     def key_table(self, keys: Sequence[bytes]) -> pa.Table:
         """Return stored keys as a table of keys and windows."""
@@ -90,7 +92,7 @@ class QueryableStore:
         if self.layout is not None:
             return dict(result_columns(self.layout, self.aggregates, self.layout.decode(values)))
         rows = decode_rows(values, self.spec.columns).combine_chunks()
-        return {name: _one_array(rows.column(name)) for name in rows.column_names}
+        return {name: one_array(rows.column(name)) for name in rows.column_names}
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,6 @@ class Catalog:
                 f"query one of the stores {known}",
             )
         raise StoreUnknown(f"{self.application_id} has no store {name}", f"query one of the stores {known}")
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _readable(subtopology: SubTopology) -> list[QueryableStore]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
+from tidemark.queries.answer_form import Results
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby
@@ -38,10 +39,19 @@ _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
 class Answer:
     """The answer of one or several tasks. `cursor` is where the next page begins; None at the end."""
 
-    table: pa.Table
+    results: Sequence[Results]
     positions: list[Position]
     cursor: Cursor | None = None
     count: int = 0
+
+    @property
+    def table(self) -> pa.Table:
+        """All results as a table."""
+        return pa.concat_tables([each.table() for each in self.results])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all results as `to_pylist` of the table does."""
+        return [row for each in self.results for row in each.rows()]
 
 
 class Peers:
@@ -155,7 +165,7 @@ class Router:
             after = at.after if task == at.task else None
             answer = self._ask(store, task, TaskRead(query, request.bounds, after, left), request)
             answers.append(answer)
-            left -= answer.table.num_rows
+            left -= len(answer.results)
             if answer.last is not None:
                 return _joined(store, answers, Cursor(task, answer.last))
             if (left == 0 or request.deadline.has_passed()) and place + 1 < len(tasks):
@@ -298,9 +308,8 @@ def _refusal(endpoint: Endpoint, answer: httpx.Response) -> QueryRefused:
 
 
 def _joined(store: QueryableStore, answers: Sequence[TaskAnswer], cursor: Cursor | None = None) -> Answer:
-    tables = [answer.table for answer in answers] or [store.table([])]
     return Answer(
-        pa.concat_tables(tables),
+        [answer.results for answer in answers] or [store.results([])],
         [answer.position for answer in answers],
         cursor,
         sum(answer.count or 0 for answer in answers),

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.names import TaskId
-from tidemark.queries.answer_form import arrow_stream, read_arrow_stream
+from tidemark.queries.answer_form import Results, arrow_stream, read_arrow_stream
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import ASK_AGAIN, StoreHost, opened
@@ -116,10 +116,15 @@ def _plain(value: object) -> object:
 class TaskAnswer:
     """The results of one task. `last` is where a scan continues, `count` that of a `CountQuery`."""
 
-    table: pa.Table
+    results: Results
     position: Position
     last: Place | None = None
     count: int | None = None
+
+    @property
+    def table(self) -> pa.Table:
+        """The results as a table."""
+        return self.results.table()
 
     def to_arrow(self) -> bytes:
         """Return the answer as an Arrow stream."""
@@ -133,7 +138,7 @@ class TaskAnswer:
         table, meta = read_arrow_stream(data)
         last = meta["last"]
         return cls(
-            table,
+            Results.of(table),
             Position.from_dict(meta["position"]),
             None if last is None else Place(last[0], bytes.fromhex(last[1])),
             meta["count"],
@@ -166,8 +171,8 @@ def _answer(
     query = asked.query
     if isinstance(query, CountQuery):
         counted = snapshot.approximate_count if query.is_approximate else count(snapshot, deadline)
-        return TaskAnswer(store.table([]), position, count=counted)
+        return TaskAnswer(store.results([]), position, count=counted)
     if isinstance(query, KeyQuery):
-        return TaskAnswer(store.table(read_keys(snapshot, query)), position)
+        return TaskAnswer(store.results(read_keys(snapshot, query)), position)
     page = read_page(store, snapshot, query, asked.after, asked.limit, deadline)
-    return TaskAnswer(store.table(page.items), position, page.last)
+    return TaskAnswer(store.results(page.items), position, page.last)

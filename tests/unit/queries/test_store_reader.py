@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.support.queries import fill, queried_plan, stored_key, table_plan
 from tests.support.standby import count as count_value
 
+from tidemark.queries.answer_form import _FEW_ROWS, Results
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.errors import QueryInvalid, QueryTimedOut, StorePrivate, StoreUnknown
 from tidemark.queries.query import KeyQuery, RangeQuery, SessionQuery, WindowQuery, require_fitting
@@ -123,6 +124,34 @@ def test_should_name_the_columns_of_rows_and_of_empty_answers():
     ]
     assert table.schema == table.table([(b"a", b"{}")]).schema
     assert W.schema.names == ["key", "window_start_ms", "window_end_ms", "value"]
+
+
+ROWS = [
+    (b"a", b'{"key": "other", "whole": 9223372036854775807, "half": 0.5, "small": 0.1, "yes": true, "tiny": -128}'),
+    (b"\xff", b'{"half": -0.0, "value": "\\u00e4"}'),
+    (b"", b"{}"),
+] * 12
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, _FEW_ROWS - 1, _FEW_ROWS, _FEW_ROWS + 1])
+def test_should_return_the_same_rows_with_and_without_a_table(count):
+    topology = Topology("app")
+    columns = "key STRING, whole BIGINT, half DOUBLE, small FLOAT, yes BOOLEAN, tiny TINYINT, value STRING"
+    topology.table("users", schema=columns, store="t")
+    store = Catalog.of(topology.plan()).store("t")
+    results = store.results(ROWS[:count])
+    assert len(results) == count
+    assert results.rows() == results.table().to_pylist() == Results.of(results.table()).rows()
+    assert Results.of(results.table()).table() == results.table()
+
+
+@pytest.mark.parametrize(("store", "kind"), [(N, StoreKind.KEY_VALUE), (W, StoreKind.WINDOW), (S, StoreKind.SESSION)])
+def test_should_return_the_same_rows_of_aggregations_with_and_without_a_table(store, kind):
+    items = [(stored_key(kind, key, 60_000, 90_000)[1], count_value(n)) for n, key in enumerate([b"", b"a", b"\xff"])]
+    for some in (items, items[:1], [], items * _FEW_ROWS):
+        results = store.results(some)
+        assert results.rows() == results.table().to_pylist() == Results.of(results.table()).rows()
+        assert Results.of(results.table()).table() == results.table()
 
 
 def test_should_keep_a_column_with_the_name_of_the_key():
