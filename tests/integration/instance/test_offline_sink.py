@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 GONE = 3
 """The broker that is killed."""
+LONG_S = 15
+"""Longer than an instance may wait for a broker, and than a transaction may last."""
 
 
 class StreamingApp(CountingApp):
@@ -150,8 +152,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
             assert ended == []
             assert partition in read_outage(recorded).why
             other.drain(500)
-            # Longer than it may wait for a broker, and than a transaction may last.
-            assert not wait_until(lambda: bool(ended), 15), ended
+            assert not wait_until(lambda: bool(ended), LONG_S), ended
             assert not app.is_level()
             said = [record.getMessage() for record in caplog.records if partition in record.getMessage()]
             assert any("start the broker" in text and "reassign-partitions" in text for text in said), said
@@ -210,7 +211,10 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
         app.feed(500)
         with app.streaming(kill) as ended:
             assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90)
-            wait_until(lambda: bool(ended) or app.is_level(), 120)
+            recorded = outage_path(app.settings.var_dir, app.name, 0)
+            wait_until(lambda: bool(ended) or read_outage(recorded) is not None or app.is_level(), 120)
+            # One that waits for the broker goes on waiting.
+            wait_until(lambda: bool(ended) or app.is_level(), LONG_S)
         for error in ended:
             assert isinstance(error, TidemarkError), error
             assert error.exit_code is ExitCode.RETRY, error
