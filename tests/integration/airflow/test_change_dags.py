@@ -21,6 +21,8 @@ from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold
 from tidemark_airflow import cases, changes
 
+pytestmark = pytest.mark.usefixtures("known_at_once")
+
 VERSION_ONE = "version_one({name!r})"
 VERSION_TWO = "version({name!r}, '2', 'total', n='count(*)', most='max(v)')"
 VERSION_NINE = VERSION_TWO.replace("'2'", "'9'")

@@ -34,7 +34,7 @@ from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400), pytest.mark.usefixtures("known_at_once")]
 
 YES = lambda _plan: True  # noqa: E731
 

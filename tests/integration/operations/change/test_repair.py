@@ -46,7 +46,7 @@ from tidemark.settings import project_root
 from tidemark.standby.copies import StandbyCopies
 from tidemark.verdict import Verdict
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.usefixtures("known_at_once")]
 YES = lambda _plan: True  # noqa: E731
 
 

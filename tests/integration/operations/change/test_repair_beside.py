@@ -26,7 +26,7 @@ from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(480), pytest.mark.usefixtures("known_at_once")]
 
 
 class Twice(CountingAndSumming, SeenTwice):
