@@ -200,7 +200,11 @@ class CountingApp:
         assert producer.flush(60) == 0
 
     def run(self, probe=NO_PROBE, settings: Settings | None = None, number: int = 0) -> None:
-        """One instance until all input is committed, and its offsets can be seen."""
+        """One instance until all input is committed, and its offsets can be seen.
+
+        Others that have stopped leave the group first, so that the tasks move without the wait for the end of their sessions.
+        """
+        self.leave_group(but=number)
         stop = threading.Event()
         instance = make_instance(self.plan, settings or self.settings, number, "counting", probe)
         too_long = threading.Timer(180, stop.set)
@@ -223,11 +227,11 @@ class CountingApp:
         """Return what makes the instance's batches, and sets `stop` at the end of the input."""
         return self.source(instance.settings.bootstrap_servers, f"{self.name}-in", stop)
 
-    def leave_group(self) -> None:
+    def leave_group(self, but: int | None = None) -> None:
         """Remove the instances that have stopped from the group, so that no command waits until their sessions end."""
-        for number in self._stopped:
+        for number in self._stopped - {but}:
             remove_from_group(self._coordinator, self.name, group_instance_id(self.name, number))
-        self._stopped.clear()
+        self._stopped &= {but}
 
 
 @contextmanager
