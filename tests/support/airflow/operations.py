@@ -73,6 +73,8 @@ def operations(
         savepoint_location=str(folder / "savepoints"),
         num_partitions=1,
         alert_callback=NOTE,
+        # No stream runs beside the audit for which it would have to pause.
+        audit_time_share=1.0,
     )
     migrate_airflow(settings)
     (folder / "mine").mkdir()
