@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.leaks import arguments_watched, files_with
 from tests.support.secured import PASSWORD, Secured, allow
-from tests.system.crash.bench import Bench
+from tests.system.crash.bench import CHEAP, Bench
 
 from tidemark.kafka.acls import least_acls
 from tidemark.processes import wait_until
@@ -50,7 +50,8 @@ class SecuredBench(Bench):
 
     def __init__(self, broker: Secured, folder: Path) -> None:
         self._login = broker.candidates["scram"]
-        super().__init__(broker.broker.bootstrap, folder, seed=7, partitions=1)
+        settings = {**CHEAP, "TIDEMARK_AUDIT_TIME_SHARE": "1"}
+        super().__init__(broker.broker.bootstrap, folder, seed=7, partitions=1, settings=settings)
 
     def environment(self, disk: str = "state") -> dict[str, str]:
         secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET}
