@@ -9,8 +9,11 @@ KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
 RATE ?= 10000
 SEED ?= 1
-# Tests often wait for brokers, so three workers keep two cores busy.
-WORKERS ?= 3
+# Tests often wait for brokers, so four workers keep two cores busy. Each has a broker and Spark, 2 GB, and up to 5 GB more in the
+# tests that start whole systems: with less than 20 GB, of the machine or of its container, there are three.
+MEMORY := /proc/meminfo /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes
+WORKERS ?= $(shell cat $(MEMORY) 2>/dev/null | \
+	awk '/^MemTotal/ {kb = $$2} /^[0-9]+$$/ && $$1 / 1024 < kb {kb = $$1 / 1024} END {print (kb > 20e6 ? 4 : 3)}')
 export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
