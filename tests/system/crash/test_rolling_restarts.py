@@ -15,8 +15,9 @@ pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.m
 
 INSTANCES = 3
 ROUNDS = 3
-SETTINGS = {**CHEAP, "TIDEMARK_SESSION_TIMEOUT_MS": "300000"}
-"""A session is longer than a restart, however much else the machine has to do."""
+SETTINGS = {**CHEAP, "TIDEMARK_SESSION_TIMEOUT_MS": "300000", "TIDEMARK_COMMIT_INTERVAL_MS": "1000"}
+"""A session is longer than a restart, however much else the machine has to do. Three instances that commit five times a second
+would keep it busy for as long as this test takes."""
 
 
 @pytest.fixture(scope="module")
