@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 from tests.support.brokers import brief
-from tests.system.crash.bench import RULES
+from tests.system.crash.bench import CHEAP, RULES
 from tests.system.crash.run import FAST_ABORT
 from tests.system.failover.cases import CASES, Case, Loss, Outcome, Queries, summary, table
 from tests.system.failover.run import run
@@ -24,7 +24,7 @@ class Quick(Ward):
     def environment(self, disk: str = FIRST) -> dict[str, str]:
         brief = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "TIDEMARK_SPARK_DRIVER_MEMORY": "512m"}
         patient = {"TIDEMARK_PROBE": "tests.system.crash.patient:kill"}
-        return {**super().environment(disk), **brief, **patient}
+        return {**super().environment(disk), **brief, **patient, **CHEAP}
 
 
 @pytest.mark.broker
