@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
-from tests.support.brokers import KeptCluster, brief, delete_topics
+from tests.support.brokers import SINGLE_BROKER, KeptCluster, brief, delete_topics
 from tests.support.cpu_report import pytest_addoption, pytest_configure
 from tests.support.jvms import BRIEF
 from tests.support.scheduling import (
@@ -125,7 +125,7 @@ def broker(
 
     No topic is kept for the tests of another module.
     """
-    with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars)) as running:
+    with brief(EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars, overrides=SINGLE_BROKER)) as running:
         _sessions_broker.append(running)
         yield running
         _sessions_broker.clear()

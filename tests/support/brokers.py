@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,16 @@ _formatted: dict[str, bytes] = {}
 """What Kafka's tool has written for the first broker of this process."""
 _KEEP_ALL = {"log.retention.ms": "-1"}
 """Tests use fixed timestamps, and Kafka deletes what is older than seven days within five minutes."""
+SINGLE_BROKER: Mapping[str, str] = {
+    "metadata.max.idle.interval.ms": "0",
+    "broker.heartbeat.interval.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+}
+"""Settings of a broker that is never killed and has no other beside it: while it is idle, it uses half as much of a core.
+
+By default it writes a record twice a second to show other brokers that its log is alive. Brokers of tests send heartbeats as
+often, so that one that was killed is soon admitted again.
+"""
 
 
 @contextmanager
