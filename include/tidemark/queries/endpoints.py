@@ -21,6 +21,7 @@ from tidemark.errors import TidemarkError
 from tidemark.kafka.committed_reader import is_passing
 from tidemark.names import TaskId, endpoints_topic
 from tidemark.queries.hosts import CopyState, StoreHost, StoreRestore
+from tidemark.stores.directory import STANDBY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,16 @@ def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: It
 
     Then one lost rack does not take both. `holders` also has instances that do not answer.
     """
-    active = {e.rack for e in holders if e.copies.get(task) in (CopyState.ACTIVE, CopyState.RESTORING)}
-    if not active:
+    near = _instance_racks(task, holders)
+    if not near:
         return None
-    return any(e.copies.get(task) is CopyState.STANDBY and e.rack not in active for e in answering)
+    return any(e.copies.get(task) is CopyState.STANDBY and e.rack not in near for e in answering)
+
+
+def _instance_racks(task: TaskId, holders: Iterable[Endpoint]) -> set[str]:
+    """Return the racks of the instances that hold a task. A standby restores its copy, too, but is none."""
+    held = (CopyState.ACTIVE, CopyState.RESTORING)
+    return {e.rack for e in holders if e.copies.get(task) in held and not e.holder.startswith(STANDBY_PREFIX)}
 
 
 class Endpoints:

@@ -183,3 +183,13 @@ def test_should_say_whether_one_lost_rack_would_take_both_a_task_and_its_standby
     standbys = [endpoint for endpoint in held if endpoint.copies.get(task) is S]
     assert has_distant_standby(task, held, standbys) is is_distant
     assert not has_distant_standby(task, held, [])
+
+
+def test_a_standby_that_still_restores_should_not_be_taken_for_an_instance_of_its_rack():
+    task = TaskId(0, 0)
+    instance = Endpoint("0", "", {task: A}, rack="a")
+    level = Endpoint("standby-0@one", "", {task: S}, rack="b")
+    restoring = Endpoint("standby-1@two", "", {task: R}, rack="b")
+    everyone = [instance, level, restoring]
+    assert has_distant_standby(task, everyone, everyone) is True
+    assert has_distant_standby(task, [level, restoring], everyone) is None
