@@ -83,6 +83,8 @@ class StreamOperator(BaseOperator):
         settings = Settings.load()
         files = self._files(settings)
         exit_code = InstanceExited.from_payload(event).exit_code
+        if exit_code is None:
+            self._require_ended(context, files)
         lines = self._log_of_last_launch(files)
         self._copy_to_task_log(files, lines)
         hold = read_hold(files.var_dir, self.application_id)
@@ -93,6 +95,18 @@ class StreamOperator(BaseOperator):
             # It was stopped on purpose and is started again now.
             forget_standstill(files)
         self._react(context, files, exit_code, lines)
+
+    def _require_ended(self, context: Mapping[str, Any], files: InstanceFiles) -> None:
+        """Fail if the launch whose end was reported is alive: the trigger runs on a machine where it cannot be seen."""
+        seen = observe(files)
+        remembered = LaunchRecord.from_json(context["task_state_store"].get(_LAUNCH))
+        if remembered is None or not seen.liveness.is_alive_here or seen.launch_id != remembered.launch_id:
+            return
+        raise AirflowFailException(
+            f"{files.key.kind} {files.key} runs on {seen.host}, but the triggerer that watches it does not see it. Let a "
+            f"triggerer on {seen.host}, and no other one, serve the queue {self.queue} (`airflow triggerer --queues`, with "
+            f"queues_enabled in [triggerer]), then clear this task, which adopts it"
+        )
 
     def _react(
         self, context: Mapping[str, Any], files: InstanceFiles, exit_code: int | None, lines: list[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,25 @@ def test_should_relaunch_a_killed_standby_at_once_and_then_with_backoff(standby:
     assert isinstance(waiting, BackoffTrigger)
     assert waiting.is_standby
     assert bench.starts() == 2
+
+
+def test_should_not_relaunch_a_standby_that_runs_where_its_triggerer_does_not_see_it(
+    standby: tuple[Bench, Task],
+) -> None:
+    bench, task = standby
+    task.step()
+    bench.await_state("RUNNING")
+    # What a trigger reports that finds neither the launch nor the process on its own machine.
+    said = str(task.fail(None))
+    assert (
+        f"{bench.files.key} runs on {socket.gethostname()}, but the triggerer that watches it does not see it" in said
+    )
+    assert "serve the queue default" in said
+    assert not task.context["task_state_store"].get("restarts")
+    assert observe(bench.files).liveness.is_alive_here
+    # Clearing the task adopts it.
+    assert isinstance(task.step(), StreamTrigger)
+    assert bench.starts() == 1
 
 
 def test_should_raise_an_alert_of_its_own_kind_when_a_standby_ends_for_good(standby: tuple[Bench, Task]) -> None:
