@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, in_thread
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, in_thread
 from tests.support.truth.topics import end_offsets, read_all
 
 from tidemark.commit.record import CommitRecord
@@ -22,6 +22,7 @@ from tidemark.metrics.metric import Metric, MetricSource
 from tidemark.names import changelog_topic, commits_topic, endpoints_topic
 from tidemark.processes import wait_until
 from tidemark.queries.access import token_file
+from tidemark.queries.tls import trusted
 from tidemark.standby.process import run_standby
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, read_run_file, run_file_path, standby_file_path
 from tidemark.tasks.values import value_layouts
@@ -39,8 +40,7 @@ def running(app: CountingApp, number: int = 0, probe=NO_PROBE, settings=None):
     """An instance that runs until the block ends; gives its client."""
     used = settings or app.settings
     instance = make_instance(app.plan, used, number, "counting", probe)
-    source = CountingSource(used.bootstrap_servers, f"{app.name}-in", threading.Event())
-    with in_thread(instance, source) as failures:
+    with in_thread(instance, app.make_source(instance, threading.Event())) as failures:
         path = run_file_path(used.var_dir, app.name, number)
         yield client_of(app, lambda: (read_run_file(path) or {}).get(QUERY_URL))
     assert failures == []
@@ -65,7 +65,8 @@ def standing_by(app: CountingApp):
 def client_of(app: CountingApp, url) -> httpx.Client:
     assert wait_until(url, 60)
     (token,) = json.loads(token_file(app.settings.var_dir, app.name).read_text())
-    return httpx.Client(base_url=url(), headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url(), headers=headers, timeout=60, verify=trusted(app.settings))
 
 
 def value(client: httpx.Client, key: str, **bounds) -> tuple[int | None, dict]:
