@@ -206,6 +206,18 @@ class Settings(BaseSettings):
         "https unless it is on loopback; if empty, none are sent",
         "",
     )
+    instance_queue: str = setting(
+        "",
+        "Airflow queue of the tasks that launch instances, and of operations, which act on instances; if empty, Airflow's "
+        "`default_queue`; the DAG processor's setting counts",
+        "",
+    )
+    standby_queue: str = setting(
+        "",
+        "Airflow queue of the tasks that launch standbys: the machine that serves it runs them; if empty, that of instances; "
+        "the DAG processor's setting counts, and each standby warns if it shares a rack with the instance of a task",
+        "",
+    )
     state_dir: Path = setting(Path("var/state"), "folder of task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",
@@ -337,6 +349,11 @@ class Settings(BaseSettings):
     def uses_tls(self) -> bool:
         """True if connections are encrypted."""
         return self.security_protocol.endswith("SSL")
+
+    @property
+    def has_own_standby_queue(self) -> bool:
+        """True if standbys are to run on another machine than instances."""
+        return self.standby_queue not in ("", self.instance_queue)
 
     @classmethod
     def settings_customise_sources(

@@ -14,7 +14,7 @@ from tidemark.settings import Settings
 from tidemark.supervision.restart_policy import RestartBudget
 from tidemark_airflow.alerting import AlertOnFailure
 from tidemark_airflow.dag_kinds import DagKind, documented
-from tidemark_airflow.operations import STREAM_PRIORITY
+from tidemark_airflow.operations import STREAM_PRIORITY, in_queue
 from tidemark_airflow.stream_operator import StandbyOperator, StreamOperator
 
 _BUDGET = RestartBudget()
@@ -75,8 +75,10 @@ def stream_dag(
     """Return the DAG that keeps one topology running. `script` replaces the instance's program in tests.
 
     `budget` gives the defaults of the DAG's parameters. They cannot be changed afterwards: each task has copied them.
+    The settings `instance_queue` and `standby_queue` of the process that parses the DAG choose who launches them.
     """
     dag_id = dag_id or f"stream__{name}"
+    settings = Settings.load()
     with DAG(
         dag_id=dag_id,
         dag_display_name=DagKind.STREAM.display_name(dag_id),
@@ -105,6 +107,7 @@ def stream_dag(
             script=script,
             map_index_template="{{ task.application_id }}-{{ task.instance }}",
             doc_md=f"One instance of `{topology.application_id}`. Mark it failed to stop this instance alone.",
+            **in_queue(settings.instance_queue),
         ).expand(instance=numbers)
         if topology.num_standby_replicas:
             StandbyOperator.partial(
@@ -114,6 +117,7 @@ def stream_dag(
                 map_index_template="{{ task.application_id }}-standby-{{ task.instance }}",
                 doc_md=f"One standby of `{topology.application_id}`. Mark it failed to stop this standby alone.",
                 on_failure_callback=AlertOnFailure(AlertKind.STANDBY_FAILED, topology.application_id),
+                **in_queue(settings.standby_queue or settings.instance_queue),
             ).expand(instance=list(range(topology.num_standby_replicas)))
     return dag
 

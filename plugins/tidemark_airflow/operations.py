@@ -11,6 +11,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.alerts import AlertKind
+from tidemark.settings import Settings
 from tidemark.topology_loader import load, names
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
 from tidemark_airflow.dag_kinds import DagKind, documented
@@ -54,7 +55,8 @@ def operations_dag(
     `use_when` and `runbook` become its `doc_md`. `schedule` is a cron expression, or None for a DAG that only a person
     triggers: such a DAG is created unpaused, because a run of a paused DAG would wait when it is needed most. A DAG with a
     schedule is created paused, unless `is_paused_upon_creation` says otherwise. A run that has not ended within `deadline`
-    raises an alert and continues. `pool` limits how many of its tasks run at a time. Among the tasks that wait for a worker,
+    raises an alert and continues. Its tasks run where instances do (`instance_queue`), because they read and stop local
+    processes. `pool` limits how many of its tasks run at a time. Among the tasks that wait for a worker,
     the one with the highest `priority` is next.
     """
     return DAG(
@@ -77,12 +79,18 @@ def operations_dag(
             "priority_weight": priority,
             "weight_rule": "absolute",
             "on_failure_callback": AlertOnFailure(AlertKind.OPERATION_FAILED),
+            **in_queue(Settings.load().instance_queue),
         },
         on_failure_callback=alert_on_time_out,
         deadline=None if deadline is None else alert_on_deadline(deadline),
         params=params,
         tags=kind.tags(*tags),
     )
+
+
+def in_queue(queue: str) -> dict[str, Any]:
+    """Return the argument of a task that only workers of this queue run. An empty name is Airflow's default queue."""
+    return {"queue": queue} if queue else {}
 
 
 def topology_param() -> Param:
@@ -158,7 +166,6 @@ def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     if nothing was found wrong but the evidence does not suffice for an OK.
     """
     from tidemark.checks.verdict_table import keep_verdicts
-    from tidemark.settings import Settings
     from tidemark.verdict import Verdict, worst
 
     for finding in findings:

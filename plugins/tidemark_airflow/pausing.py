@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
+from tidemark.settings import Settings
 from tidemark_airflow.dag_kinds import DagKind
-from tidemark_airflow.operations import STREAM_PRIORITY, operations_dag
+from tidemark_airflow.operations import STREAM_PRIORITY, in_queue, operations_dag
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
-    from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +25,8 @@ batch, takes a last savepoint (setting `last_savepoint_timeout_ms`), and ends; n
 again in the same run.
 
 Instances and standbys that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
+A task stops what runs on the machine of its worker. If standbys have a queue of their own (setting `standby_queue`), the task
+`stop_paused_standbys` runs in it.
 """
 
 
@@ -46,10 +47,8 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
         priority=STREAM_PRIORITY,
     ) as dag:
 
-        @task(doc_md="Asks the instances and standbys of paused streams to stop.")
+        @task(doc_md="Asks the instances and standbys of paused streams that run on its machine to stop.")
         def stop_paused(ti: RuntimeTaskInstanceProtocol | None = None) -> list[str]:
-            from tidemark.settings import Settings
-
             settings = Settings.load()
             stopped: list[str] = []
             for dag_id, application_id in streams().items():
@@ -58,6 +57,9 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
             return stopped
 
         stop_paused()
+        parsed_with = Settings.load()
+        if parsed_with.has_own_standby_queue:
+            stop_paused.override(task_id="stop_paused_standbys", **in_queue(parsed_with.standby_queue))()
     return dag
 
 

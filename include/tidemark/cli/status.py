@@ -179,6 +179,7 @@ def instance_form(instance: LocalInstance, now_s: float) -> dict[str, Any]:
         "changelog_generation": instance.changelog_generation,
         "useful": instance.useful,
         "useless_because": instance.useless_because,
+        "same_rack_tasks": instance.same_rack_tasks,
     }
 
 
@@ -214,10 +215,13 @@ def instance_listing(instances: list[LocalInstance], now_s: float) -> Listing:
 
 
 def _copies(row: LocalInstance) -> Text:
-    """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies."""
+    """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies.
+
+    Also which tasks' instances share its rack, although standbys have a queue of their own.
+    """
     if row.useful is None:
         return Text()
     generation = "" if row.changelog_generation is None else f"generation {row.changelog_generation}, "
-    if row.useful:
-        return Text.assemble(generation, ("useful", "green"))
-    return Text.assemble(generation, ("not useful", "red"), f": {row.useless_because}")
+    said = Text("useful", "green") if row.useful else Text.assemble(("not useful", "red"), f": {row.useless_because}")
+    near = [", ", ("in the rack of the instance", "red"), f" of {', '.join(row.same_rack_tasks)}"]
+    return Text.assemble(generation, said, *(near if row.same_rack_tasks else ()))

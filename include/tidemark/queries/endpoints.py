@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,11 @@ def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: It
     if not near:
         return None
     return any(e.copies.get(task) is CopyState.STANDBY and e.rack not in near for e in answering)
+
+
+def tasks_in_same_rack(standby: Endpoint, others: Sequence[Endpoint]) -> list[TaskId]:
+    """Return the tasks that a standby copies in a rack in which an instance holds them: one lost rack takes both."""
+    return sorted(task for task in standby.copies if standby.rack in _instance_racks(task, others))
 
 
 def _instance_racks(task: TaskId, holders: Iterable[Endpoint]) -> set[str]:

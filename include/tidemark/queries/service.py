@@ -9,7 +9,7 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tidemark.names import TaskId
 from tidemark.queries.access import Tokens
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.changelog_watch import Changelogs
-from tidemark.queries.endpoints import Endpoint, Endpoints
+from tidemark.queries.endpoints import Endpoint, Endpoints, tasks_in_same_rack
 from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import StoreHost
 from tidemark.queries.part_source import LiveSources
@@ -76,6 +76,13 @@ class QueryService:
                 log.error("%s", error)
         self.run_file.update({QUERY_URL: url, QUERY_ERROR: error}, now=True)
 
+    def tasks_in_same_rack(self) -> list[TaskId]:
+        """Return the tasks that this standby copies in the rack of their instance, as far as instances are announced.
+
+        Without queries nothing is announced, so there are none.
+        """
+        return [] if self._running is None else self._running.tasks_in_same_rack()
+
     def close(self) -> None:
         """Withdraw the announcement and stop the server. Blocks for a few seconds at most; may be called twice."""
         running, self._running = self._running, None
@@ -99,10 +106,11 @@ class _Running:
         scheme = "https" if uses_tls(settings) else "http"
         self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
         rack = settings.rack or socket.gethostname()
+        self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack)
         self._endpoints = Endpoints(
             plan.application_id,
             service.client_config,
-            lambda: Endpoint.of(service.host, self.url, rack),
+            self._own,
             lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
         )
         self._peers = Peers(verify)
@@ -144,6 +152,9 @@ class _Running:
             if asking:
                 return True
         return False
+
+    def tasks_in_same_rack(self) -> list[TaskId]:
+        return tasks_in_same_rack(self._own(), self._endpoints.others())
 
     def close(self) -> None:
         self._stopping.set()

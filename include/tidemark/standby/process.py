@@ -39,6 +39,7 @@ from tidemark.standby.facts_poller import DescriptionWatch
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
 from tidemark.standby.metrics import StandbyMetrics
+from tidemark.standby.placement import PlacementReport
 from tidemark.standby.plan import StandbyPlan, plan_standby
 from tidemark.standby.progress import CatchUpRate, PaceMeter, useless_because
 from tidemark.standby.queries import StandbyStores
@@ -197,6 +198,7 @@ class _Process:
             self.stores.replace(follower.stores)
             queries.start()
             meter = PaceMeter()
+            placement = PlacementReport(plan.application_id, self.settings.standby_queue)
             reported_s = 0.0
             while not stop.is_set() and description.outdated is None:
                 follower.step()
@@ -207,6 +209,8 @@ class _Process:
                     paces = meter.measure(follower.stores)
                     useless = useless_because(follower.stores, description.outdated, follower.asked_ms, self.clock())
                     self.run_file.update(_state(paces, _generations(standby), useless))
+                    if self.settings.has_own_standby_queue:
+                        self.run_file.update(placement.fields(queries.tasks_in_same_rack()))
                     self.report(paces)
             if description.outdated is not None:
                 # The copies on disk are of changelogs that no instance writes any more.

@@ -44,7 +44,8 @@ class LocalInstance:
     Times are epoch milliseconds. Figures are None until the process has written them, and rates and partitions also when
     it has ended. `state` is a state of `InstanceState`, or `LOST`. `is_alive` is also true on another machine, which
     `host` names. `process` wrote the run file; it is None before that. `changelog_generation`, `useful` and
-    `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies.
+    `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies. So are
+    `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one.
     """
 
     application: str
@@ -71,6 +72,7 @@ class LocalInstance:
     changelog_generation: int | None = None
     useful: bool | None = None
     useless_because: str | None = None
+    same_rack_tasks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -192,6 +194,7 @@ def _standby(files: InstanceFiles, now_s: float) -> LocalInstance | None:
         changelog_generation=found.values.get("changelog_generation"),
         useful=found.values.get("useful") if found.is_alive else None,
         useless_because=found.values.get("useless_because"),
+        same_rack_tasks=tuple(found.values.get("same_rack_tasks", ())) if found.is_alive else (),
         **_common(files, found),
     )
 

@@ -200,8 +200,13 @@ def test_should_find_what_a_commit_record_and_an_earlier_answer_promise(app):
 
 
 def test_should_answer_from_a_standby_when_the_instance_is_gone_and_say_so(app):
+    app.settings = app.settings.model_copy(update={"standby_queue": "standbys"})
     app.feed(500)
     app.run()
+
+    def same_rack() -> list[str] | None:
+        return (read_run_file(standby_file_path(app.settings.var_dir, app.name, 0)) or {}).get("same_rack_tasks")
+
     with standing_by(app) as standby:
         app.feed(500)
         with running(app, 0) as client:
@@ -209,12 +214,15 @@ def test_should_answer_from_a_standby_when_the_instance_is_gone_and_say_so(app):
             own = client.get("/v1/stores/n/count").json()["position"]
             # Asked of the standby, the owner answers as long as it can be reached.
             assert wait_until(lambda: value(standby, "k00000")[1].get("role") == "active", 60)
+            # It was to be on another machine.
+            assert wait_until(lambda: same_rack() == ["0_0", "0_1"], 60)
 
         def answers_itself() -> bool:
             found, position = value(standby, "k00000", at_least=own)
             return found == app.expected["k00000"] and position["role"] == "standby"
 
         assert wait_until(answers_itself, 60)
+        assert wait_until(lambda: same_rack() == [], 60)
         assert everything(standby, at_least=own) == folded(app) == dict(app.expected)
         _, position = value(standby, "k00000")
         assert position["holder"].startswith("standby-0@")

@@ -218,10 +218,13 @@ def test_should_show_the_generation_of_a_standbys_copies_and_whether_they_can_be
         replace(row, useful=False, useless_because="nothing has been read yet of 0_2/n"),
         replace(row, useful=None),
         replace(row, changelog_generation=None, useful=False, useless_because="it waits"),
+        replace(row, changelog_generation=3, same_rack_tasks=("0_0", "0_1")),
     ]
     Output().show(None, instance_listing(rows, NOW / 1000))
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
     assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed
     assert printed.count("generation 2") == 2
+    assert "generation 3, useful, in the rack of the instance of 0_0, 0_1" in printed
+    assert printed.count("in the rack") == 1
     assert "None" not in printed

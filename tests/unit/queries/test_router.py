@@ -10,7 +10,7 @@ from tests.support.queries import ALL_TASKS, counts_host, queried_plan
 
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog
-from tidemark.queries.endpoints import Endpoint, has_distant_standby
+from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.position import ReadBounds
@@ -193,3 +193,16 @@ def test_a_standby_that_still_restores_should_not_be_taken_for_an_instance_of_it
     everyone = [instance, level, restoring]
     assert has_distant_standby(task, everyone, everyone) is True
     assert has_distant_standby(task, [level, restoring], everyone) is None
+
+
+def test_a_standby_should_know_which_instances_would_be_lost_together_with_it():
+    first, second, third = (TaskId(0, number) for number in range(3))
+    others = [
+        Endpoint("0", "", {first: A}, rack="a"),
+        Endpoint("1", "", {second: R, third: A}, rack="b"),
+        Endpoint("standby-1@two", "", {first: R, second: S, third: S}, rack="c"),
+    ]
+    copies = {third: S, second: S, first: R}
+    found = {rack: tasks_in_same_rack(Endpoint("standby-0@one", "", copies, rack=rack), others) for rack in "abc"}
+    assert found == {"a": [first], "b": [second, third], "c": []}
+    assert tasks_in_same_rack(Endpoint("standby-0@one", "", copies, rack="a"), []) == []

@@ -110,9 +110,9 @@ def test_a_standby_that_died_before_its_run_file_should_be_listed(tmp_path):
 
 def test_a_standby_of_this_machine_should_be_lost_as_soon_as_its_process_is_gone(tmp_path):
     write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0), STANDBYS_FOLDER)
-    write_standby_file(tmp_path, APP, useful=True, **DEAD)
+    write_standby_file(tmp_path, APP, useful=True, same_rack_tasks=["0_0"], **DEAD)
     (found,) = read_standbys(tmp_path, APP, time.time())
-    assert (found.state, found.is_alive, found.useful) == (LOST, False, None)
+    assert (found.state, found.is_alive, found.useful, found.same_rack_tasks) == (LOST, False, None, ())
 
 
 @pytest.mark.parametrize(("exit_code", "has_given_up"), [(0, False), (1, False), (2, True), (10, False), (30, True)])
