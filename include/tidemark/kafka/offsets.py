@@ -33,7 +33,7 @@ _COORDINATOR_MOVES = {
     KafkaError._TIMED_OUT,
 }
 _RETRY_S = 0.1
-_COORDINATOR_S = 5.0
+_COORDINATOR_S, _TOLD_S = 5.0, 0.1
 _ATTEMPTS, _ATTEMPT_S = 5, 1.0
 """One attempt gets a fifth of the timeout, but at least a second. A client that asks a dead leader waits for all of it."""
 
@@ -80,6 +80,13 @@ def committed_offsets(
     try:
         asked = [ClientPartition(p.topic, p.partition) for p in partitions]
         answered = reader.committed(asked, timeout=timeout_s) if asked else []
+    except KafkaException as error:
+        # If this user may not know the group's coordinator, the call times out, and only a message says why.
+        told = reader.poll(_TOLD_S)
+        reason = None if told is None else told.error()
+        if reason is not None and reason.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise KafkaException(reason) from error
+        raise
     finally:
         reader.close()
     found: dict[TopicPartition, ClientPartition] = {}
