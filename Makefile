@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench fmt lint browser promtool
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ reads-bench: INSTANCES = 1 3
 reads-bench: jars ## INSTANCES="1 3" reads of a store over HTTP while its stream runs, beside Kafka Streams
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/reads.py --instances $(INSTANCES) --report var/reads.md
+
+standby-bench: jars ## how far the copies of a standby lag while an instance works off a backlog
+	@$(BIN)/python bench/standby_lag.py
 
 fmt: setup ## format the code
 	@$(BIN)/ruff format .

@@ -1,0 +1,132 @@
+"""Measures how far the copies of a standby lag while an instance works off a backlog: `python bench/standby_lag.py`.
+
+The work is the case `hot`. Meanwhile the standby is asked twice a second for the age of its copies: the time since each of them
+was last known to be complete. The oldest copy counts. Last line:
+
+    standby-lag: p50_s=… worst_s=… goal=3.0 samples=… k_events_per_s=…
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import uuid
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if __name__ == "__main__":
+    # So that it runs by its path, from any folder and without PYTHONPATH.
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root / "include"), str(root)]
+
+import numpy as np
+from rich.console import Console
+
+from bench.cases import CASES, Case
+from bench.events import base_ms
+from bench.load import create_topics, new_broker, produce
+from bench.machine import ROOT
+from bench.rates import rates
+from bench.sides import Command, TidemarkSide, running
+from bench.watch import CommittedOffsets, watch
+from tidemark import processes
+from tidemark.client import QueryFailed, StateClient
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.processes import wait_until
+from tidemark.queries.access import read_token_file, token_file
+from tidemark.queries.position import TaskRole
+from tidemark.settings import Settings
+from tidemark.supervision.run_file import QUERY_URL, RunView, standby_file_path
+
+GOAL_S = 3.0
+_STORE = "pulse-counts"
+_EVERY_S, _ANSWERS_S = 0.5, 60.0
+
+
+@dataclass
+class Ages:
+    """The ages of the oldest copy in seconds, asked again and again in a thread of its own."""
+
+    var_dir: Path
+    application_id: str
+    seconds: list[float] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self) -> None:
+        """Ask until `done`. A standby that does not answer yet is asked again."""
+        while not self.done.wait(_EVERY_S):
+            run = RunView.read(standby_file_path(self.var_dir, self.application_id, 0))
+            if run is None or not run.values.get(QUERY_URL):
+                continue
+            token = next(iter(read_token_file(token_file(self.var_dir, self.application_id))))
+            try:
+                with StateClient(self.application_id, url=str(run.values[QUERY_URL]), token=token) as client:
+                    copies = client.store(_STORE).copies()
+            except QueryFailed:
+                continue
+            ages = [c.position.lag_ms for c in copies if c.position and c.position.role is TaskRole.STANDBY]
+            if ages:
+                self.seconds.append(max(ages) / 1000)
+
+
+def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], float]:
+    """Return the ages, and the steady rate of the stream in thousands of events per second. Blocks.
+
+    `folder` is created, and removed again unless the run fails. Raises `BenchFailed`.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    side = TidemarkSide(settings)
+    start_ms = base_ms(wall_clock_ms(), case)
+    with new_broker(folder / "broker", settings) as broker:
+        create_topics(broker.bootstrap)
+        produce(broker.bootstrap, case, start_ms)
+        os.sync()
+        command = side.command(case, broker.bootstrap, folder)
+        standby = Command(
+            [sys.executable, "-m", "tidemark.cli.main", "standby", "run", "pulse_counting"], command.environment
+        )
+        ages = Ages(folder / "var", side.group)
+        with (
+            closing(CommittedOffsets(broker.bootstrap, side.group)) as offsets,
+            running(command, folder / "side.log") as started,
+            running(standby, folder / "standby.log"),
+        ):
+            asking = threading.Thread(target=ages.ask)
+            asking.start()
+            try:
+                run = watch(started.process, started.started, offsets, case.events, lambda _: None)
+                # A short run may end before the standby has found its topics.
+                wait_until(lambda: bool(ages.seconds), _ANSWERS_S)
+            finally:
+                ages.done.set()
+                asking.join()
+    shutil.rmtree(folder)
+    steady = rates(run.samples, case.events, 2 * case.commit_interval_ms / 1000).steady or 0.0
+    return ages.seconds, steady / 1000
+
+
+def main() -> int:
+    os.environ[processes.MARK] = mark = uuid.uuid4().hex
+    with processes.guarded(mark):
+        seconds, steady = measure(CASES["hot"], ROOT / "bench" / "build" / "standby-lag", Settings.load())
+    if not seconds:
+        Console(stderr=True).print("the standby had no copy while the stream ran")
+        return ExitCode.FAILED
+    print(
+        f"standby-lag: p50_s={np.median(seconds):.1f} worst_s={max(seconds):.1f} goal={GOAL_S} samples={len(seconds)} "
+        f"k_events_per_s={steady:.0f}"
+    )
+    return 0 if max(seconds) < GOAL_S else ExitCode.FAILED
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TidemarkError as error:
+        print(f"standby-lag: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
