@@ -23,7 +23,7 @@ from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 2.0
+_LOOK_S = 1.0
 # On a busy machine, these queries must not take most of the time.
 _LOOK_SHARE = 4.0
 
