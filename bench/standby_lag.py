@@ -80,7 +80,7 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    side = TidemarkSide(settings)
+    side = TidemarkSide(settings, overrides={"query_port": "0"})
     start_ms = base_ms(wall_clock_ms(), case)
     with new_broker(folder / "broker", settings) as broker:
         create_topics(broker.bootstrap)
