@@ -130,8 +130,8 @@ class Instance:
     def is_awaited(self) -> bool:
         """Return whether no other instance processes the tasks that this one gets when it joins the group.
 
-        So it is if the group still has its member, or has no member at all. If the group's coordinator does not answer, others
-        may be at work. Blocks for `broker_timeout_ms` at most; never raises.
+        True if the group still has the member of this instance, or has no member at all. False if the group's coordinator does
+        not answer, because others may be at work. Blocks for `broker_timeout_ms` at most; never raises.
         """
         app = self.plan.application_id
         try:

@@ -55,12 +55,12 @@ DEFAULT_LIMIT = 1000
 
 AS_ARROW: dict[int | str, dict[str, Any]] = {200: {"content": {ARROW_STREAM: {}}}}
 AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
-"""What the description says about answers that are Arrow streams, if the caller accepts them, and about server-sent events."""
+"""Answers in the description: Arrow streams, which a caller has to accept, and server-sent events."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What is known of a request to read a store before its parameters are: the caller may read the store."""
+    """A request whose caller may read the store, before its parameters are read."""
 
     store: QueryableStore
     deadline: Deadline

@@ -62,7 +62,7 @@ class WatchParameters(KeyParameters):
 
 
 class CountParameters(ReadParameters):
-    """How is counted."""
+    """Whether a count is exact or approximate."""
 
     approximate: bool = False
 

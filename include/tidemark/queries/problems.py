@@ -42,7 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"content": _A_PROBLEM, "description": title}
     for status, title in sorted({**{kind.status: kind.title for kind in REFUSALS}, **_TITLES}.items())
 }
-"""What the description of the interface says about errors."""
+"""The errors in the description of the interface, by HTTP status."""
 
 
 def handle_errors(api: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""Whether a standby's copies would be lost together with the instances of their tasks."""
+"""The report of copies that would be lost together with the instances of their tasks."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ sys.stdin.readline()
 print(members(settings.model_copy(update={"broker_timeout_ms": 60_000}), admin, "any"), flush=True)
 """
 _SETTLES_S = 3.0
-"""How long the client is given to die: its late answer comes within milliseconds."""
+"""If the late answer ends the process, it does so within milliseconds of the broker continuing. It is watched for this long."""
 
 
 def test_should_survive_when_the_coordinator_answers_after_the_time_out(broker, settings):

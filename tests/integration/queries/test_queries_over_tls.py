@@ -65,7 +65,7 @@ def app(
 
 
 def urls(client: httpx.Client) -> list[str]:
-    """Where the process that is asked reaches the other holders; each of them has answered it."""
+    """Return the addresses at which the asked process has reached the other holders."""
     tasks = client.get("/v1/metadata", params={"store": "n"}).json()["tasks"]
     copies = [copy for task in tasks for copy in task["copies"] if copy["url"]]
     return sorted({copy["url"] for copy in copies if "position" in copy})

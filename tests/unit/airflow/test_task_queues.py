@@ -44,7 +44,7 @@ def operation() -> DAG:
 
 
 def written(dag: DAG) -> dict[str, Any]:
-    """What Airflow stores of a DAG."""
+    """Return a DAG as Airflow serializes it."""
     found: dict[str, Any] = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     return found
 

@@ -1,4 +1,4 @@
-"""What a standby reports of tasks whose instance is in its own rack."""
+"""The report of a standby about tasks whose instance is in its own rack."""
 
 from tidemark.names import TaskId
 from tidemark.standby.placement import PlacementReport
