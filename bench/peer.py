@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
+from bench import java_program
 from bench.cases import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
-from bench.errors import BenchFailed
-from tidemark.kafka import java
 
-_SOURCES = sorted((Path(__file__).parent / "peers").glob("*.java"))
+_SOURCES = Path(__file__).parent / "peers"
 _BUILD = Path(__file__).parent / "build" / "peers"
 APPLICATION_ID = "streams-peer"
-
-
-def compiler() -> Path | None:
-    """Return the compiler of the Java that runs everything, or None if that is only a JRE."""
-    javac = java.find().home / "bin" / "javac"
-    return javac if javac.exists() else None
 
 
 def compile_peer(jars: list[Path]) -> Path:
@@ -28,30 +17,7 @@ def compile_peer(jars: list[Path]) -> Path:
 
     Raises `BenchFailed` with the compiler's messages, or if there is no compiler.
     """
-    javac = compiler()
-    if javac is None:
-        raise BenchFailed(
-            f"{java.find().home} has no compiler; install a JDK of version 17 or later (Debian: openjdk-17-jdk-headless)"
-        )
-    sources = b"".join(source.read_bytes() for source in _SOURCES)
-    fingerprint = hashlib.sha256(sources + classpath(jars).encode()).hexdigest()[:16]
-    classes = _BUILD / fingerprint
-    if classes.exists():
-        return classes
-    shutil.rmtree(_BUILD, ignore_errors=True)
-    unfinished = _BUILD / f"{fingerprint}.unfinished"
-    unfinished.mkdir(parents=True)
-    command = [str(javac), "-nowarn", "-d", str(unfinished), "-cp", classpath(jars), *map(str, _SOURCES)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchFailed(f"the peer does not compile: {done.stderr.strip()}")
-    unfinished.rename(classes)
-    return classes
-
-
-def classpath(entries: list[Path]) -> str:
-    """Return a list of jars and folders as a Java class path."""
-    return os.pathsep.join(str(entry) for entry in entries)
+    return java_program.compiled(_SOURCES, _BUILD, jars)
 
 
 def properties(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import peer
+from bench import java_program, peer
 from bench.cases import PARTITIONS, Case
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
@@ -78,7 +78,7 @@ class StreamsSide:
         configuration.write_text(
             peer.properties(case, bootstrap, state_dir, instance, self.threads, values), encoding="utf-8"
         )
-        path = peer.classpath([classes, *libraries])
+        path = java_program.classpath([classes, *libraries])
         # The JDK's server sends the head and the body of an answer apart, and TCP would delay the body by up to 40 ms.
         without_delay = "-Dsun.net.httpserver.nodelay=true"
         program = [str(java.find().executable), f"-Xmx{self.heap}", without_delay, "-cp", path, "WindowedCount"]

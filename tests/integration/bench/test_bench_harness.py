@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from bench import peer, report
+from bench import java_program, report
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
@@ -20,7 +20,7 @@ from tidemark.settings import Settings
 @pytest.mark.broker
 @pytest.mark.parametrize("name", ["hot", "wide"])
 def test_should_verify_and_report_the_output_of_the_compared_system(name: str, tmp_path: Path) -> None:
-    if peer.compiler() is None:
+    if java_program.compiler() is None:
         pytest.skip("there is no javac")
     settings = Settings.load()
     case = CASES[name].sized(20_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench import peer
+from bench import java_program
 from bench.read_clients import Clients
 from bench.read_run import Load
 from bench.read_sides import StreamsReads
@@ -16,7 +16,7 @@ from tidemark.settings import Settings
 
 @pytest.mark.broker
 def test_should_compare_the_answers_of_a_store_that_is_read_while_its_stream_runs(tmp_path: Path) -> None:
-    if peer.compiler() is None:
+    if java_program.compiler() is None:
         pytest.skip("there is no javac")
     settings = Settings.load()
     load = Load(keys=100, rate=500, history=1, seconds=1.5, warm_up_s=0.5, commit_interval_ms=100)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.peer import compiler
+from bench.java_program import compiler
 from confluent_kafka import Producer
 from tests.conftest import CreateTopic
 from tests.support.truth.topics import read_all

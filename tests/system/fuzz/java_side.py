@@ -21,7 +21,7 @@ from tidemark.topology.plan import SubTopology
 
 
 def command(settings: Settings) -> list[str]:
-    """The JVM's command. Blocks while the program is compiled; raises `CannotCompile`."""
+    """The JVM's command. Blocks while the program is compiled; raises `BenchFailed`."""
     program = java.program(settings, "FuzzServer", folder=Path(__file__).parent)
     # Two JVMs run beside two Pythons on few cores: one thread of each kind is enough.
     return [program[0], "-XX:+UseSerialGC", "-XX:CICompilerCount=2", *program[1:]]
@@ -31,7 +31,7 @@ class JavaSide:
     """The process; a context manager. One case at a time: `send`, then `receive`."""
 
     def __init__(self, settings: Settings) -> None:
-        """Blocks while the program is compiled. Raises `CannotCompile`."""
+        """Blocks while the program is compiled. Raises `BenchFailed`."""
         self._process = subprocess.Popen(
             command(settings),
             stdin=subprocess.PIPE,

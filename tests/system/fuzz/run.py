@@ -28,7 +28,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from tests.system.fuzz.draw import KINDS, Only
 from tests.system.fuzz.java_side import command
-from tests.system.peers.java import CannotCompile
 
 from tidemark.errors import TidemarkError
 from tidemark.settings import Settings
@@ -133,7 +132,7 @@ def _work(cases: int, seed: int, only: Only, options: argparse.Namespace, report
 
     try:
         work(cases, seed, only, reports.put, keep_going=options.keep_going)
-    except (CannotCompile, TidemarkError) as error:
+    except TidemarkError as error:
         reports.put(f"fuzz: {error}")
     reports.put(None)
 
@@ -167,7 +166,7 @@ def _kinds(text: str) -> frozenset[str]:
 if __name__ == "__main__":
     try:
         code = main()
-    except (CannotCompile, TidemarkError) as error:
+    except TidemarkError as error:
         print(f"fuzz: {error}", file=sys.stderr)
         code = int(getattr(error, "exit_code", 1))
     sys.exit(code)

@@ -31,7 +31,7 @@ def work(
     *,
     keep_going: bool = False,
 ) -> None:
-    """Compare so many cases, drawn from the seed `number`. Raises `CannotCompile`.
+    """Compare so many cases, drawn from the seed `number`. Raises `BenchFailed`.
 
     Stops at the first difference unless told to keep going.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.peer import compiler
+from bench.java_program import compiler
 from tests.support.truth.topics import Row
 from tests.system.peers.cases import (
     CASES,
