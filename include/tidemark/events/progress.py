@@ -65,7 +65,8 @@ class RichRestoreListener:
         self._show(progress, "suspended")
 
     def _show(self, progress: RestoreProgress, left: str) -> None:
-        offsets = progress.end_offset - progress.start_offset
+        # An end is that of the last record, while a savepoint's offset may also count the marker of its transaction.
+        offsets = max(0, progress.end_offset - progress.start_offset)
         done = progress.next_offset - progress.start_offset
         # A restore without offsets is done when it starts.
         total, completed = (offsets, done) if offsets > 0 else (1, 1)

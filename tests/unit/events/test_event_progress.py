@@ -48,8 +48,9 @@ def test_should_show_how_each_restore_ended():
     assert suspended.endswith("25/100 offsets 5 records/s suspended")
 
 
-def test_should_show_a_tail_without_an_offset_as_done():
-    (line,) = shown(lambda listener: listener.on_restore_end(progress(10, end_offset=10)))
+@pytest.mark.parametrize("end_offset", [10, pytest.param(9, id="without the marker before the savepoint")])
+def test_should_show_a_tail_without_an_offset_as_done(end_offset):
+    (line,) = shown(lambda listener: listener.on_restore_end(progress(10, end_offset=end_offset)))
     assert line.endswith("0/0 offsets 0 records/s done in 0.0 s")
 
 
