@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.compile import TIME_COLUMNS, dead_letter_places_sql, read_options, times_sql
-from spark_jobs.kafka_reading import following, read_between
-from spark_jobs.statements import Statements
+from spark_jobs.compile import TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
+from spark_jobs.kafka_reading import KafkaReader
+from spark_jobs.statements import FEW_ROWS, Statements
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
 from tidemark.kafka.clients import librdkafka_config
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 LETTERS_AT_ONCE = 20_000
 """The most dead letters of one batch. It limits memory and the size of a transaction, however many records are bad."""
 
+# If a range ends in transaction markers, the consumer waits this long for more records.
+_CLIENT_OPTIONS = {"fetch.max.wait.ms": "10"}
+
 _numbers = itertools.count()
 
 
@@ -43,10 +46,20 @@ class BoundedReader:
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, subtopology: SubTopology, group: str) -> None:
+        def reader(part: str, *, has_headers: bool) -> KafkaReader:
+            return KafkaReader(
+                spark, settings, group=f"{group}-{part}", has_headers=has_headers, options=_CLIENT_OPTIONS
+            )
+
+        has_headers = reads_headers(subtopology)
+        self._records = reader("records", has_headers=has_headers)
+        # These read what was read already, so they would take the place of what the consumers of `records` have fetched ahead.
+        self._letters = reader("letters", has_headers=has_headers)
+        self._times = reader("times", has_headers=False)
+        self._parallelism = spark.sparkContext.defaultParallelism
         self._spark = spark
         self._settings = settings
         self._subtopology = subtopology
-        self._group = group
         self._ahead_ms = settings.max_timestamp_ahead_ms
         # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
@@ -60,13 +73,16 @@ class BoundedReader:
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
             if records := sum(end - start for start, end in spans.values()):
-                frame = self._read(spans, {**following(f"{self._group}-records"), **read_options(self._subtopology)})
+                frame = _between(self._records, spans)
+                if records <= FEW_ROWS:
+                    # Each task costs some milliseconds, so there are not more of them than Spark runs at a time.
+                    frame = frame.coalesce(self._parallelism)
                 found |= self._statements.tables(frame, pipelines, records)
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
                 first = {p: (start, start + 1) for p, (start, _) in spans.items()}
-                nothing = self._read(first, read_options(self._subtopology)).where("false")
+                nothing = _between(self._records, first).where("false")
                 self._empty |= self._statements.tables(nothing, missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
@@ -108,8 +124,7 @@ class BoundedReader:
             if not spans:
                 continue
             view = f"{self._view}_letters"
-            options = {**following(f"{self._group}-letters"), **read_options(self._subtopology)}
-            self._read(spans, options).createOrReplaceTempView(view)
+            _between(self._letters, spans).createOrReplaceTempView(view)
             places = dead_letter_places_sql(self._subtopology, source, view, self._ahead_ms)
             table = self._spark.sql(places).toArrow()
             for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -125,7 +140,7 @@ class BoundedReader:
             own = {p: span for p, span in spans.items() if p.topic == source.topic}
             if own:
                 view = f"{self._view}_times_{number}"
-                self._read(own, following(f"{self._group}-times")).createOrReplaceTempView(view)
+                _between(self._times, own).createOrReplaceTempView(view)
                 statements.append(times_sql(source, number, view, self._ahead_ms))
         table = self._spark.sql(" UNION ALL ".join(statements)).toArrow()
         *columns, event_times = (table.column(name) for name in TIME_COLUMNS)
@@ -139,10 +154,10 @@ class BoundedReader:
             found[place] = offsets[rows], times[rows]
         return found
 
-    def _read(self, spans: Mapping[TopicPartition, tuple[int, int]], options: Mapping[str, str]) -> DataFrame:
-        spans = {p: span for p, span in spans.items() if span[0] < span[1]}
-        starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
-        return read_between(self._spark, self._settings, starts, ends, options)
+
+def _between(reader: KafkaReader, spans: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame:
+    starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
+    return reader.between(starts, ends)
 
 
 def bad_records(tables: list[pa.Table]) -> int:

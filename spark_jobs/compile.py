@@ -49,12 +49,9 @@ MERGEABLE = frozenset({Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN})
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
-def read_options(subtopology: SubTopology) -> Mapping[str, str]:
-    """Return the options of the Kafka source for a sub-topology.
-
-    Headers cost time per record, so they are read only if a sink passes them on.
-    """
-    return {"includeHeaders": "true"} if any(pipeline.sinks for pipeline in subtopology.pipelines) else {}
+def reads_headers(subtopology: SubTopology) -> bool:
+    """Whether a sink of a sub-topology passes headers on. Otherwise they are not read, because they cost time per record."""
+    return any(pipeline.sinks for pipeline in subtopology.pipelines)
 
 
 def judged_sql(

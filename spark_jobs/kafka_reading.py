@@ -1,14 +1,20 @@
-"""Reads Kafka records through Spark between two offsets of each partition, read_committed."""
+"""Reads Kafka records through Spark between two offsets of each partition, read_committed.
+
+The reads use the RDD of Spark's Kafka source, which needs no planning. `spark.read` would create an admin client for each read,
+to ask for offsets that are known already (`docs/decisions/0029-reads-without-planning.md`).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.kafka.clients import spark_kafka_options
+from tidemark.kafka.clients import java_properties
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 
@@ -25,58 +31,94 @@ KAFKA_RECORDS = pa.schema(
 )
 """The columns of Spark's Kafka source that statements use, for records that do not come from a broker."""
 
-_READ_OPTIONS = {
-    "failOnDataLoss": "true",
-    "kafka.isolation.level": "read_committed",
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
+_CLIENT_OPTIONS = {
+    "isolation.level": "read_committed",
+    "max.poll.records": "20000",
+    "max.partition.fetch.bytes": str(8 << 20),
 }
+_FAIL_ON_DATA_LOSS = True
 
 
-def read_between(
-    spark: SparkSession,
-    settings: Settings,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    options: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Return the records from `starts` up to but excluding `ends`. Both name the same partitions.
+class KafkaReader:
+    """Reads in one Spark session, with the same options each time. A read continues in the consumers of the one before.
 
-    `options` override the usual ones.
+    Its consumers have partitions assigned and commit nothing, so brokers see neither a member nor an offset of their group.
     """
-    return (
-        spark.read.format("kafka")
-        .options(**spark_kafka_options(settings))
-        .options(**_READ_OPTIONS | dict(options or {}))
-        .option("assign", assignment(ends))
-        .option("startingOffsets", offsets_json(starts))
-        .option("endingOffsets", offsets_json(ends))
-        .load()
-    )
 
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        *,
+        group: str | None = None,
+        has_headers: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Blocks for some milliseconds. Raises `InvalidSettings`.
 
-def following(group: str) -> dict[str, str]:
-    """Return the options for bounded reads in one thread, each of which begins where the previous one ended.
+        Without a `group`, the consumers have a group id that nothing else uses. `has_headers` adds the column `headers`, which
+        costs time per record. `options` are options of a Java consumer that override the usual ones.
+        """
+        jvm: Any = spark._jvm
+        self._spark = spark
+        self._context = spark.sparkContext._jsc.sc()
+        self._env = jvm.org.apache.spark.SparkEnv
+        self._kafka = kafka = jvm.org.apache.spark.sql.kafka010
+        # Each name of a class costs several calls into the JVM, so those of a read are looked up once.
+        self._new_rdd, self._new_range = kafka.KafkaSourceRDD, kafka.KafkaOffsetRange
+        self._new_partition, self._new_list = jvm.org.apache.kafka.common.TopicPartition, jvm.java.util.ArrayList
+        self._to_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        self._option = jvm.scala.Option.apply
+        self._anywhere = self._option(None)
+        self._is_local = self._context.isLocal()
+        client = jvm.java.util.HashMap()
+        for name, value in {**java_properties(settings), **_CLIENT_OPTIONS, **(options or {})}.items():
+            client.put(name, value)
+        self._client = kafka.KafkaSourceProvider.kafkaParamsForExecutors(
+            getattr(jvm.scala.collection.immutable.Map, "from")(self._to_scala(client)),
+            group or f"spark-kafka-relation-{uuid.uuid4()}",
+        )
+        self._poll_ms = self._context.conf().getTimeAsMs("spark.network.timeout", "120s")
+        rows = kafka.KafkaRecordToRowConverter()
+        self._to_row = rows.toInternalRowWithHeaders() if has_headers else rows.toInternalRowWithoutHeaders()
+        self._schema = kafka.KafkaRecordToRowConverter.kafkaSchema(has_headers)
+        self._row_tag = jvm.scala.reflect.ClassTag.apply(
+            jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
+        )
+        self._partitions: dict[TopicPartition, Any] = {}
 
-    With a fixed `group`, Spark keeps the consumers and the records that they have fetched ahead. Without it, each read
-    creates new consumers. The partitions are assigned and nothing is committed, so brokers see neither a member nor an offset
-    of the group.
-    """
-    # If a range ends in transaction markers, the consumer waits this long for more records.
-    return {"kafka.group.id": group, "kafka.fetch.max.wait.ms": "10"}
+    def between(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> DataFrame:
+        """Return the records from `starts` up to but excluding `ends`. Both name the same partitions.
 
+        Its columns are those of Spark's Kafka source. Records that are missing, because they were deleted, fail the Spark job.
+        """
+        executors = self._executors()
+        ranges = self._new_list()
+        for place in sorted(ends):
+            if starts[place] < ends[place]:
+                location = self._anywhere
+                if executors:
+                    location = self._option(executors[crc32(str(place).encode()) % len(executors)])
+                ranges.add(self._new_range(self._partition(place), starts[place], ends[place], location))
+        rdd = self._new_rdd(
+            self._context, self._client, self._to_scala(ranges).toSeq(), self._poll_ms, _FAIL_ON_DATA_LOSS
+        ).map(self._to_row, self._row_tag)
+        session = self._spark._jsparkSession
+        return DataFrame(session.internalCreateDataFrame(rdd, self._schema, False), self._spark)
 
-def assignment(partitions: Iterable[TopicPartition]) -> str:
-    """Return partitions in the form that Spark's Kafka source expects: `{"topic": [0, 1]}`."""
-    found: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(partition.topic, []).append(partition.partition)
-    return json.dumps(found)
+    def _partition(self, place: TopicPartition) -> Any:
+        if place not in self._partitions:
+            self._partitions[place] = self._new_partition(place.topic, place.partition)
+        return self._partitions[place]
 
+    def _executors(self) -> list[str]:
+        """Return the executors in the form of preferred locations, so that a partition stays with the consumer that it has.
 
-def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """Return offsets in the form that Spark's Kafka source expects: `{"topic": {"0": 23}}`."""
-    found: dict[str, dict[str, int]] = {}
-    for partition, offset in offsets.items():
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return json.dumps(found)
+        There is none if tasks run in this JVM.
+        """
+        if self._is_local:
+            return []
+        blocks = self._env.get().blockManager()
+        peers = blocks.master().getPeers(blocks.blockManagerId())
+        found = (peers.apply(number) for number in range(peers.size()))
+        return sorted(f"executor_{peer.host()}_{peer.executorId()}" for peer in found)

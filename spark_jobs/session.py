@@ -54,8 +54,6 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
-        # Spark's list without Kafka, so that a read creates each row once instead of twice.
-        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         # Hadoop sets file modes by this setting, not by the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",

@@ -36,7 +36,7 @@ _TRY_AGAIN_BATCHES = 100
 _MERGED = {fold: fold.value if fold in (Fold.MIN, Fold.MAX) else "sum" for fold in MERGEABLE}
 """The function that merges two partial results of one key. Sketches and lists cannot be merged here."""
 
-_FEW_ROWS = 20_000
+FEW_ROWS = 20_000
 """Spark does not group a batch that cannot have more rows, which are the records times the windows of each."""
 
 _MANY_GROUPS = 0.5
@@ -100,7 +100,7 @@ class Statements:
         aggregation = self._subtopology.pipelines[number].aggregation
         if aggregation is None or has_row_per_record(aggregation) or not _is_mergeable(aggregation):
             return _run(frame, self._sql(number, canonical_only=canonical_only))
-        is_large = records * _windows_of_a_record(aggregation) > _FEW_ROWS
+        is_large = records * _windows_of_a_record(aggregation) > FEW_ROWS
         is_grouped = is_large and number not in self._has_many_groups
         table = _run(frame, self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped))
         rows = pc.sum(table.column(Partial.ROWS)).as_py() or 0

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from spark_jobs.compile import pipeline_sql, read_options
-from spark_jobs.kafka_reading import read_between
+from spark_jobs.compile import pipeline_sql, reads_headers
+from spark_jobs.kafka_reading import KafkaReader
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -34,10 +34,10 @@ def read_table(
     subtopology, pipeline = _pipeline_of(plan, spec)
     view = f"table_{subtopology.index}_{partition.partition}_{spec.name}".replace("-", "_").replace(".", "_")
     sql = pipeline_sql(subtopology, pipeline, view, settings.max_timestamp_ahead_ms)
+    reader = KafkaReader(spark, settings, has_headers=reads_headers(subtopology))
     while start < end and should_continue():
         upto = min(end, start + settings.max_batch_records)
-        frame = read_between(spark, settings, {partition: start}, {partition: upto}, read_options(subtopology))
-        frame.createOrReplaceTempView(view)
+        reader.between({partition: start}, {partition: upto}).createOrReplaceTempView(view)
         yield _stored(spark.sql(sql).toArrow(), pipeline, upto)
         start = upto
 

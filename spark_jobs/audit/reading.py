@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
 from spark_jobs.audit.throttle import Throttle
-from spark_jobs.kafka_reading import read_between
+from spark_jobs.kafka_reading import KafkaReader
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again
 from tidemark.audit.progress import AuditProgress, Tell
@@ -54,11 +54,8 @@ _SCHEMA = (
 # takes time in proportion to the rows before.
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS ts_ms", "key", "value")
 _HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", "reason": "STRING"}
-_READ_OPTIONS = {
-    "includeHeaders": "true",
-    # After the last record there is a transaction marker, for which the reader sends one more request to the broker.
-    "kafka.fetch.max.wait.ms": "20",
-}
+# After the last record there is a transaction marker, for which the reader sends one more request to the broker.
+_CLIENT_OPTIONS = {"fetch.max.wait.ms": "20"}
 
 
 @dataclass(frozen=True)
@@ -183,7 +180,7 @@ class Reader:
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Return the records of some spans from Spark's Kafka source, read_committed."""
         starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
-        frame = read_between(self.spark, self.settings, starts, ends, _READ_OPTIONS)
+        frame = KafkaReader(self.spark, self.settings, has_headers=True, options=_CLIENT_OPTIONS).between(starts, ends)
         return frame.selectExpr(*_COLUMNS, *(header_sql(name, kind) for name, kind in _HEADERS.items()))
 
 

@@ -80,13 +80,6 @@ def java_properties(settings: Settings) -> ClientConfig:
     return config
 
 
-def spark_kafka_options(settings: Settings) -> ClientConfig:
-    """Return `java_properties` with the prefix that Spark's source expects. Raises `InvalidSettings`."""
-    options = ClientConfig()
-    options |= {f"kafka.{name}": value for name, value in java_properties(settings).items()}
-    return options
-
-
 def java_system_properties(settings: Settings) -> dict[str, str]:
     """Return the system properties of a Java client's JVM: it requests tokens only from addresses that are listed there."""
     if settings.uses_sasl and settings.sasl_mechanism == "OAUTHBEARER":

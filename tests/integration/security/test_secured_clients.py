@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pyspark.sql import SparkSession
-from spark_jobs.kafka_reading import read_between
+from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.session import spark_session
 from tests.support.secured import PASSWORD, USER, Secured, known_acls
 
@@ -82,7 +82,7 @@ def test_should_connect_with_sparks_kafka_source(
     candidate: str, guarded_broker: Secured, topic: str, session: SparkSession
 ) -> None:
     place = Place(topic, 0)
-    rows = read_between(session, guarded_broker.settings(candidate), {place: 0}, {place: 2})
+    rows = KafkaReader(session, guarded_broker.settings(candidate)).between({place: 0}, {place: 2})
     assert [bytes(row.value) for row in rows.collect()] == [b"1", b"2"]
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import dead_letter_places_sql, pipeline_sql, read_options
+from spark_jobs.compile import dead_letter_places_sql, pipeline_sql, reads_headers
 from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.recompute import Counting, event
 from tests.support.truth.topics import Row
@@ -158,9 +158,9 @@ def test_should_forward_but_not_count_a_record_without_a_kafka_key(spark):
 
 
 def test_should_read_headers_only_where_a_pipeline_sends_its_records_on(spark):
-    assert read_options(plan_of(counting)) == {}
+    assert not reads_headers(plan_of(counting))
     sending = plan_of(lambda s: s.repartition("patient_id", "r").to("out"))
-    assert read_options(sending) == {"includeHeaders": "true"}
+    assert reads_headers(sending)
     found = run(spark, sending, [(b"p1", beat())])
     assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [[("h", b"1")]]
 

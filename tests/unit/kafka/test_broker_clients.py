@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidSettings
 from tidemark.kafka.client_options import FIXED, FIXED_IN_JAVA
-from tidemark.kafka.clients import java_properties, java_system_properties, librdkafka_config, spark_kafka_options
+from tidemark.kafka.clients import java_properties, java_system_properties, librdkafka_config
 from tidemark.kafka.properties import as_properties
 from tidemark.settings import Settings
 
@@ -33,10 +33,7 @@ def test_should_send_no_credentials_with_plaintext() -> None:
         "log_level": 1,
         "reconnect.backoff.max.ms": 1000,
     }
-    assert spark_kafka_options(settings) == {
-        "kafka.bootstrap.servers": "kafka:9092",
-        "kafka.security.protocol": "PLAINTEXT",
-    }
+    assert java_properties(settings) == {"bootstrap.servers": "kafka:9092", "security.protocol": "PLAINTEXT"}
 
 
 def test_should_configure_sasl_over_ssl_for_librdkafka() -> None:
@@ -58,23 +55,23 @@ def test_should_configure_sasl_over_ssl_for_librdkafka() -> None:
     [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")],
 )
 def test_should_configure_sasl_over_ssl_for_java_with_quotes_escaped(mechanism: str, module: str) -> None:
-    options = spark_kafka_options(Settings.load(**SASL, sasl_mechanism=mechanism))
-    assert options["kafka.sasl.mechanism"] == mechanism
-    assert options["kafka.sasl.jaas.config"] == (
+    options = java_properties(Settings.load(**SASL, sasl_mechanism=mechanism))
+    assert options["sasl.mechanism"] == mechanism
+    assert options["sasl.jaas.config"] == (
         f"org.apache.kafka.common.security.{module} required "
         'username="an \\"app\\" \\\\ user" password="pass\\"word\\\\1";'
     )
-    assert options["kafka.ssl.truststore.type"] == "PEM"
-    assert options["kafka.ssl.truststore.location"] == "/etc/ca.pem"
+    assert options["ssl.truststore.type"] == "PEM"
+    assert options["ssl.truststore.location"] == "/etc/ca.pem"
 
 
 def test_should_configure_sasl_without_ssl_without_certificates() -> None:
     settings = Settings.load(**(SASL | {"security_protocol": "SASL_PLAINTEXT"}))
     assert "ssl.ca.location" not in librdkafka_config(settings)
-    assert not [key for key in spark_kafka_options(settings) if "ssl.truststore" in key]
+    assert not [key for key in java_properties(settings) if "ssl.truststore" in key]
 
 
-@pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
+@pytest.mark.parametrize("make", [librdkafka_config, java_properties])
 def test_should_hide_a_secret_when_settings_are_printed_or_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings.load(**SASL)
     config = make(settings)
@@ -84,7 +81,7 @@ def test_should_hide_a_secret_when_settings_are_printed_or_logged(make: Any, cap
     assert "***" in repr(config)
 
 
-@pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
+@pytest.mark.parametrize("make", [librdkafka_config, java_properties])
 def test_should_refuse_sasl_without_a_user(make: Any) -> None:
     with pytest.raises(InvalidSettings, match=r"sasl_username.*TIDEMARK_SASL_USERNAME"):
         make(Settings.load(security_protocol="SASL_SSL"))
@@ -159,7 +156,7 @@ def test_should_configure_a_client_certificate_for_every_client(tmp_path: Path) 
     settings = Settings.load(security_protocol="SSL", ssl_certificate_location=str(file))
     assert librdkafka_config(settings)["ssl.certificate.location"] == str(file)
     assert librdkafka_config(settings)["ssl.key.location"] == str(file)
-    assert spark_kafka_options(settings)["kafka.ssl.keystore.location"] == str(file)
+    assert java_properties(settings)["ssl.keystore.location"] == str(file)
     assert java_properties(settings)["ssl.keystore.type"] == "PEM"
 
 
@@ -179,7 +176,6 @@ def test_should_pass_extra_options_to_every_client_that_knows_them() -> None:
         "request.timeout.ms": "5000", "ssl.endpoint.identification.algorithm": "", "receive.buffer.bytes": "70000",
     }  # fmt: skip
     assert java_properties(settings) == java
-    assert spark_kafka_options(settings) == {f"kafka.{name}": value for name, value in java.items()}
 
 
 def test_should_reconnect_as_soon_as_javas_clients_do_unless_told_otherwise() -> None:
