@@ -42,9 +42,8 @@ def main(request: int) -> ExitCode:
     end_with_caller()
     try:
         asked, settings = Recomputation.read(request), Settings.load()
-        name = f"{asked.plan.application_id}-recompute"
-        use_temporary_folder(temporary_folders(settings.state_dir, name))
-        spark = spark_session(settings, name)
+        use_temporary_folder(temporary_folders(settings.state_dir, asked.job_name))
+        spark = spark_session(settings, asked.job_name)
         for subtopology in asked.plan.subtopologies:
             _recompute(spark, settings, asked, subtopology)
     except TidemarkError as error:
@@ -60,7 +59,7 @@ def _recompute(spark: SparkSession, settings: Settings, asked: Recomputation, su
         if task.subtopology == subtopology.index
         for topic, end in by_topic.items()
     }
-    reader = BoundedReader(spark, settings, subtopology, f"{asked.plan.application_id}-recompute")
+    reader = BoundedReader(spark, settings, subtopology, asked.job_name)
     slices = Slices(subtopology, dict.fromkeys(ends, 0), settings.max_batch_records, reader.times)
     with ExitStack() as opened:
         tasks = _tasks(settings, asked, subtopology, opened)

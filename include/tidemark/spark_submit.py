@@ -13,6 +13,7 @@ from typing import IO
 from tidemark.errors import OutcomeUnknown
 from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
+from tidemark.temporary_folder import remove_abandoned
 
 _LAST_WORDS = 5
 
@@ -25,12 +26,14 @@ def job_lines(
     *,
     own_session: bool = False,
     request: bytes | None = None,
+    temporary: Path | None = None,
 ) -> Generator[str, None, None]:
     """Run `script`, a path below the project's root, and yield the lines of its standard output as they come.
 
     The job ends when this generator is closed, and when the caller ends for any reason (it calls `end_with_caller`). If
     `own_session`, it leads a session. A `request` is in a file without a name, whose descriptor is the job's last argument: no
-    other process can replace it. Raises `OutcomeUnknown`, with `what` ended and the job's last output, if it fails.
+    other process can replace it. A job that has ended by itself leaves no folder in `temporary`, where it creates its temporary
+    folder. Raises `OutcomeUnknown`, with `what` ended and the job's last output, if it fails.
     """
     root = project_root()
     with (
@@ -57,6 +60,9 @@ def job_lines(
             for line in job.stdout or ():
                 yield line.rstrip("\n")
             job.wait()
+            if temporary is not None:
+                # The output has ended, so no process of the job is left: its JVM writes to the same pipe.
+                remove_abandoned(temporary)
         finally:
             if job.poll() is None:
                 job.kill()

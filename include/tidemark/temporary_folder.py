@@ -1,17 +1,19 @@
 """Temporary files of an instance or a job and of its JVM, in `<state_dir>/.tmp/<name>/<id>/`.
 
-A JVM that is killed leaves its temporary files behind. Therefore each process locks a folder of its own for them. The next
-process of the same name removes every folder that is no longer locked.
+A JVM that is killed leaves its temporary files behind. Therefore each process locks a folder of its own for them. The process
+that started it removes the folder when it has ended; if that one was killed, the next process of the same name does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shlex
 import shutil
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.folder_lock import LOCK_FILE, FolderLock, is_locked
@@ -42,9 +44,10 @@ def abandoned_folders(folders: Path) -> list[Path]:
 def use_temporary_folder(folders: Path) -> FolderLock | None:
     """Create and lock a folder in `folders`; Python, Spark and JVMs that start from now on put temporary files there.
 
-    It belongs to this process and to those that inherit the lock. Folders whose processes have all ended are removed. If
-    `SPARK_LOCAL_DIRS` is set, it is kept, as an operator has chosen where Spark spills. Returns None below spark-submit, whose
-    caller has done this. Raises what `FolderLock` raises, and `OSError`.
+    It belongs to this process and to those that inherit the lock. Folders whose processes have all ended are removed. Whoever
+    waits for the end of this process and its JVM calls `remove_abandoned`. If `SPARK_LOCAL_DIRS` is set, it is kept, as an
+    operator has chosen where Spark spills. Returns None below spark-submit, whose caller has done this. Raises what
+    `FolderLock` raises, and `OSError`.
     """
     if _SUBMITTED in os.environ:
         return None
@@ -57,11 +60,30 @@ def use_temporary_folder(folders: Path) -> FolderLock | None:
     return lock
 
 
+def remove_abandoned(folders: Path) -> None:
+    """Remove the temporary folders in `folders` whose processes have all ended.
+
+    What the disk refuses to remove is left to the next launch. Blocks while another process creates or removes a folder here.
+    """
+    with contextlib.suppress(OSError), _only_here(folders):
+        _remove_abandoned(folders)
+
+
 def _new_folder(folders: Path) -> FolderLock:
     folders.mkdir(parents=True, exist_ok=True)
-    with (folders / LOCK_FILE).open("w") as lock:
-        # Only one process does this at a time: a folder that exists and is not locked is abandoned.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for folder in abandoned_folders(folders):
-            shutil.rmtree(folder, ignore_errors=True)
+    with _only_here(folders):
+        _remove_abandoned(folders)
         return FolderLock(folders / uuid.uuid4().hex)
+
+
+@contextlib.contextmanager
+def _only_here(folders: Path) -> Iterator[None]:
+    """Let only one process at a time create and remove folders here: one that exists and is not locked is abandoned."""
+    with (folders / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_abandoned(folders: Path) -> None:
+    for folder in abandoned_folders(folders):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from spark_jobs.audit.run import Audit, AuditReport
 from spark_jobs.session import spark_session
 from tidemark.atomic_file import keep_files_private
-from tidemark.audit.job import stand_back
+from tidemark.audit.job import job_name, stand_back
 from tidemark.audit.lineage import run_event
 from tidemark.audit.page import AuditPage, write_page
 from tidemark.audit.table import past_audits
@@ -75,7 +75,7 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     threading.Thread(target=importlib.import_module, args=("great_expectations",)).start()
     plan = load(name).plan()
     facts = FactsDatabase(settings)
-    name = f"{plan.application_id}-audit"
+    name = job_name(plan.application_id)
     use_temporary_folder(temporary_folders(settings.state_dir, name))
     spark = spark_session(settings, name)
     try:

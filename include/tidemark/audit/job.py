@@ -19,6 +19,7 @@ from tidemark.checks.never_ran import never_ran
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
 from tidemark.spark_submit import job_lines
+from tidemark.temporary_folder import temporary_folders
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict
 
@@ -36,6 +37,11 @@ class AuditResult:
 
     findings: Sequence[Finding]
     body: Mapping[str, Any]
+
+
+def job_name(application_id: str) -> str:
+    """Return the name of the Spark application that audits an application."""
+    return f"{application_id}-audit"
 
 
 def log_progress(progress: AuditProgress) -> None:
@@ -65,7 +71,8 @@ def run_audit(
         arguments += ["--batches", str(batches)] if batches else []
         arguments += ["--whole"] if whole else []
         what = f"the audit of {topology}"
-        with closing(job_lines(_SCRIPT, arguments, settings, what, own_session=True)) as lines:
+        temporary = temporary_folders(settings.state_dir, job_name(plan.application_id))
+        with closing(job_lines(_SCRIPT, arguments, settings, what, own_session=True, temporary=temporary)) as lines:
             for line in lines:
                 if progress := AuditProgress.of_line(line):
                     tell(progress)

@@ -22,6 +22,7 @@ from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import Settings
 from tidemark.spark_submit import job_lines
+from tidemark.temporary_folder import temporary_folders
 from tidemark.topology.plan import TopologyPlan
 
 _SCRIPT = Path("spark_jobs") / "recompute.py"
@@ -34,6 +35,11 @@ class Recomputation:
     plan: TopologyPlan
     ends: Mapping[TaskId, Mapping[str, int]]
     folder: Path
+
+    @property
+    def job_name(self) -> str:
+        """The name of the Spark application that computes it."""
+        return f"{self.plan.application_id}-recompute"
 
     @property
     def stores(self) -> str:
@@ -60,8 +66,10 @@ def recompute(
     verify_operator(Command.FROM_SOURCE, asked.plan, settings, AdminClient(librdkafka_config(settings)))
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
-    request = pickle.dumps(asked)
-    with closing(job_lines(_SCRIPT, [], settings, "computing the state again", request=request)) as lines:
+    request, temporary = pickle.dumps(asked), temporary_folders(settings.state_dir, asked.job_name)
+    with closing(
+        job_lines(_SCRIPT, [], settings, "computing the state again", request=request, temporary=temporary)
+    ) as lines:
         _follow(lines, asked, listener, should_continue)
 
 

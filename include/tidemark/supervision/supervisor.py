@@ -26,7 +26,7 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.processes import Identity, Place
 from tidemark.stores.directory import locks_around
 from tidemark.supervision.instance_files import LaunchRecord, write_json
-from tidemark.temporary_folder import use_temporary_folder
+from tidemark.temporary_folder import remove_abandoned, use_temporary_folder
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -109,6 +109,8 @@ def run(order: Order) -> int:
         if time.monotonic() >= stop_by:
             _kill_session()
     _wait_for_leftovers()
+    if temporary:
+        temporary.release()
     return 128 - child.returncode if child.returncode < 0 else child.returncode
 
 
@@ -179,7 +181,7 @@ def _parse(arguments: list[str]) -> tuple[Order, int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Record the launch, run the command, record the exit code."""
+    """Record the launch, run the command, record the exit code, and remove the command's temporary folder."""
     # Blocked first, so that a SIGTERM that arrives now waits until there is a process to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -196,6 +198,7 @@ def main(arguments: list[str]) -> int:
     # If the disk is full, the exit code stays unknown, and the operator relaunches the instance.
     with contextlib.suppress(OSError):
         write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})
+    remove_abandoned(order.temporary)
     return exit_code
 
 

@@ -94,6 +94,17 @@ def test_should_give_each_launch_a_temporary_folder_and_remove_it_after_a_kill(b
     assert [folder for folder in second.parent.iterdir() if folder.is_dir()] == [second]
 
 
+def test_should_leave_no_temporary_folder_of_a_launch_that_has_ended(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    folder = Path(bench.driver().environ()["TMPDIR"])
+    (folder / "left").write_text("by a JVM that was killed")
+    bench.driver().kill()
+    bench.await_end()
+    assert folder.parent == bench.command.temporary
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("code", [0, 1, 2, 10, 20, 30])
 def test_should_record_the_exit_code(bench: Bench, code: int) -> None:
     bench.order(exit_code=code)

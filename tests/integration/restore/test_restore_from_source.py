@@ -23,6 +23,7 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.recompute import Recomputation
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import project_root
+from tidemark.temporary_folder import TEMPORARY_FOLDER
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
 NO_PROBE = lambda _point: None  # noqa: E731
@@ -61,6 +62,7 @@ def test_should_recompute_a_lost_state_verify_it_and_continue(app):
     assert [verdict.different for verdict in done.verdicts.values()] == [0, 0]
     assert counts_of(app) == app.expected
     assert not (workspace.folder / "recomputed").exists()
+    assert not [path for path in (app.settings.state_dir / TEMPORARY_FOLDER).glob("*/*") if path.is_dir()]
     for partition in range(PARTITIONS):
         place = TopicPartition(f"{app.name}-in", partition)
         assert listener.batches[place] == sorted(set(listener.batches[place]))

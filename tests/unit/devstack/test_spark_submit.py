@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tidemark.errors import OutcomeUnknown
 from tidemark.processes import Identity, wait_until
 from tidemark.settings import Settings, project_root
 from tidemark.spark_submit import job_lines
+from tidemark.temporary_folder import temporary_folders
 
 _WAITING = """
 import os, threading
@@ -65,6 +67,22 @@ def test_should_end_when_its_caller_is_killed(waiting):
         assert job is not None
         caller.send_signal(signal.SIGKILL)
     assert wait_until(lambda: not job.is_alive(), 60)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_should_leave_no_temporary_folder_of_a_job_that_has_ended(tmp_path, exit_code):
+    script, folders = tmp_path / "job.py", temporary_folders(tmp_path, "app-audit")
+    script.write_text(
+        "import os, sys\nfrom pathlib import Path\nfrom tidemark.temporary_folder import use_temporary_folder\n"
+        "lock = use_temporary_folder(Path(sys.argv[1]))\n(lock.folder / 'left').write_text('by a JVM')\n"
+        "print(lock.folder, flush=True)\nos._exit(int(sys.argv[2]))\n"
+    )
+    lines = job_lines(script, [str(folders), str(exit_code)], Settings.load(), "a job", temporary=folders)
+    folder = Path(next(lines))
+    assert folder.parent == folders
+    with pytest.raises(OutcomeUnknown) if exit_code else nullcontext():
+        list(lines)
+    assert not folder.exists()
 
 
 def test_should_hide_airflows_keys_from_a_job_and_pass_its_request_without_a_file_name(tmp_path, monkeypatch):
