@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 BROKER_ANSWER_S = 2.0
 """How long a scrape waits for brokers. Prometheus waits 10 s for a scrape by default."""
+REMEMBERED_REASONS = 16
+"""How many different reasons are logged only once; the newest ones, because a reason may contain a changing number."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class InstanceMetrics:
     ends: EndOffsets
     size: BatchSize
     cache: Cache
-    _logged: set[str] = field(init=False, default_factory=set)
+    _logged: deque[str] = field(init=False, default_factory=lambda: deque(maxlen=REMEMBERED_REASONS))
 
     def read(self, readings: Readings) -> None:
         """Add everything to the values of a scrape. Blocks for three round trips to brokers, or some seconds without them."""
@@ -90,7 +93,7 @@ class InstanceMetrics:
         except OutcomeUnknown as unknown:
             why = str(unknown)
             if why not in self._logged:
-                self._logged.add(why)
+                self._logged.append(why)
                 log.warning("a metric of %s is left out: %s", self.plan.application_id, why)
             return {}, not is_unanswered(unknown)
 

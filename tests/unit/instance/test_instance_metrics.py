@@ -12,7 +12,7 @@ from tests.support.logged import logged_by
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.counters import InstanceCounters
-from tidemark.instance.metrics import InstanceMetrics
+from tidemark.instance.metrics import REMEMBERED_REASONS, InstanceMetrics
 from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.metrics import table
 from tidemark.metrics.metric import Metric, Readings
@@ -123,6 +123,24 @@ def test_should_leave_out_only_what_brokers_refuse_and_log_the_reason_once(refus
     assert [record.getMessage() for record in logged_by(caplog, "tidemark.instance")] == [
         f"a metric of a is left out: failed to list the offsets of {refused}"
     ]
+
+
+@pytest.mark.parametrize(("others", "logged"), [(REMEMBERED_REASONS - 1, 1), (REMEMBERED_REASONS, 2)])
+def test_should_remember_only_the_newest_reasons_that_it_has_logged(others, logged, caplog):
+    class Reasons(Offsets):
+        reason = "first"
+
+        def of(self, asked):
+            raise OutcomeUnknown(self.reason)
+
+    ends = Reasons()
+    metrics = metrics_of(None, ends)
+    for reason in ("first", *(f"reason {number}" for number in range(others)), "first"):
+        ends.reason = reason
+        read_again(metrics)
+    messages = [record.getMessage() for record in logged_by(caplog, "tidemark.instance")]
+    assert messages.count("a metric of a is left out: first") == logged
+    assert len(messages) == others + logged
 
 
 def test_should_ask_brokers_also_without_a_task():
