@@ -34,11 +34,10 @@ from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.kafka.committed_reader import stalled_after
-from tidemark.kafka.group import has_member, members
 from tidemark.kafka.member import Member
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
-from tidemark.names import TaskId, TopicPartition, group_instance_id
+from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.service import QueryService
 from tidemark.restore.restorer import RestoreSuspended
@@ -133,13 +132,8 @@ class Instance:
         True if the group still has the member of this instance, or has no member at all. False if the group's coordinator does
         not answer, because others may be at work. Blocks for `broker_timeout_ms` at most; never raises.
         """
-        app = self.plan.application_id
-        try:
-            found = members(self.settings, self.admin, app)
-        except OutcomeUnknown as error:
-            log.warning("failed to look for other instances: %s", error)
-            return False
-        return not found or has_member(found, group_instance_id(app, self.number))
+        found = self.second_copy.look_before_join()
+        return found is not None and (found.is_empty or found.member_id is not None)
 
     def run(self, source: BatchSource, stop: threading.Event) -> None:
         """Process until `stop` is set. Blocks. Raises the `TidemarkError` whose `exit_code` tells the supervisor what to do."""
@@ -147,7 +141,7 @@ class Instance:
         self.producer.init(stalled_after(self.settings))
         if self.has_grown:
             await_session_end(self.admin, self.plan.application_id, self.number, self.settings, stop)
-        self.second_copy.note_earlier()
+        self.second_copy.look_before_join()
         self.member.start()
         self.queries.start()
         self.states.to(InstanceState.REBALANCING)

@@ -28,15 +28,21 @@ log = logging.getLogger(__name__)
 _ASK_AGAIN_S = 0.5
 _SESSIONS = 3
 """Sessions within which a group must show whether the other member has a process."""
+_LOOK_HOLDS_S = 1.0
+"""How old a look before the join may be. A request to join may take as long after any look."""
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """The report of a coordinator at a monotonic time. `member_id` is that of the member with the instance's id, or None."""
+    """The report of a coordinator at a monotonic time. `member_id` is that of the member with the instance's id, or None.
+
+    With `is_empty`, the group has no member.
+    """
 
     at_s: float
     coordinator: int
     is_stable: bool
+    is_empty: bool
     member_id: str | None
 
 
@@ -75,22 +81,27 @@ class SecondCopyCheck:
         self._group = application_id
         self._name = group_instance_id(application_id, instance)
         self._earlier: set[str] = set()
+        self._before: Sighting | None = None
         # A fifth more than a session, for the time that the coordinator takes to notice its end and to answer.
         self._session_s = 1.2 * settings.session_timeout_ms / 1000
 
-    def note_earlier(self) -> None:
-        """Remember the member that has the id before the instance joins.
+    def look_before_join(self) -> Sighting | None:
+        """Return the group before the instance joins it, and remember the member that has the id; None if nobody answers.
 
-        Blocks for `broker_timeout_ms` at most; never raises.
+        Call it just before the join. It asks only if the last answer is older than a second. Blocks for `broker_timeout_ms` at
+        most; never raises.
         """
+        if self._before is not None and time.monotonic() - self._before.at_s <= _LOOK_HOLDS_S:
+            return self._before
         try:
-            holder = self._look().member_id
+            self._before = self._look()
         except OutcomeUnknown as error:
             # Without the id, `holder` needs a session to judge that member.
-            log.warning("failed to look for an earlier member %s: %s", self._name, error)
-            return
-        if holder is not None:
-            self._earlier.add(holder)
+            log.warning("failed to look for the group's members, or an earlier one of %s: %s", self._name, error)
+            return None
+        if self._before.member_id is not None:
+            self._earlier.add(self._before.member_id)
+        return self._before
 
     def holder(self, stop: threading.Event) -> Holder:
         """Find out whether the member that has replaced the fenced instance has a process. Never raises.
@@ -123,5 +134,6 @@ class SecondCopyCheck:
             time.monotonic(),
             found.coordinator.id,
             found.state is ConsumerGroupState.STABLE,
+            not found.members,
             holders[0] if holders else None,
         )
