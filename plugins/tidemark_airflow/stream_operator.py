@@ -35,6 +35,7 @@ from tidemark_airflow.whereabouts import where_is_it
 
 _LAUNCH = "launch"
 _RESTARTS = "restarts"
+_SHORT_RUNS = "short_runs"
 _SHOWS_ITSELF_S = 5.0
 # A relaunched copy joins the consumer group within this time, Spark's start included.
 _JOINS_S = 20.0
@@ -115,7 +116,8 @@ class StreamOperator(BaseOperator):
         budget = self._budget(context)
         outage = read_outage(files.outage)
         key = files.key
-        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage, key.kind)
+        short_runs = store.get(_SHORT_RUNS) or 0
+        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage, key.kind, short_runs)
         self.log.info("%s %s %s (exit code %s): %s", key.kind, key, explain(exit_code), exit_code, decision)
         if isinstance(decision, Adopt):
             self._adopt_only(context, files)
@@ -128,6 +130,7 @@ class StreamOperator(BaseOperator):
         if not isinstance(decision, Relaunch):
             raise TypeError(f"unknown decision: {decision}")
         store.set(_RESTARTS, list(decision.restarts))
+        store.set(_SHORT_RUNS, decision.short_runs)
         self.log.info(
             "relaunch %s of at most %s within %.0f s", len(decision.restarts), budget.max_restarts, budget.window_s
         )

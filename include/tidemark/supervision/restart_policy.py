@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tidemark.alerts import AlertKind
 from tidemark.errors import ExitCode
@@ -35,22 +34,21 @@ class RestartBudget:
         # 2**30 s is far beyond any cap; a larger exponent would only overflow.
         return min(self.backoff_first_s * 2.0 ** min(short_runs - 1, 30), self.backoff_max_s)
 
-    def short_runs(self, restarts: Sequence[float], ended: float) -> int:
-        """Return how many runs in a row were short, up to the one that ended at `ended`, from the times of the relaunches."""
-        short = 0
-        for launched, relaunched in pairwise(restarts):
-            # Before the relaunch, it waited.
-            ran_s = relaunched - self.backoff_s(short + 1) - launched
-            short = short + 1 if ran_s < self.settled_s else 0
-        return short + 1 if restarts and ended - restarts[-1] < self.settled_s else 0
+    def short_runs(self, before: int, restarts: Sequence[float], ended: float) -> int:
+        """Return how many runs in a row were short, up to the one that ended at `ended`; `before` it there were so many."""
+        return before + 1 if restarts and ended - restarts[-1] < self.settled_s else 0
 
 
 @dataclass(frozen=True)
 class Relaunch:
-    """Start the instance again after `after_s`; `restarts` is the history to keep, this restart included."""
+    """Start the instance again after `after_s`.
+
+    The history to keep: `restarts`, this one included, and `short_runs`, how many runs in a row were short up to now.
+    """
 
     after_s: float
     restarts: tuple[float, ...]
+    short_runs: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,13 @@ def decide(
     budget: RestartBudget,
     outage: RecordedOutage | None = None,
     kind: str = "instance",
+    short_runs: int = 0,
 ) -> Decision:
     """Decide what to do about an instance, or a process of another `kind`, that ended with `exit_code`.
 
-    `restarts` are the times of earlier relaunches and `now` is the current time (both in epoch seconds). `outage` is what the
-    instance recorded about its brokers when it ended. An instance that stopped cleanly without a request from Airflow is
-    relaunched like any other: while the DAG run lives, its instance runs.
+    `restarts` are the times of earlier relaunches and `now` is the current time (both in epoch seconds); `short_runs` is that
+    of the last relaunch. `outage` is what the instance recorded about its brokers when it ended. An instance that stopped
+    cleanly without a request from Airflow is relaunched like any other: while the DAG run lives, its instance runs.
     """
     if exit_code == ExitCode.FENCED:
         return Adopt()
@@ -125,5 +124,6 @@ def decide(
             f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task",
             AlertKind.RESTARTS_SPENT,
         )
-    after_s = budget.backoff_s(budget.short_runs(recent, now))
-    return Relaunch(after_s, (*recent, now + after_s))
+    short = budget.short_runs(short_runs, recent, now)
+    after_s = budget.backoff_s(short)
+    return Relaunch(after_s, (*recent, now + after_s), short)

@@ -45,26 +45,35 @@ def test_should_double_the_backoff_up_to_its_cap(short_runs: int, backoff: float
 
 
 @pytest.mark.parametrize(
-    ("restarts", "after_s"),
+    ("runs_s", "waits_s"),
     [
-        ((NOW - 19,), 2.0),
-        ((NOW - 20,), 0.0),  # it ran long enough
-        ((NOW - 30, NOW - 21), 0.0),
-        ((NOW - 30, NOW - 19), 4.0),  # the first run lasted for 9 s, as the second launch waited for 2 s
-        ((NOW - 41, NOW - 19), 2.0),  # the first run lasted for 20 s
-        ((NOW - 70, NOW - 64, NOW - 58, NOW - 33, NOW - 5), 2.0),  # the third run was long
-        ((NOW - 70, NOW - 64, NOW - 58, NOW - 15, NOW - 5), 4.0),
+        # 1 the first relaunch is immediate, whatever the run was
+        ([0], [0]),
+        # 2 a run is short below two minutes, here 20 s
+        ([5, 19], [0, 2]),
+        ([5, 20], [0, 0]),
+        # 3 each short run in a row doubles the wait, up to its cap
+        ([5, 5, 5, 5, 5], [0, 2, 4, 5, 5]),
+        # 4 a long run ends the row, also if it was hardly longer, and shorter than a short one with the wait after it
+        ([5, 5, 5, 20, 5], [0, 2, 4, 0, 2]),
+        ([5, 5, 5, 30, 5, 5], [0, 2, 4, 0, 2, 4]),
     ],
 )
-def test_should_wait_only_for_short_runs_in_a_row(restarts: tuple[float, ...], after_s: float) -> None:
+def test_should_wait_only_for_short_runs_in_a_row(runs_s: list[float], waits_s: list[float]) -> None:
     budget = RestartBudget(max_restarts=9, window_s=100.0, backoff_first_s=2.0, backoff_max_s=5.0, settled_s=20.0)
-    decision = decide(10, restarts, NOW, budget)
-    assert isinstance(decision, Relaunch)
-    assert decision.after_s == after_s
+    now, kept, waited = NOW, Relaunch(0.0, ()), []
+    for ran_s in runs_s:
+        now += ran_s
+        decision = decide(10, kept.restarts, now, budget, short_runs=kept.short_runs)
+        assert isinstance(decision, Relaunch)
+        waited.append(decision.after_s)
+        now += decision.after_s
+        kept = decision
+    assert waited == waits_s
 
 
 def test_should_include_the_backoff_in_the_time_of_the_restart() -> None:
-    assert decide(10, (NOW - 1,), NOW, BUDGET) == Relaunch(2.0, (NOW - 1, NOW + 2.0))
+    assert decide(10, (NOW - 1,), NOW, BUDGET) == Relaunch(2.0, (NOW - 1, NOW + 2.0), 1)
 
 
 @pytest.mark.parametrize(("used", "relaunched"), [(2, True), (3, False), (4, False)])

@@ -51,6 +51,7 @@ def test_should_relaunch_at_once_and_then_with_backoff(task: Task) -> None:
     assert isinstance(task.resume(10), StreamTrigger)
     task.bench.await_end()
     assert isinstance(task.resume(10), BackoffTrigger)
+    assert task.context["task_state_store"].get("short_runs") == 1
     assert task.deferred is not None
     assert task.deferred.method_name == "relaunch"
     assert not observe(task.bench.files).liveness.is_alive_here
