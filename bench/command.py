@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -24,7 +22,6 @@ from bench.measure import Progress, Result, measure
 from bench.pages import publish
 from bench.plots import plot
 from bench.sides import Side, StreamsSide, TidemarkSide
-from tidemark import processes
 from tidemark.errors import ExitCode
 from tidemark.settings import Settings
 
@@ -62,15 +59,12 @@ def main(
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     results: list[Result] = []
-    # Brokers and sides carry the mark, so that they can be ended when the benchmark is killed.
-    os.environ[processes.MARK] = mark = uuid.uuid4().hex
-    with processes.guarded(mark):
-        for case in chosen:
-            start_ms = base_ms(int(time.time() * 1000), case)
-            for alternation, side in product(range(alternations), running):
-                results.append(_run(side, case, start_ms, alternation, settings))
-                report.write_json(folder / "results.json", results, chosen, machine(settings))
-        late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None
+    for case in chosen:
+        start_ms = base_ms(int(time.time() * 1000), case)
+        for alternation, side in product(range(alternations), running):
+            results.append(_run(side, case, start_ms, alternation, settings))
+            report.write_json(folder / "results.json", results, chosen, machine(settings))
+    late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None
     if chosen:
         _report(folder, results, chosen, settings, write_docs)
     agree = all(report.agree(results, case.name) for case in chosen)

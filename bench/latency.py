@@ -10,12 +10,10 @@ first output that contains it. At the end every event must be contained in an ou
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import threading
 import time
-import uuid
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -40,10 +38,9 @@ from bench.latency_report import markdown, picture, ratio, table
 from bench.load import create_topics, new_broker
 from bench.machine import ROOT, machine
 from bench.pages import publish
+from bench.program import run_program
 from bench.report import GOALS
 from bench.sides import Side, StreamsSide, TidemarkSide, running
-from tidemark import processes
-from tidemark.errors import TidemarkError
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
@@ -233,9 +230,7 @@ def main(
     settings = Settings.load()
     folder = ROOT / "bench" / "results" / datetime.now(UTC).strftime("latency-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
-    os.environ[processes.MARK] = mark = uuid.uuid4().hex
-    with processes.guarded(mark):
-        results = measure_all([int(each) for each in rates.split(",")], seconds, alternations, folder, settings)
+    results = measure_all([int(each) for each in rates.split(",")], seconds, alternations, folder, settings)
     console.print(table(results))
     (folder / "summary.md").write_text(markdown(results, machine(settings)), encoding="utf-8")
     picture(folder / "latency.png", results)
@@ -249,8 +244,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except TidemarkError as error:
-        print(f"latency-bench: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_program("latency-bench", lambda: typer.run(main))

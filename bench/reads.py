@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
-import uuid
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
@@ -30,12 +28,12 @@ from rich.console import Console
 from bench.load import create_topics, new_broker
 from bench.machine import ROOT, machine
 from bench.pages import publish
+from bench.program import run_program
 from bench.read_clients import Clients, ceiling
 from bench.read_run import Load, Measured, Run
 from bench.read_sides import ReadSide, StreamsReads, TidemarkReads
 from bench.reads_report import last_line, markdown, table
-from tidemark import processes
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors import ExitCode
 from tidemark.settings import Settings
 
 _CEILING_S = 5.0
@@ -67,8 +65,7 @@ def main() -> int:
     folder.mkdir(parents=True)
     load = Load(rate=options.rate, seconds=options.seconds, seed=options.seed)
     results: list[Measured] = []
-    os.environ[processes.MARK] = mark = uuid.uuid4().hex
-    with processes.guarded(mark), Clients(options.clients, options.connections) as clients:
+    with Clients(options.clients, options.connections) as clients:
         alone = ceiling(clients, _CEILING_S)
         console.print(f"the client alone: {alone.reads_per_s:,.0f} reads/s", soft_wrap=True)
         for count, alternation, kind in product(
@@ -119,8 +116,4 @@ def _show(result: Measured) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TidemarkError as error:
-        print(f"reads: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_program("reads", main)

@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -41,11 +40,10 @@ from bench.load import create_topics, new_broker, produce
 from bench.machine import ROOT, machine
 from bench.outputs import verify
 from bench.pages import publish
+from bench.program import run_program
 from bench.restore_report import markdown, picture, table
 from bench.sides import Command, Started, StreamsSide, TidemarkSide, running
 from bench.watch import CommittedOffsets, Usage, watch
-from tidemark import processes
-from tidemark.errors import TidemarkError
 from tidemark.kafka.group import members
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
@@ -284,11 +282,9 @@ def main(
     folder = ROOT / "bench" / "results" / datetime.now(UTC).strftime("restore-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     results: list[Measured] = []
-    os.environ[processes.MARK] = mark = uuid.uuid4().hex
-    with processes.guarded(mark):
-        for size in (int(text) for text in keys.split(",")):
-            results += Restores(size, ROOT / "bench" / "build" / "restores" / str(size), settings).run()
-            (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=1), encoding="utf-8")
+    for size in (int(text) for text in keys.split(",")):
+        results += Restores(size, ROOT / "bench" / "build" / "restores" / str(size), settings).run()
+        (folder / "results.json").write_text(json.dumps([asdict(r) for r in results], indent=1), encoding="utf-8")
     console.print(table(results))
     (folder / "summary.md").write_text(markdown(results, machine(settings)), encoding="utf-8")
     picture(folder / "restore.png", results)
@@ -298,8 +294,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except TidemarkError as error:
-        print(f"restore-bench: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_program("restore-bench", lambda: typer.run(main))

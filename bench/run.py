@@ -12,10 +12,6 @@ if __name__ == "__main__":
     import typer
 
     from bench.command import main
-    from tidemark.errors import TidemarkError
+    from bench.program import run_program
 
-    try:
-        typer.run(main)
-    except TidemarkError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_program("bench", lambda: typer.run(main))

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import threading
-import uuid
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +28,13 @@ from bench.cases import CASES, Case
 from bench.events import base_ms
 from bench.load import create_topics, new_broker, produce
 from bench.machine import ROOT
+from bench.program import run_program
 from bench.rates import rates
 from bench.sides import Command, TidemarkSide, running
 from bench.watch import CommittedOffsets, watch
-from tidemark import processes
 from tidemark.client import QueryFailed, StateClient
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors import ExitCode
 from tidemark.processes import wait_until
 from tidemark.queries.access import read_token_file, token_file
 from tidemark.queries.position import TaskRole
@@ -111,9 +110,7 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
 
 
 def main() -> int:
-    os.environ[processes.MARK] = mark = uuid.uuid4().hex
-    with processes.guarded(mark):
-        seconds, steady = measure(CASES["hot"], ROOT / "bench" / "build" / "standby-lag", Settings.load())
+    seconds, steady = measure(CASES["hot"], ROOT / "bench" / "build" / "standby-lag", Settings.load())
     if not seconds:
         Console(stderr=True).print("the standby had no copy while the stream ran")
         return ExitCode.FAILED
@@ -125,8 +122,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TidemarkError as error:
-        print(f"standby-lag: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_program("standby-lag", main)
