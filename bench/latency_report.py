@@ -13,7 +13,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from rich.table import Table
 
-from bench.pages import measured_on, table_lines
+from bench.pages import measured_on, median_and_runs, table_lines
 from bench.report import OURS, PEER
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def _of(results: list[Latency], rate: int, side: str, measure: str) -> list[floa
 
 def _rows(results: list[Latency]) -> list[list[str]]:
     def cell(rate: int, side: str, measure: str) -> str:
-        found = _of(results, rate, side, measure)
-        return f"{median(found):.0f} ({', '.join(f'{each:.0f}' for each in found)})"
+        return median_and_runs(_of(results, rate, side, measure), "{:.0f}".format)
 
     return [
         [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.errors import BenchFailed
@@ -29,6 +30,13 @@ def table_lines(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
         "|" + "---|" * len(headings),
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
+
+
+def median_and_runs(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """Return the cell of a measure: its median, and the value of each run if there are several; a dash if there is none."""
+    if not values:
+        return "–"
+    return show(median(values)) + (f" ({', '.join(map(show, values))})" if len(values) > 1 else "")
 
 
 def publish(page: Path, summary: Path, picture: Path | None = None, about: str = "") -> None:

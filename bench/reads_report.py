@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from bench.pages import measured_on, table_lines
+from bench.pages import measured_on, median_and_runs, table_lines
 from bench.report import OURS, PEER
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def _median(results: list[Measured], count: int, side: str, read: Callable[[Meas
 
 def _rows(results: list[Measured]) -> list[list[str]]:
     def cell(count: int, side: str, form: str, read: Callable[[Measured], float]) -> str:
-        found = _values(results, count, side, read)
-        runs = f" ({', '.join(format(each, form) for each in found)})" if len(found) > 1 else ""
-        return format(median(found), form) + runs
+        return median_and_runs(_values(results, count, side, read), lambda value: format(value, form))
 
     return [
         [

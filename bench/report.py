@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.cases import Case
 from bench.measure import Result
-from bench.pages import measured_on
+from bench.pages import measured_on, median_and_runs
 
 OURS = "tidemark"
 PEER = "kafka-streams"
@@ -149,18 +149,12 @@ def _thousands(rate: float | None) -> float | None:
 
 
 def _cells(row: Row) -> list[str]:
-    ours, peer = row.medians
-    return [row.case, row.measure, row.unit, _cell(ours, row.ours), _cell(peer, row.peer), _ratio(row.ratio)]
+    values = (median_and_runs(runs, _number) for runs in (row.ours, row.peer))
+    return [row.case, row.measure, row.unit, *values, _ratio(row.ratio)]
 
 
 def _ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
-
-
-def _cell(middle: float | None, runs: list[float]) -> str:
-    if middle is None:
-        return "–"
-    return _number(middle) + (f" ({', '.join(_number(run) for run in runs)})" if len(runs) > 1 else "")
 
 
 def _number(value: float) -> str:
