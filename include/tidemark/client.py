@@ -42,6 +42,7 @@ from tidemark.queries.position import Position, position_token
 from tidemark.queries.server_events import CHANGE, END, GONE, LOST, POSITION, SLOW, ServerEvent, parse_events
 from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
+from tidemark.supervision.instance_files import known_instances, known_standbys
 from tidemark.supervision.run_file import QUERY_URL, RunView
 
 if TYPE_CHECKING:
@@ -525,13 +526,10 @@ def local_url(var_dir: Path, application_id: str) -> str:
 
     Raises `QueryUnavailable`.
     """
-    for folder in ("instances", "standbys"):
-        for path in sorted((var_dir / folder).glob(f"{application_id}-*.json")):
-            run = RunView.read(path)
-            if run is None or run.values.get("application_id") != application_id or not run.is_running():
-                continue
-            if url := run.values.get(QUERY_URL):
-                return str(url)
+    for files in (*known_instances(var_dir, application_id), *known_standbys(var_dir, application_id)):
+        run = RunView.read(files.run)
+        if run is not None and run.is_running() and (url := run.values.get(QUERY_URL)):
+            return str(url)
     raise QueryUnavailable(
         f"no instance and no standby of {application_id} answers queries on this machine: start one, or pass --url of another "
         "machine's (`query_url` in its run file)"

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.support.overview import write_run_file, write_standby_file
 from tests.support.queries import APP, TASKS, counts_host, fill, queried_plan, stored_key
 from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of
 
-from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient
+from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient, local_url
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog
@@ -43,6 +44,22 @@ def client(address):
         APP, url=address, token="all", settings=Settings(query_page_records=7, query_timeout_ms=60_000)
     ) as made:
         yield made
+
+
+def test_should_ask_the_instance_with_the_lowest_number_and_then_a_standby(tmp_path):
+    write_run_file(tmp_path, APP, 10, query_url="http://ten")
+    write_run_file(tmp_path, APP, 2, query_url="http://two")
+    write_run_file(tmp_path, APP, 1, query_url=None)
+    write_run_file(tmp_path, APP, 0, query_url="http://ended", state="NOT_RUNNING")
+    write_run_file(tmp_path, f"{APP}-2", 0, query_url="http://another-application")
+    write_standby_file(tmp_path, APP, 0, query_url="http://standby")
+    assert local_url(tmp_path, APP) == "http://two"
+    for number in (2, 10):
+        write_run_file(tmp_path, APP, number, query_url="http://ended", state="NOT_RUNNING")
+    assert local_url(tmp_path, APP) == "http://standby"
+    write_standby_file(tmp_path, APP, 0, query_url=None)
+    with pytest.raises(QueryUnavailable, match="no instance and no standby"):
+        local_url(tmp_path, APP)
 
 
 def test_should_find_any_key(client):
