@@ -16,10 +16,12 @@ from tests.support.prometheus import RULES, tool
 from tidemark.database import facts_url
 from tidemark.devstack import airflow_parts
 from tidemark.devstack.broker_config import Node, server_properties
+from tidemark.kafka.jars import listed
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 
 COMPOSE = project_root() / "compose"
+_DASHBOARD = "/var/lib/grafana/dashboards/tidemark.json"
 
 # Addresses, and what is sized for three brokers that share a small machine.
 _ELSEWHERE = {
@@ -83,7 +85,24 @@ def test_should_start_what_shows_metrics_only_when_asked(services: dict[str, Any
 def test_should_name_every_image_with_its_version_and_no_registry(services: dict[str, Any]) -> None:
     for service in services.values():
         image = service["image"]
-        assert image == "tidemark" or re.fullmatch(r"([a-z]+/)?[a-z]+:v?\d[\d.]*", image), image
+        assert image == "tidemark" or re.fullmatch(r"([a-z]+/)?[a-z]+:v?\d+(\.\d+)+", image), image
+
+
+def test_should_have_the_kafka_of_the_jars(services: dict[str, Any]) -> None:
+    (version,) = {jar.version for jar in listed("kafka") if jar.artifact == "kafka-clients"}
+    images = {service["image"] for service in services.values() if "kafka" in service["image"]}
+    assert images == {f"apache/kafka:{version}"}
+
+
+def test_should_give_the_dashboard_a_data_source_of_the_kind_that_it_asks_for(services: dict[str, Any]) -> None:
+    dashboard = json.loads((project_root() / _mounts(services["grafana"])[_DASHBOARD]).read_text())
+    variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
+    asked = [panel["datasource"] for panel in dashboard["panels"] if panel["type"] != "row"]
+    asked += [variable["datasource"] for variable in variables.values() if variable["type"] == "query"]
+    assert {(each["type"], each["uid"]) for each in asked} == {("prometheus", "${datasource}")}
+    assert variables["datasource"]["type"] == "datasource"
+    provided = yaml.safe_load((COMPOSE / "grafana_datasource.yaml").read_text())["datasources"]
+    assert [source["type"] for source in provided if source["isDefault"]] == [variables["datasource"]["query"]]
 
 
 def test_should_give_prometheus_and_grafana_the_files_of_the_repository(services: dict[str, Any]) -> None:
