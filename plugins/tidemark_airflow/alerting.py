@@ -63,7 +63,10 @@ def alert_on_time_out(context: Mapping[str, Any]) -> None:
     """
     if context.get("reason") != "timed_out":
         return
-    message = f"{context['dag'].dag_id}: Airflow ended run {context['run_id']}: it took longer than its dagrun_timeout"
+    message = (
+        f"{context['dag'].dag_id}: Airflow ended run {context['run_id']}: it took longer than its dagrun_timeout; look which "
+        "task had not ended: if it never started, no worker serves its queue, so start one"
+    )
     _raise(AlertKind.OPERATION_FAILED, _application(context), message)
 
 

@@ -26,7 +26,7 @@ again in the same run.
 
 Instances and standbys that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
 A task stops what runs on the machine of its worker. If standbys have a queue of their own (setting `standby_queue`), the task
-`stop_paused_standbys` runs in it.
+`stop_paused_standbys` runs in it; while no stream is paused it is skipped, so that a run needs no worker there.
 """
 
 
@@ -47,19 +47,21 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
         priority=STREAM_PRIORITY,
     ) as dag:
 
-        @task(doc_md="Asks the instances and standbys of paused streams that run on its machine to stop.")
+        @task.short_circuit(
+            doc_md="Asks the instances and standbys of paused streams that run on its machine to stop. Returns their DAGs."
+        )
         def stop_paused(ti: RuntimeTaskInstanceProtocol | None = None) -> list[str]:
             settings = Settings.load()
-            stopped: list[str] = []
-            for dag_id, application_id in streams().items():
-                if ti is not None and is_paused(ti, dag_id):
-                    stopped += stop_launched(settings, application_id)
-            return stopped
+            paused = {dag_id: app for dag_id, app in streams().items() if ti is not None and is_paused(ti, dag_id)}
+            for application_id in paused.values():
+                stop_launched(settings, application_id)
+            return list(paused)
 
-        stop_paused()
+        stopped = stop_paused()
         parsed_with = Settings.load()
         if parsed_with.has_own_standby_queue:
-            stop_paused.override(task_id="stop_paused_standbys", **in_queue(parsed_with.standby_queue))()
+            there = stop_paused.override(task_id="stop_paused_standbys", **in_queue(parsed_with.standby_queue))
+            stopped >> there()
     return dag
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.serialization.serialized_objects import DagSerialization
 
 from tidemark_airflow.dag import stream_dag
@@ -81,6 +83,24 @@ def test_should_send_each_task_to_the_machine_on_which_its_processes_are(
 @pytest.mark.parametrize("make", [stream, pauses, operation])
 def test_should_name_no_queue_without_the_settings(make: Callable[[], DAG]) -> None:
     assert '"queue"' not in json.dumps(written(make()))
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_should_need_no_worker_of_standbys_while_no_stream_is_paused(
+    is_paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_STANDBY_QUEUE", "b")
+    dag = pauses_dag(lambda: {"stream__a": "app"})
+    ti = SimpleNamespace(
+        get_dag=lambda _: SimpleNamespace(is_paused=is_paused), xcom_push=lambda **_: None, map_index=-1
+    )
+    context: Any = {"ti": ti, "task": dag.get_task("stop_paused"), "dag_run": None}
+    if is_paused:
+        assert dag.get_task("stop_paused").execute(context) == ["stream__a"]
+        return
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        dag.get_task("stop_paused").execute(context)
+    assert skipped.value.tasks == ["stop_paused_standbys"]
 
 
 def test_a_worker_should_defer_the_task_of_a_standby_to_a_triggerer_of_its_queue(
