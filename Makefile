@@ -31,7 +31,7 @@ setup: .venv/.ready ## the Python environment in .venv, from the hash-locked req
 jars: setup
 	@$(BIN)/tidemark jars kafka spark
 
-demo: jars ## broker, Airflow and the three examples, live; the address of the page and the login are printed
+demo: setup ## broker, Airflow and the three examples, live; the address of the page and the login are printed
 	@$(BIN)/tidemark demo
 
 stop: setup ## end exactly what demo (or `tidemark up`) started

@@ -19,6 +19,10 @@ def fetch_jars(sets: list[str] | None, output: Output, *, paths: bool) -> None:
     output.show(found, *(Verbatim(path) for jars in found.values() for path in jars if paths))
     if {"spark", "kafka"} <= found.keys():
         # Imports more than the output of paths needs.
-        from tidemark.devstack.archives import ensure_archives
+        from rich.console import Console
 
-        ensure_archives(settings)
+        from tidemark.devstack import archives
+
+        if archives.is_archive_missing(settings):
+            with Console(stderr=True).status(archives.WORK):
+                archives.make_archives(settings)

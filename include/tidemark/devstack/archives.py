@@ -7,8 +7,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.kafka import class_data, jars
@@ -19,24 +17,30 @@ log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "class_data.py"
 _DUMP_S = 120.0
+WORK = "archiving the classes of Kafka and Spark, once, so that they start in half the time"
+"""What `make_archives` does, for people."""
 
 
-def ensure_archives(settings: Settings) -> None:
-    """Create the archives of Spark and of brokers if one is missing, which blocks for about half a minute.
+def is_archive_missing(settings: Settings) -> bool:
+    """Return whether the archive of Spark or that of brokers is missing. Blocks while jars are fetched."""
+    return not all(archive.exists() for archive in _archives(settings))
+
+
+def make_archives(settings: Settings) -> None:
+    """Create the archives of Spark and of brokers, which blocks for about half a minute.
 
     They matter only to the time of a start, so a failure is logged as a warning.
     """
-    kafka_jars = jars.ensure("kafka", settings)
-    wanted = [class_data.kafka_archive(kafka_jars), class_data.spark_archive(jars.ensure("spark", settings))]
-    if all(archive.exists() for archive in wanted):
-        return
-    console = Console(stderr=True)
     try:
-        with console.status("archiving the classes of Kafka and Spark, once, so that they start in half the time"):
-            class_data.FOLDER.mkdir(parents=True, exist_ok=True)
-            _make(settings, kafka_jars, *wanted)
+        class_data.FOLDER.mkdir(parents=True, exist_ok=True)
+        _make(settings, jars.ensure("kafka", settings), *_archives(settings))
     except (OSError, OutcomeUnknown, PreflightFailed, subprocess.SubprocessError) as error:
         log.warning("failed to create class-data archives, so brokers and Spark start slower: %s", error)
+
+
+def _archives(settings: Settings) -> tuple[Path, Path]:
+    kafka, spark = jars.ensure("kafka", settings), jars.ensure("spark", settings)
+    return class_data.kafka_archive(kafka), class_data.spark_archive(spark)
 
 
 def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from tidemark import processes
-from tidemark.devstack import airflow_parts, ports, record
+from tidemark.devstack import airflow_parts, archives, ports, record
 from tidemark.devstack.airflow import AirflowApi
 from tidemark.devstack.broker import EmbeddedBroker, answers
 from tidemark.devstack.record import AirflowAccess, Service, StackRecord
@@ -49,7 +49,7 @@ class Up:
 
 
 def up(settings: Settings, *, with_airflow: bool = True) -> Up:
-    """Start every part and wait until it answers. Blocks (about 20 s the first time, 10 s later).
+    """Start every part and wait until it answers. Blocks (10 s; a minute the first time, when classes are archived).
 
     A broker at neither the default nor the recorded address is the user's own: it is not started, only checked. Raises
     `PreflightFailed` with the part and its log; parts that were started stay, for the next `up` or `down`.
@@ -112,6 +112,8 @@ class _Starter:
         console = Console(stderr=True)
         columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
         address = self._settings.bootstrap_servers
+        if with_airflow:
+            jars.ensure("spark", self._settings)
         with Progress(*columns, console=console) as progress, ThreadPoolExecutor(2) as pool:
             work: list[Future[None]] = []
             recorded = self._record.settings.get("bootstrap_servers")
@@ -126,7 +128,10 @@ class _Starter:
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
                 task = progress.add_task(f"broker at {address}", total=1)
-                work.append(pool.submit(_finishing, progress, task, lambda: self._broker(kafka, port)))
+                start = partial(
+                    self._broker, kafka, port, partial(_describe, progress, task), archives_classes=with_airflow
+                )
+                work.append(pool.submit(_finishing, progress, task, start))
             elif not brokers_answer(
                 {**librdkafka_config(self._settings), "bootstrap.servers": address},
                 self._settings.broker_timeout_ms / 1000,
@@ -139,7 +144,6 @@ class _Starter:
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
             if with_airflow:
-                jars.ensure("spark", self._settings)
                 settings = self._settings.model_copy(update={"bootstrap_servers": address})
                 task = progress.add_task("Airflow", total=1)
                 report = partial(_describe, progress, task)
@@ -154,11 +158,18 @@ class _Starter:
             return ports.choose(BROKER_PORT)
         return service.port if service.identity.is_alive() else ports.choose(service.port)
 
-    def _broker(self, kafka: list[Path], port: int) -> None:
+    def _broker(
+        self, kafka: list[Path], port: int, report: Callable[[str], None], *, archives_classes: bool = False
+    ) -> None:
         if self._is_alive(BROKER):
             if processes.wait_until(lambda: answers(f"{ports.LOOPBACK}:{port}"), READY_TIMEOUT_S):
                 return
             raise PreflightFailed(f"the broker runs but does not answer (log: {self._record.services[BROKER].log})")
+        if archives_classes and archives.is_archive_missing(self._settings):
+            # Before the first JVM of the stack starts; meanwhile Airflow does, which has none.
+            report(f"broker: {archives.WORK}")
+            archives.make_archives(self._settings)
+        report(f"broker at {ports.LOOPBACK}:{port}")
         broker = EmbeddedBroker(
             self._settings.var_dir / "kafka",
             kafka,
