@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import butter, correlate, find_peaks, sosfiltfilt
 
 from tidemark.errors import TidemarkError
 
@@ -59,6 +58,9 @@ class Beats:
 
 def peaks(samples: Floats, rate_hz: float) -> Ints:
     """Return the indices of the systolic peaks. Raises `NoPulse` if the signal is flat or shorter than two slow beats."""
+    # Imported here, because it takes most of a second, and who imports this module often finds no beats.
+    from scipy.signal import butter, correlate, find_peaks, sosfiltfilt
+
     if len(samples) < 2 * rate_hz * 60 / SLOWEST_BPM:
         raise NoPulse(f"{len(samples)} samples at {rate_hz:.1f} Hz are too few to find a pulse")
     pulse = sosfiltfilt(butter(2, BAND_HZ, "bandpass", fs=rate_hz, output="sos"), samples)
