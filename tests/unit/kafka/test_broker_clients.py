@@ -213,11 +213,14 @@ def _options_beside_a_client() -> set[str]:
     found: set[str] = set()
     root = Path(__file__).parents[3]
     for path in (p for folder in ("include", "spark_jobs", "plugins") for p in (root / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if "client" not in text and "librdkafka_config" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Dict) and None in node.keys:
                 names = {k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)}
                 copied = [ast.unparse(v) for k, v in zip(node.keys, node.values, strict=True) if k is None]
-                if any("client" in text or "librdkafka_config" in text for text in copied):
+                if any("client" in each or "librdkafka_config" in each for each in copied):
                     found |= {name for name in names if "." in name or name == "acks"}
     return found
 
