@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from contextlib import contextmanager
 from itertools import islice
@@ -328,3 +329,11 @@ def test_should_name_a_certificate_that_cannot_be_used(tmp_path):
     pem.chmod(0o604)
     with pytest.raises(InvalidSettings, match="chmod 600"):
         require_usable(Settings(query_tls_certificate=str(pem)))
+
+
+def test_should_verify_with_the_usual_authorities_and_read_them_once():
+    usual = trusted(Settings())
+    assert usual.check_hostname
+    assert usual.verify_mode is ssl.CERT_REQUIRED
+    assert usual.cert_store_stats()["x509_ca"] > 0
+    assert trusted(Settings()) is usual
