@@ -39,6 +39,8 @@ GONE = 3
 """The broker that is killed."""
 LONG_S = 15
 """Longer than an instance may wait for a broker, and than a transaction may last."""
+EVERY_S = 0.25
+"""Between two looks that start clients of their own, which take more processor time than the stream."""
 
 
 class StreamingApp(CountingApp):
@@ -72,7 +74,7 @@ class StreamingApp(CountingApp):
         """Feed and wait for the commits; seconds."""
         started = time.monotonic()
         self.feed(records)
-        assert wait_until(lambda: bool(self.ended) or self.is_level(), 90), "not all input is committed"
+        assert wait_until(lambda: bool(self.ended) or self.is_level(), 90, EVERY_S), "not all input is committed"
         assert self.ended == []
         return time.monotonic() - started
 
@@ -120,7 +122,7 @@ def without_a_broker(cluster: EmbeddedCluster, app: StreamingApp) -> Iterator[No
     """The broker is gone, and the others know it; it is back afterwards."""
     cluster.kill_node(GONE)
     try:
-        assert wait_until(lambda: is_offline(app), 60)
+        assert wait_until(lambda: is_offline(app), 60, EVERY_S)
         yield
     finally:
         cluster.start_node(GONE)
@@ -161,7 +163,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
             assert "the partition has no leader" in found.message
             assert "start its broker again" in found.message
             assert [f for f in check_lag(other.plan, other.settings, "counting") if f.verdict is Verdict.FAILED] == []
-        assert wait_until(app.is_level, 60), caplog.text
+        assert wait_until(app.is_level, 60, EVERY_S), caplog.text
         # What else the machine does may slow one of them down, and a batch size that has shrunk does so with all.
         assert any(app.drain(5000) < 3 * before_s + 5 for _ in range(3))
         assert app.instance.size.records == records
@@ -188,7 +190,7 @@ def test_should_stop_when_asked_while_it_waits_and_wait_again_after_a_restart(cl
                 assert ended == []
             assert ended == []
     with app.streaming() as ended:
-        assert wait_until(app.is_level, 90)
+        assert wait_until(app.is_level, 90, EVERY_S)
     assert ended == []
     assert app.exact()
 
@@ -210,11 +212,11 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
     try:
         app.feed(500)
         with app.streaming(kill) as ended:
-            assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90)
+            assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90, EVERY_S)
             recorded = outage_path(app.settings.var_dir, app.name, 0)
-            wait_until(lambda: bool(ended) or read_outage(recorded) is not None or app.is_level(), 120)
+            wait_until(lambda: bool(ended) or read_outage(recorded) is not None or app.is_level(), 120, EVERY_S)
             # One that waits for the broker goes on waiting.
-            wait_until(lambda: bool(ended) or app.is_level(), LONG_S)
+            wait_until(lambda: bool(ended) or app.is_level(), LONG_S, EVERY_S)
         for error in ended:
             assert isinstance(error, TidemarkError), error
             assert error.exit_code is ExitCode.RETRY, error
@@ -230,9 +232,9 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
             lost = "has lost the marker of its end"
             return subject in found and found[subject].verdict is Verdict.FAILED and lost in found[subject].message
 
-        assert wait_until(is_told, 60), check_lag(app.plan, app.settings, "counting")
+        assert wait_until(is_told, 60, EVERY_S), check_lag(app.plan, app.settings, "counting")
     with app.streaming() as ended:
-        assert wait_until(app.is_level, 90), ended
+        assert wait_until(app.is_level, 90, EVERY_S), ended
         # Kafka forgets the marker of a partition that no broker leads (KAFKA-20734): read_committed waits for the next one.
         app.drain(500)
     assert ended == []
