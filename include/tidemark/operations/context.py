@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka.admin import AdminClient
-
-from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topic_config import changelog_policies
@@ -51,7 +48,8 @@ class OperationContext:
         Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, `StartRefused` if the state belongs to another topology, and
         `PreflightFailed` if the user may not do what `command` needs.
         """
-        admin = AdminClient(librdkafka_config(settings))
+        clients = Clients.of(settings, clock)
+        admin = clients.admin
         if command is None:
             partitions = partition_counts(admin, settings)
             found = recorded(settings, admin, plan, partitions)
@@ -60,7 +58,7 @@ class OperationContext:
             found = verified_description(command, plan, settings, admin)
             partitions = partition_counts(admin, settings)
         known_ids = {} if found is None else found.topic_ids
-        return cls.exactly(resolved(plan, found, partitions), settings, copies, clock, known_ids)
+        return cls._with(resolved(plan, found, partitions), clients, copies, known_ids)
 
     @classmethod
     def exactly(
@@ -75,9 +73,15 @@ class OperationContext:
 
         `known_ids` are the ids of the topics that the last commits recorded. Raises `InvalidSettings`.
         """
-        clients = Clients.of(settings, clock)
+        return cls._with(plan, Clients.of(settings, clock), copies, known_ids)
+
+    @classmethod
+    def _with(
+        cls, plan: TopologyPlan, clients: Clients, copies: Sequence[CopySource], known_ids: Mapping[str, str]
+    ) -> OperationContext:
+        settings = clients.settings
         identities = Identities(known_ids, lambda topics: topic_ids(clients.admin, topics, settings))
         policies = changelog_policies(plan)
-        witnesses = Witnesses(plan, settings, clients.client_config, clients.ends, policies, clock, identities)
+        witnesses = Witnesses(plan, settings, clients.client_config, clients.ends, policies, clients.clock, identities)
         evidence = EvidenceReader(clients, witnesses, copies)
         return cls(clients, evidence, StoreRebuilder(clients, evidence))
