@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from confluent_kafka import Message
+
 from tidemark.commit.record import CommitRecord
-from tidemark.kafka.committed_reader import read_committed_until
+from tidemark.kafka.committed_reader import messages_of_ranges, read_committed_until
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
 
 _FIRST_SPAN = 64
+_KEY: Any = Message.key
+_VALUE: Any = Message.value
 
 
 def last_commit_records(
@@ -28,27 +32,22 @@ def last_commit_records(
     """
     topic = commits_topic(application_id)
     found: dict[TaskId, CommitRecord] = {}
-    partitions = sorted({TopicPartition(topic, task.partition) for task in tasks})
-    end_of, low_of = ends.of(partitions), ends.beginnings(partitions)
-    for partition in partitions:
-        wanted = {task for task in tasks if task.partition == partition.partition}
-        end, low, span = end_of[partition], low_of[partition], _FIRST_SPAN
-        while True:
-            start = max(low, end - span)
-            batches = read_committed_until(
-                client_config, partition, start, end, stalled_after_s=stalled_after_s, should_continue=lambda: True
-            )
-            newest = {
-                key.decode(): value for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)
-            }
-            # The last record of a task that a rescale removed has no value.
-            records = {TaskId.parse(k): None if v is None else CommitRecord.from_bytes(v) for k, v in newest.items()}
-            if wanted <= records.keys() or start == low:
-                found.update(
-                    {task: record for task, record in records.items() if task in wanted and record is not None}
-                )
-                break
-            span *= 4
+    wanted: dict[TopicPartition, set[TaskId]] = {}
+    for task in sorted(tasks):
+        wanted.setdefault(TopicPartition(topic, task.partition), set()).add(task)
+    end_of, low_of = ends.of(list(wanted)), ends.beginnings(list(wanted))
+    span = _FIRST_SPAN
+    while wanted:
+        ranges = {each: (max(low_of[each], end_of[each] - span), end_of[each]) for each in wanted}
+        newest: dict[TopicPartition, dict[TaskId, bytes | None]] = {partition: {} for partition in wanted}
+        for partition, messages in messages_of_ranges(client_config, ranges, stalled_after_s=stalled_after_s):
+            newest[partition].update({TaskId.parse(_KEY(m).decode()): _VALUE(m) for m in messages})
+        for partition, (start, _) in ranges.items():
+            if wanted[partition] <= newest[partition].keys() or start == low_of[partition]:
+                # The last record of a task that a rescale removed has no value.
+                last = {task: newest[partition].get(task) for task in wanted.pop(partition)}
+                found.update({task: CommitRecord.from_bytes(v) for task, v in last.items() if v is not None})
+        span *= 4
     return found
 
 

@@ -130,14 +130,53 @@ def messages_until(
             if next_offset != before:
                 moved_at = time.monotonic()
             elif time.monotonic() - moved_at > stalled_after_s:
-                raise OutcomeUnknown(
-                    f"{partition} has not advanced from offset {next_offset} of {end_offset} for {stalled_after_s:.0f} "
-                    "s: a transaction is open, or the broker cannot be reached"
-                )
+                raise _stalled(partition, next_offset, end_offset, stalled_after_s)
             if records or next_offset != before:
                 yield records, next_offset
     except KafkaException as error:
         raise OutcomeUnknown(f"reading {partition} from offset {from_offset} failed: {error}") from error
+    finally:
+        consumer.close()
+
+
+def messages_of_ranges(
+    client_config: Mapping[str, Any],
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    stalled_after_s: float,
+) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    """Yield the committed records of [start, end) of several partitions, in order within each partition. Blocks.
+
+    One client reads them all, because a client takes longer to start than a few records to read. Raises
+    `OutcomeUnknown` as `read_committed_until` does, if none of the partitions advances.
+    """
+    left = {partition: start for partition, (start, end) in ranges.items() if start < end}
+    if not left:
+        return
+    consumer = read_committed_consumer(client_config, f"tidemark-read-{next(iter(left)).topic}")
+    try:
+        consumer.assign([ClientPartition(p.topic, p.partition, start) for p, start in left.items()])
+        moved_at = time.monotonic()
+        while left:
+            before = dict(left)
+            for partition, messages in _by_partition(fetched(consumer)).items():
+                if partition is None:
+                    _taken(messages, 0, 0)
+                elif partition in left:
+                    end_offset = ranges[partition][1]
+                    records, next_offset = _taken(messages, left[partition], end_offset)
+                    left[partition] = next_offset
+                    if next_offset >= end_offset:
+                        del left[partition]
+                    if records:
+                        yield partition, records
+            if left != before:
+                moved_at = time.monotonic()
+            elif time.monotonic() - moved_at > stalled_after_s:
+                partition, next_offset = next(iter(left.items()))
+                raise _stalled(partition, next_offset, ranges[partition][1], stalled_after_s)
+    except KafkaException as error:
+        raise OutcomeUnknown(f"reading {', '.join(map(str, left))} failed: {error}") from error
     finally:
         consumer.close()
 
@@ -168,6 +207,23 @@ def first_record_ms(
             if records:
                 return int(records[0].timestamp()[1])
     return None
+
+
+def _stalled(partition: TopicPartition, next_offset: int, end_offset: int, stalled_after_s: float) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{partition} has not advanced from offset {next_offset} of {end_offset} for {stalled_after_s:.0f} s: a transaction is "
+        "open, or the broker cannot be reached"
+    )
+
+
+def _by_partition(messages: list[Message]) -> dict[TopicPartition | None, list[Message]]:
+    """Return the messages of each partition. Errors that belong to no partition are found under None."""
+    found: dict[TopicPartition | None, list[Message]] = {}
+    for message in messages:
+        topic, number = message.topic(), message.partition()
+        place = None if topic is None or number is None or number < 0 else TopicPartition(topic, number)
+        found.setdefault(place, []).append(message)
+    return found
 
 
 def _taken(messages: list[Any], next_offset: int, end_offset: int) -> tuple[list[Any], int]:

@@ -19,6 +19,8 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import BatchAborted, OutcomeUnknown, ProducerFenced
+from tidemark.kafka import committed_reader
+from tidemark.kafka.committed_reader import read_committed_consumer
 from tidemark.kafka.member import GroupMetadata, Member
 from tidemark.kafka.offsets import EndOffsets, committed_offsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
@@ -376,7 +378,9 @@ def a_record(task: TaskId, batch: int) -> CommitRecord:
     )  # fmt: skip
 
 
-def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(client, admin, create_topic, unique):
+def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(
+    client, admin, create_topic, unique, monkeypatch
+):
     app = unique("app")
     create_topic(commits_topic(app), partitions=2)
     producer = a_producer(client, unique("writer"))
@@ -389,5 +393,19 @@ def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(clien
     producer.flush()
     producer.commit()
     tasks = [old, busy, other, TaskId(5, 1)]
+    started = []
+
+    def reader(*args):
+        started.append(read_committed_consumer(*args))
+        return started[-1]
+
+    monkeypatch.setattr(committed_reader, "read_committed_consumer", reader)
     found = last_commit_records(client, EndOffsets(admin, 60), app, tasks, stalled_after_s=60)
     assert found == {old: sent[0], busy: sent[300], other: sent[301]}
+    # 300 records of one task need a longer part, twice. Otherwise one client reads all partitions, because a client takes
+    # longer to start than a few records to read.
+    assert len(started) == 3
+    del started[:]
+    newest = {busy: sent[300], other: sent[301]}
+    assert last_commit_records(client, EndOffsets(admin, 60), app, newest, stalled_after_s=60) == newest
+    assert len(started) == 1
