@@ -1,8 +1,8 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -16,10 +16,11 @@ from tidemark.queries.access import Caller, RateLimit, Tokens
 from tidemark.queries.answer_form import ARROW_STREAM, VALUE, arrow_stream, json_entry
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.cursor import Cursor
-from tidemark.queries.errors import NoEvents, QueryInvalid, QueryRefused
+from tidemark.queries.errors import NoEvents, QueryInvalid, QueryRefused, StateUnavailable
 from tidemark.queries.event_feed import FeedReader
 from tidemark.queries.export import TaskExport
 from tidemark.queries.parameters import (
+    AskedKeys,
     CountParameters,
     KeyParameters,
     KeysParameters,
@@ -36,6 +37,7 @@ from tidemark.queries.parameters import (
     parse_task,
 )
 from tidemark.queries.part_source import LiveSources
+from tidemark.queries.peers import PASSED_TASK, passed_head
 from tidemark.queries.position import parse_position, position_token
 from tidemark.queries.problems import PROBLEMS, BodyLimit, Problem, handle_errors
 from tidemark.queries.read_route import read_route
@@ -66,10 +68,16 @@ class Asking:
     deadline: Deadline
     authorization: str
     wants_arrow: bool
+    passed_task: str | None = None
+    refusals: Mapping[str, QueryRefused] = field(default_factory=dict)
 
     def request(self, wanted: ReadParameters) -> routing.Request:
         """Return the request with the parameters of the URL. Raises `QueryInvalid`."""
-        return routing.Request(wanted.bounds(), self.deadline, self.authorization, wanted.only_task())
+        passed = self.passed_task
+        task = wanted.only_task() if passed is None else parse_task(passed)
+        return routing.Request(
+            wanted.bounds(), self.deadline, self.authorization, task, passed is not None, self.refusals
+        )
 
 
 def make_api(
@@ -86,6 +94,7 @@ def make_api(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = settings.query_threads
         yield
+        router.peers.close_kept()
 
     api = FastAPI(
         title=f"Queries of {router.catalog.application_id}",
@@ -126,9 +135,27 @@ def make_api(
     asked_by = Annotated[Asking, Depends(asking)]
 
     async def ask(request: Request) -> Asking:
-        return asking_for(request.path_params["store"], await caller(await _SEEN(request)), request)
+        asked = asking_for(request.path_params["store"], await caller(await _SEEN(request)), request)
+        passed = request.headers.get(PASSED_TASK)
+        return asked if passed is None else replace(asked, passed_task=passed)
 
-    reads = APIRouter(route_class=read_route(ask))
+    async def pass_on(request: Request, asked: Asking, wanted: ReadParameters, named: AskedKeys) -> Response | Asking:
+        keys = named.asked_keys(settings.query_page_records)
+        found = router.other_holder(asked.store, keys, asked.request(wanted))
+        if found is None:
+            return asked
+        to, body = found.endpoint, await request.body()
+        refused: QueryRefused
+        try:
+            answer = await router.peers.pass_on(to.url, passed_head(request, found.task, body), body, asked.deadline)
+            if answer.status == 200:
+                return Response(answer.body, media_type=answer.media_type)
+            refused = routing.refusal(to, answer.status, answer.body)
+        except StateUnavailable as silent:
+            refused = silent
+        return replace(asked, refusals={to.holder: refused})
+
+    reads = APIRouter(route_class=read_route(ask, pass_on))
 
     def scanned(asked: Asking, scan: ScanParameters, wanted: ReadParameters) -> Response:
         most = settings.query_page_records
@@ -154,7 +181,7 @@ def make_api(
         body: Annotated[KeysParameters, Body(examples=[_KEYS_EXAMPLE])],
     ) -> Response:
         """Return the values of many or of large keys. A key that does not exist has no entry."""
-        named = body.found(settings.query_page_records)
+        named = body.asked_keys(settings.query_page_records)
         return _page(asked, router.keys(asked.store, named, asked.request(wanted)))
 
     @reads.get("/v1/stores/{store}/range", tags=["key-value stores"], responses=AS_ARROW)

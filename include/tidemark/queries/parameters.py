@@ -12,7 +12,15 @@ from tidemark.queries.position import ReadBounds
 from tidemark.queries.query import MAX_TIME_MS, RangeQuery, ScanQuery, SessionQuery, WindowQuery
 
 
-class ReadParameters(BaseModel):
+class AskedKeys(BaseModel):
+    """Parameters that say which keys are asked for."""
+
+    def asked_keys(self, most: int) -> list[bytes] | None:
+        """Return the keys, of which there may be `most`; None: all keys. Raises `QueryInvalid`."""
+        return None
+
+
+class ReadParameters(AskedKeys):
     """Parameters of every read: how old the state may be, and which task is asked."""
 
     max_lag_records: int | None = Field(None, ge=0, description="maximum lag of the state in records")
@@ -48,6 +56,9 @@ class KeyParameters(ReadParameters, _OneKey):
             raise QueryInvalid("key is missing", f"pass key=TEXT or key{HEX}=BYTES; an empty key is key=")
         return key
 
+    def asked_keys(self, most: int) -> list[bytes] | None:
+        return [self.required_key()]
+
 
 class MetadataParameters(KeyParameters):
     """A store, and a key or nothing for all tasks."""
@@ -67,13 +78,13 @@ class CountParameters(ReadParameters):
     approximate: bool = False
 
 
-class KeysParameters(BaseModel):
+class KeysParameters(AskedKeys):
     """Keys as text, and keys in hexadecimal."""
 
     keys: list[str] = []
     keys_hex: list[str] = []
 
-    def found(self, most: int) -> list[bytes]:
+    def asked_keys(self, most: int) -> list[bytes]:
         """Return the keys, each once. Raises `QueryInvalid` if there are none, or more than `most`."""
         texts, hexes = self.keys, self.keys_hex
         found = [*(_bytes("keys", text, None) for text in texts), *(_bytes("keys", None, text) for text in hexes)]
@@ -82,7 +93,7 @@ class KeysParameters(BaseModel):
         return list(dict.fromkeys(key for key in found if key is not None))
 
 
-class ScanParameters(BaseModel):
+class ScanParameters(AskedKeys):
     """Parameters of every query with pages. `cursor` is that of the page before."""
 
     limit: int | None = Field(None, ge=1, description="maximum number of results")
@@ -118,6 +129,10 @@ class _TimeParameters(_OneKey, ScanParameters):
 
     from_ms: int = Field(0, ge=0, le=MAX_TIME_MS)
     to_ms: int = Field(MAX_TIME_MS, ge=0, le=MAX_TIME_MS)
+
+    def asked_keys(self, most: int) -> list[bytes] | None:
+        key = self.key_bytes()
+        return None if key is None else [key]
 
 
 class WindowParameters(_TimeParameters):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -13,13 +13,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from tidemark.queries.errors import QueryInvalid
+from tidemark.queries.parameters import AskedKeys, ReadParameters
+
+A = TypeVar("A")
 
 
-def read_route(ask: Callable[[Request], Awaitable[object]]) -> type[APIRoute]:
+def read_route(
+    ask: Callable[[Request], Awaitable[A]],
+    pass_on: Callable[[Request, A, ReadParameters, AskedKeys], Awaitable[Response | A]],
+) -> type[APIRoute]:
     """Return the class of routes that call a function in a thread, with the parameters that its signature describes.
 
     `asked` is what `ask` returns, which runs in the event loop and must not block. `wanted` is the model of the parameters in
     the URL, `body` that of the body, if there is one. All others are parts of the path, except `store`, which `ask` has read.
+    If the parameters say which keys are asked for, `pass_on` may get the response from another process, without a thread.
 
     FastAPI describes such a route from the signature, too. Its own handler would examine the type of every parameter for each
     request, which takes longer than a read (docs/decisions/0028-parameters-in-one-pass.md).
@@ -39,6 +46,12 @@ def read_route(ask: Callable[[Request], Awaitable[object]]) -> type[APIRoute]:
                 given["wanted"] = _validated(url, "query", dict(request.query_params))
                 if body is not None:
                     given["body"] = _validated(body, "body", await _json_of(request))
+                named = given.get("body", given["wanted"])
+                if isinstance(named, AskedKeys):
+                    answer = await pass_on(request, given["asked"], given["wanted"], named)
+                    if isinstance(answer, Response):
+                        return answer
+                    given["asked"] = answer
                 return await run_in_threadpool(read, **given)
 
             return handle

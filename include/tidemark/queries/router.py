@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
-import threading
-import time
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,6 +20,7 @@ from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, St
 from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost
 from tidemark.queries.part_source import PartSource
+from tidemark.queries.peers import Peers
 from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
 from tidemark.queries.store_reader import Deadline
@@ -29,9 +28,8 @@ from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_ta
 
 T = TypeVar("T")
 
-_CONNECT_S = 1.0
-_SILENT_S = 5.0
-"""How long a process that did not answer is asked last."""
+_FEW_BYTES = 4_096
+"""Keys of so many bytes are hashed in the event loop, for which more would take too long."""
 _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
 
 
@@ -54,73 +52,28 @@ class Answer:
         return [row for each in self.results for row in each.rows()]
 
 
-class Peers:
-    """Asks other processes, with the token of whoever asked this one. Safe to use from threads."""
-
-    def __init__(self, verify: ssl.SSLContext | bool = True, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`verify` is as in httpx."""
-        self._client = httpx.Client(follow_redirects=False, trust_env=False, verify=verify)
-        self._monotonic = monotonic
-        self._silent: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    def is_silent(self, url: str) -> bool:
-        """Return whether the process did not answer a moment ago."""
-        with self._lock:
-            return self._monotonic() - self._silent.get(url, float("-inf")) < _SILENT_S
-
-    def post(self, url: str, path: str, body: dict[str, Any], authorization: str, deadline: Deadline) -> httpx.Response:
-        """Send a request. Raises `StateUnavailable` if there is no answer in time."""
-        timeout = httpx.Timeout(deadline.remaining_s, connect=min(_CONNECT_S, deadline.remaining_s))
-        try:
-            answer = self._client.post(
-                f"{url}{path}", json=body, headers={"Authorization": authorization}, timeout=timeout
-            )
-        except httpx.HTTPError as error:
-            raise self._silence(url, error) from error
-        with self._lock:
-            self._silent.pop(url, None)
-        return answer
-
-    def stream(
-        self, url: str, path: str, params: Mapping[str, str], authorization: str, wait_s: float
-    ) -> httpx.Response:
-        """Return a response whose body is read later, part by part. Raises `StateUnavailable` if there is none in time."""
-        request = self._client.build_request(
-            "GET",
-            f"{url}{path}",
-            params=params,
-            headers={"Authorization": authorization},
-            timeout=httpx.Timeout(wait_s, connect=_CONNECT_S),
-        )
-        try:
-            answer = self._client.send(request, stream=True)
-            if not answer.is_success:
-                answer.read()
-        except httpx.HTTPError as error:
-            raise self._silence(url, error) from error
-        return answer
-
-    def _silence(self, url: str, error: httpx.HTTPError) -> StateUnavailable:
-        with self._lock:
-            self._silent[url] = self._monotonic()
-        return StateUnavailable(
-            f"{url} does not answer ({type(error).__name__})", "look whether that process still runs"
-        )
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._client.close()
-
-
 @dataclass(frozen=True)
 class Request:
-    """What is the same in all reads of one query of a caller."""
+    """What is the same in all reads of one query of a caller.
+
+    If `is_passed_on`, another process has chosen this one to answer, and nobody else is asked. `refusals` are what holders have
+    already said to this query, by their names.
+    """
 
     bounds: ReadBounds
     deadline: Deadline
     authorization: str
     task: TaskId | None = None
+    is_passed_on: bool = False
+    refusals: Mapping[str, QueryRefused] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PassedTo:
+    """The process that a query of one task is passed on to."""
+
+    task: TaskId
+    endpoint: Endpoint
 
 
 @dataclass(frozen=True)
@@ -193,6 +146,19 @@ class Router:
             )
         return task
 
+    def other_holder(self, store: QueryableStore, keys: Sequence[bytes] | None, request: Request) -> PassedTo | None:
+        """Return the task and the process that a query is passed on to; None if it is not one task of another process.
+
+        `keys` are those that are asked for, None for all. Reads nothing.
+        """
+        if request.is_passed_on or (keys is not None and sum(map(len, keys)) > _FEW_BYTES):
+            return None
+        tasks = self._tasks_of(store, request) if keys is None else [*self._owners(store, keys, request)]
+        first = next(iter(self._holders(tasks[0])), None) if len(tasks) == 1 else None
+        if first is None or not first.url or first.copies[tasks[0]] is CopyState.RESTORING:
+            return None
+        return None if self.peers.is_silent(first.url) else PassedTo(tasks[0], first)
+
     def metadata(self, store: QueryableStore, key: bytes | None, request: Request) -> list[dict[str, Any]]:
         """Return which processes hold the tasks of a store, or of one key, with their positions. Blocks.
 
@@ -246,7 +212,7 @@ class Router:
             answer = self.peers.stream(endpoint.url, path, params, request.authorization, wait_s)
             if answer.is_success:
                 return PeerExport(endpoint.holder, answer)
-            raise _refusal(endpoint, answer)
+            raise refusal(endpoint, answer.status_code, answer.content)
 
         return self._first(store, task, open_copy, request)
 
@@ -262,6 +228,8 @@ class Router:
 
     def _ask(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> TaskAnswer:
         """Return the first answer that is fresh enough."""
+        if request.is_passed_on:
+            return read_task(self.host, task, store, asked, request.deadline)
         return self._first(store, task, lambda endpoint: self._read(endpoint, store, task, asked, request), request)
 
     def _first(self, store: QueryableStore, task: TaskId, ask: Callable[[Endpoint], T], request: Request) -> T:
@@ -274,6 +242,9 @@ class Router:
                 reasons.append(f"{endpoint.holder} restores it ({'; '.join(progress) or 'it opens the stores'})")
                 continue
             try:
+                refused = request.refusals.get(endpoint.holder)
+                if refused is not None:
+                    raise refused
                 return ask(endpoint)
             except StateUnavailable as unavailable:
                 reasons.append(unavailable.detail)
@@ -292,18 +263,18 @@ class Router:
         answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, request.deadline)
         if answer.status_code == httpx.codes.OK:
             return TaskAnswer.from_arrow(answer.content)
-        raise _refusal(endpoint, answer)
+        raise refusal(endpoint, answer.status_code, answer.content)
 
 
-def _refusal(endpoint: Endpoint, answer: httpx.Response) -> QueryRefused:
+def refusal(endpoint: Endpoint, status: int, body: bytes) -> QueryRefused:
     """Return what another process said. Unless the position is gone, this process may still find a third that answers."""
     try:
-        body: Mapping[str, Any] = answer.json()
-        detail = f"{endpoint.holder}: {body['detail']}"
-        if answer.status_code == PositionGone.status:
-            return PositionGone(detail, str(body["remedy"]))
+        said: Mapping[str, Any] = json.loads(body)
+        detail = f"{endpoint.holder}: {said['detail']}"
+        if status == PositionGone.status:
+            return PositionGone(detail, str(said["remedy"]))
     except (ValueError, LookupError, TypeError):
-        detail = f"{endpoint.holder} at {endpoint.url} answered with HTTP {answer.status_code}"
+        detail = f"{endpoint.holder} at {endpoint.url} answered with HTTP {status}"
     return StateUnavailable(detail, "ask again")
 
 

@@ -26,7 +26,8 @@ from tidemark.queries.endpoints import Endpoint, Endpoints, tasks_in_same_rack
 from tidemark.queries.event_feed import EventFeed
 from tidemark.queries.hosts import StoreHost
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.router import Peers, Router
+from tidemark.queries.peers import Peers
+from tidemark.queries.router import Router
 from tidemark.queries.tls import key_file, require_usable, trusted, uses_tls
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL, RunFile

@@ -34,7 +34,8 @@ from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.router import Peers, Router
+from tidemark.queries.peers import Peers
+from tidemark.queries.router import Router
 from tidemark.queries.task_read import TaskAnswer
 from tidemark.queries.tls import trusted
 from tidemark.settings import Settings

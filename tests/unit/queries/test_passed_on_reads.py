@@ -1,0 +1,229 @@
+"""Reads of one task that another process holds: they are passed on as they are, to be answered from what that process holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from tests.support.queries import ALL_TASKS, HeldTasks, body_of, counts_host, fill, stored_key
+from tests.support.query_server import served
+from tests.support.standby import count as count_value
+from tests.unit.queries.test_query_api import api_of, problem
+
+from tidemark.names import TaskId
+from tidemark.queries.answer_form import ARROW_STREAM
+from tidemark.queries.endpoints import Endpoint
+from tidemark.queries.errors import StateUnavailable
+from tidemark.queries.hosts import CopyState
+from tidemark.queries.peers import PASSED_TASK
+from tidemark.settings import Settings
+from tidemark.topology.plan import StoreKind
+
+COUNTS = {b"k%d" % n: n for n in range(30)}
+ARROW = {"Accept": ARROW_STREAM}
+PAGE = "/v1/stores/n/range?task=0_1&limit=2"
+
+
+@dataclass
+class Process:
+    """A process with its server. `requests` are the method, path and passed task of what it was asked."""
+
+    host: HeldTasks
+    url: str = ""
+    requests: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+    def watched(self, app: FastAPI) -> Callable:
+        async def noting(scope, receive, send):
+            if scope["type"] == "http":
+                passed = dict(scope["headers"]).get(PASSED_TASK.encode())
+                self.requests.append((scope["method"], scope["path"], passed and passed.decode()))
+            await app(scope, receive, send)
+
+        return noting
+
+    def endpoint(self) -> Endpoint:
+        return Endpoint.of(self.host, self.url, "rack")
+
+
+class Processes:
+    """Servers that know each other, and clients of them."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self._opened = opened
+        self.all: list[Process] = []
+
+    def start(self, host: HeldTasks, others=None, **settings) -> tuple[Process, httpx.Client]:
+        """Start a process. `others` are the endpoints that it knows; by default those of the processes before it."""
+        known = [each.endpoint() for each in self.all] if others is None else others
+        used = Settings(**{"query_requests_per_second": 0, "query_timeout_ms": 60_000, **settings})
+        process = Process(host)
+        process.url = self._opened.enter_context(served(process.watched(api_of(host, used, known)), used))
+        self.all.append(process)
+        return process, self.client(process)
+
+    def client(self, process: Process, token: str = "all") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"}
+        return self._opened.enter_context(
+            httpx.Client(base_url=process.url, headers=headers, trust_env=False, timeout=60)
+        )
+
+
+@pytest.fixture
+def processes():
+    with ExitStack() as opened:
+        yield Processes(opened)
+
+
+def owner_of_everything() -> HeldTasks:
+    host = counts_host(COUNTS, name="1")
+    for stores in host.held.values():
+        fill(stores["w"], {stored_key(StoreKind.WINDOW, b"k", 60_000 * n): count_value(n) for n in range(3)})
+        fill(stores["s"], {stored_key(StoreKind.SESSION, b"k", 1_000, 2_000): count_value(9)})
+    return host
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more"),
+    [
+        ("GET", "/v1/stores/n/key?key=k7", {}),
+        ("GET", "/v1/stores/n/key?key_hex=6b37", {}),
+        ("GET", "/v1/stores/n/key?key=no%20such%2Fkey%E2%82%AC", {}),
+        ("GET", "/v1/stores/n/key?key=k7", {"headers": ARROW}),
+        ("POST", "/v1/stores/n/keys", {"json": {"keys": ["k7"], "keys_hex": ["6b37"]}}),
+        ("POST", "/v1/stores/n/keys?task=0_1", {"json": {"keys": sorted(key.decode() for key in COUNTS)}}),
+        ("GET", PAGE, {}),
+        ("GET", PAGE, {"headers": ARROW}),
+        ("POST", "/v1/stores/n/range?task=0_1", {"json": {"prefix": "k1", "limit": 3}}),
+        ("GET", "/v1/stores/w/windows?key=k&from_ms=60000&limit=1", {}),
+        ("POST", "/v1/stores/w/windows", {"json": {"key": "k"}}),
+        ("GET", "/v1/stores/s/sessions?key=k", {}),
+        ("GET", "/v1/stores/n/count?task=0_1", {}),
+    ],
+)
+def test_should_give_the_answer_of_the_owner_as_it_is(processes, method, path, more):
+    owner, direct = processes.start(owner_of_everything())
+    front, asked = processes.start(HeldTasks())
+    expected, found = direct.request(method, path, **more), asked.request(method, path, **more)
+    assert expected.status_code == 200
+    assert (found.status_code, found.content) == (200, expected.content)
+    same = ("content-type", "content-length")
+    assert [found.headers[name] for name in same] == [expected.headers[name] for name in same]
+    # One request to the owner, on the route that was asked, for one task.
+    (_, passed) = owner.requests
+    assert passed[:2] == front.requests[0][:2]
+    assert TaskId.parse(passed[2]) in ALL_TASKS
+
+
+def test_should_follow_a_cursor_through_another_process(processes):
+    processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks())
+    found, more = [], ""
+    while True:
+        page = body_of(asked.get(PAGE + more))
+        found += page["entries"]
+        if page["cursor"] is None:
+            break
+        more = f"&cursor={page['cursor']}"
+    assert [entry["key"] for entry in found] == sorted({entry["key"] for entry in found})
+    assert len(found) == body_of(asked.get("/v1/stores/n/count?task=0_1"))["count"] > 2
+
+
+def test_should_ask_each_process_for_its_part_of_a_read_of_several_tasks(processes):
+    owner, _ = processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks())
+    assert body_of(asked.get("/v1/stores/n/count"))["count"] == len(COUNTS)
+    assert [request for request in owner.requests if request[2]] == []
+
+
+def test_should_answer_a_read_that_was_passed_on_from_what_it_holds_alone(processes):
+    owner, direct = processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks(name="5"))
+    headers = {PASSED_TASK: "0_1"}
+    refused = problem(asked.get("/v1/stores/n/count", headers=headers), 503)
+    assert refused["detail"] == "5 does not hold task 0_1"
+    assert owner.requests == []
+    assert body_of(direct.get("/v1/stores/n/count", headers=headers))["count"] < len(COUNTS)
+    problem(direct.get("/v1/stores/n/count", headers={PASSED_TASK: "0_9"}), 422)
+    problem(direct.get("/v1/stores/n/count", headers={PASSED_TASK: "x"}), 422)
+
+
+def test_should_let_the_owner_judge_how_old_an_answer_may_be_and_ask_it_once(processes):
+    owner, _ = processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks())
+    path = "/v1/stores/n/key?key=k7&at_least="
+    position = body_of(asked.get(path))["position"]
+    task = position.partition(":")[0]
+    assert body_of(asked.get(path + position))["position"] == position
+    owner.requests.clear()
+    answer = asked.get(f"{path}{task}:99")
+    refused = problem(answer, 503)
+    assert f"1: active task {task} of 1 is at changelog offset 10, at_least is 99" in refused["detail"]
+    assert refused["detail"].startswith(f"no process can answer for task {task} of store n: ")
+    assert answer.headers["Retry-After"] == "1"
+    assert len(owner.requests) == 1
+
+
+def test_should_take_a_standby_when_the_owner_refuses(processes):
+    def not_now(task, store):
+        raise StateUnavailable(f"task {task} is leaving instance 1", "ask again")
+
+    owner = owner_of_everything()
+    owner.open = not_now
+    first, _ = processes.start(owner)
+    standby, _ = processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY, lag=2), others=[])
+    _, asked = processes.start(HeldTasks())
+    body = body_of(asked.get("/v1/stores/n/key?key=k7"))
+    assert (body["entry"]["value"]["n"], body["positions"][0]["holder"]) == (7, "standby-0@b")
+    assert [len(each.requests) for each in (first, standby)] == [1, 1]
+    refused = problem(asked.get("/v1/stores/n/key?key=k7&max_lag_records=1"), 503)
+    assert "1: task" in refused["detail"]
+    assert "lags by 2 records" in refused["detail"]
+
+
+def test_should_not_wait_again_for_an_owner_that_does_not_answer(processes):
+    gone, _ = processes.start(owner_of_everything())
+    gone.url = "http://127.0.0.1:1"
+    standby, _ = processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])
+    _, asked = processes.start(HeldTasks())
+    for _ in range(2):
+        assert body_of(asked.get("/v1/stores/n/key?key=k7"))["positions"][0]["holder"] == "standby-0@b"
+    # The first is asked for by way of a thread, after the owner did not answer; the second is passed on at once.
+    assert [bool(passed) for _, _, passed in standby.requests] == [False, True]
+
+
+def test_should_let_the_owner_judge_who_asks_for_how_often(processes):
+    owner, _ = processes.start(owner_of_everything(), query_requests_per_second=1)
+    front, _ = processes.start(HeldTasks())
+    one = processes.client(front, "one")
+    problem(one.get("/v1/stores/w/windows?key=k"), 403)
+    problem(processes.client(front, "unknown").get("/v1/stores/n/key?key=k7"), 401)
+    assert owner.requests == []
+    answers = [one.get("/v1/stores/n/key?key=k7") for _ in range(20)]
+    limited = [answer for answer in answers if answer.status_code != 200]
+    assert len(limited) < len(answers)
+    assert "1: more than 1 requests per second" in problem(limited[0], 503)["detail"]
+
+
+def test_should_refuse_what_is_not_valid_as_the_owner_does(processes):
+    _, direct = processes.start(owner_of_everything(), query_page_records=5)
+    _, asked = processes.start(HeldTasks(), query_page_records=5)
+    for path in (
+        "n/key", "n/key?key_hex=x", "n/windows?key=k", "w/windows?key=k&limit=6", "w/windows?key=k&from_ms=2&to_ms=1",
+        "w/windows?key=k&cursor=x", "n/key?key=k&task=0_9", "n/key?key=k&at_least=x",
+    ):  # fmt: skip
+        expected = direct.get(f"/v1/stores/{path}")
+        assert problem(asked.get(f"/v1/stores/{path}"), 422) == problem(expected, 422)
+
+
+def test_should_not_hash_a_very_long_key_in_the_event_loop(processes):
+    owner, _ = processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks())
+    for length, is_passed_on in ((4096, True), (4097, False)):
+        owner.requests.clear()
+        long = {"keys": ["k" * length]}
+        assert body_of(asked.post("/v1/stores/n/keys", json=long))["entries"] == []
+        assert [bool(passed) for _, _, passed in owner.requests] == [is_passed_on]
