@@ -1,6 +1,7 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -68,6 +69,7 @@ class Asking:
     deadline: Deadline
     authorization: str
     wants_arrow: bool
+    threads: Executor
     passed_task: str | None = None
     refusals: Mapping[str, QueryRefused] = field(default_factory=dict)
 
@@ -120,6 +122,11 @@ def make_api(
 
     known = Annotated[Caller, Depends(caller)]
 
+    # Reads for other processes ask nobody, so those who wait for them never wait for each other.
+    threads, threads_for_processes = (
+        ThreadPoolExecutor(settings.query_threads, name) for name in ("query", "query-of-process")
+    )
+
     def asking_for(store: str, who: Caller, request: Request) -> Asking:
         who.require(store)
         return Asking(
@@ -127,6 +134,7 @@ def make_api(
             Deadline.after(settings.query_timeout_ms),
             request.headers["authorization"],
             ARROW_STREAM in request.headers.get("accept", ""),
+            threads,
         )
 
     async def asking(store: str, who: known, request: Request) -> Asking:
@@ -137,7 +145,9 @@ def make_api(
     async def ask(request: Request) -> Asking:
         asked = asking_for(request.path_params["store"], await caller(await _SEEN(request)), request)
         passed = request.headers.get(PASSED_TASK)
-        return asked if passed is None else replace(asked, passed_task=passed)
+        if passed is None and "task_id" not in request.path_params:
+            return asked
+        return replace(asked, threads=threads_for_processes, passed_task=passed)
 
     async def pass_on(request: Request, asked: Asking, wanted: ReadParameters, named: AskedKeys) -> Response | Asking:
         keys = named.asked_keys(settings.query_page_records)

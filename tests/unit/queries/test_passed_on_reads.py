@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -15,6 +17,7 @@ from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of, problem
 
 from tidemark.names import TaskId
+from tidemark.processes import wait_until
 from tidemark.queries.answer_form import ARROW_STREAM
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.errors import StateUnavailable
@@ -227,3 +230,31 @@ def test_should_not_hash_a_very_long_key_in_the_event_loop(processes):
         long = {"keys": ["k" * length]}
         assert body_of(asked.post("/v1/stores/n/keys", json=long))["entries"] == []
         assert [bool(passed) for _, _, passed in owner.requests] == [is_passed_on]
+
+
+def test_two_processes_should_not_wait_for_each_others_threads(processes):
+    known: list[Endpoint] = []
+    hosts = [counts_host(COUNTS, name=name) for name in "01"]
+    for number, host in enumerate(hosts):
+        host.held = {task: stores for task, stores in host.held.items() if min(task.partition, 1) == number}
+    opened, is_read, is_asked = hosts[0].open, threading.Event(), threading.Event()
+
+    def open_late(task, store):
+        # The thread of the first process is busy until the second has asked it.
+        is_read.set()
+        assert is_asked.wait(60)
+        return opened(task, store)
+
+    hosts[0].open = open_late
+    first, asked = processes.start(hosts[0], known, query_threads=1, query_timeout_ms=20_000)
+    second, other = processes.start(hosts[1], known, query_threads=1, query_timeout_ms=20_000)
+    known += [first.endpoint(), second.endpoint()]
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(asked.get, "/v1/stores/n/count")]
+        try:
+            assert is_read.wait(60)
+            found.append(pool.submit(other.get, "/v1/stores/n/count"))
+            assert wait_until(lambda: len(first.requests) == 2, 60)
+        finally:
+            is_asked.set()
+        assert [body_of(each.result(60))["count"] for each in found] == [len(COUNTS)] * 2
