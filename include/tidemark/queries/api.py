@@ -10,6 +10,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 
 from tidemark.metrics.registry import TEXT_FORMAT, Scrape
 from tidemark.queries import router as routing
@@ -41,6 +42,7 @@ from tidemark.queries.part_source import LiveSources
 from tidemark.queries.peers import PASSED_TASK, passed_head
 from tidemark.queries.position import parse_position, position_token
 from tidemark.queries.problems import PROBLEMS, BodyLimit, Problem, handle_errors
+from tidemark.queries.query_api import QueryApi
 from tidemark.queries.read_route import read_route
 from tidemark.queries.server_events import EVENT_STREAM
 from tidemark.queries.store_reader import Deadline
@@ -98,7 +100,7 @@ def make_api(
         yield
         router.peers.close_kept()
 
-    api = FastAPI(
+    api = QueryApi(
         title=f"Queries of {router.catalog.application_id}",
         version="1",
         lifespan=lifespan,
@@ -115,10 +117,13 @@ def make_api(
 
     # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
     # three threads instead of one, and one without a token would wait for the queries of others.
-    async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
-        found = tokens.caller(None if seen is None else seen.credentials)
+    def caller_with(token: str | None) -> Caller:
+        found = tokens.caller(token)
         rates.require(found)
         return found
+
+    async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
+        return caller_with(None if seen is None else seen.credentials)
 
     known = Annotated[Caller, Depends(caller)]
 
@@ -143,7 +148,10 @@ def make_api(
     asked_by = Annotated[Asking, Depends(asking)]
 
     async def ask(request: Request) -> Asking:
-        asked = asking_for(request.path_params["store"], await caller(await _SEEN(request)), request)
+        # As `_SEEN` does.
+        scheme, token = get_authorization_scheme_param(request.headers.get("authorization"))
+        who = caller_with(token if scheme.lower() == "bearer" else None)
+        asked = asking_for(request.path_params["store"], who, request)
         passed = request.headers.get(PASSED_TASK)
         if passed is None and "task_id" not in request.path_params:
             return asked
@@ -254,7 +262,7 @@ def make_api(
         answer = router.local(asked.store, parse_task(task_id), read, asked.request(wanted).deadline)
         return Response(answer.to_arrow(), media_type=ARROW_STREAM)
 
-    api.include_router(reads)
+    api.include_reads(reads)
 
     @api.get("/v1/health", tags=["process"])
     async def health() -> dict[str, str]:

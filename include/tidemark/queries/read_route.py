@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol, TypeVar, get_type_hints
+from urllib.parse import parse_qsl
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -53,8 +54,9 @@ def read_route(
             async def handle(request: Request) -> Response:
                 given = {name: text for name, text in request.path_params.items() if name != "store"}
                 given["asked"] = await ask(request)
-                # The last of several values counts.
-                given["wanted"] = _validated(url, "query", dict(request.query_params))
+                # As Starlette reads them, without its objects. The last of several values counts.
+                pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+                given["wanted"] = _validated(url, "query", dict(pairs))
                 if body is not None:
                     given["body"] = _validated(body, "body", await _json_of(request))
                 named = given.get("body", given["wanted"])

@@ -182,6 +182,7 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
         lifespan="on",
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
         **tls,
