@@ -12,6 +12,7 @@ import pyarrow as pa
 
 KEY, WINDOW_START, WINDOW_END, VALUE = "key", "window_start_ms", "window_end_ms", "value"
 """Columns of every answer. The times exist if the store has windows. The value is a structure: its fields may have any name."""
+_KEY_TYPES = {KEY: pa.binary(), WINDOW_START: pa.int64(), WINDOW_END: pa.int64()}
 HEX = "_hex"
 """The ending of names whose values are bytes in hexadecimal."""
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -24,9 +25,12 @@ _FEW_ROWS = 32
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a store by columns: those of the keys and windows, and the fields of the values. All have the same length."""
+    """Results of a store by columns: those of the keys and windows, and the fields of the values. All have the same length.
 
-    keys: Mapping[str, pa.Array | pa.ChunkedArray]
+    The keys are Arrow arrays if they came as such, else lists.
+    """
+
+    keys: Mapping[str, pa.Array | pa.ChunkedArray | list[Any]]
     values: Mapping[str, pa.Array]
 
     @classmethod
@@ -42,7 +46,16 @@ class Results:
     def table(self) -> pa.Table:
         """Return the results as Arrow answers have them."""
         values = pa.StructArray.from_arrays(list(self.values.values()), list(self.values))
-        return pa.table({**self.keys, VALUE: values})
+        return self.key_table().append_column(VALUE, values)
+
+    def key_table(self) -> pa.Table:
+        """Return the keys and windows as a table."""
+        return pa.table(
+            {
+                name: pa.array(column, _KEY_TYPES[name]) if isinstance(column, list) else column
+                for name, column in self.keys.items()
+            }
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what `to_pylist` of the table does."""
@@ -51,7 +64,7 @@ class Results:
             return rows
         fields = [column.to_pylist() for column in self.values.values()]
         values = [dict(zip(self.values, row, strict=True)) for row in zip(*fields, strict=True)]
-        keys = [column.to_pylist() for column in self.keys.values()]
+        keys = [column if isinstance(column, list) else column.to_pylist() for column in self.keys.values()]
         names = [*self.keys, VALUE]
         return [dict(zip(names, row, strict=True)) for row in zip(*keys, values, strict=True)]
 

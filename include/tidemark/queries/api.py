@@ -1,5 +1,6 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
 
@@ -54,6 +55,7 @@ _KEYS_EXAMPLE = {"keys": ["a"], "keys_hex": ["00ff"]}
 _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this application")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 DEFAULT_LIMIT = 1000
 """Results of one page unless the caller wants more."""
 
@@ -393,7 +395,7 @@ def _positions(answer: routing.Answer) -> dict[str, Any]:
 
 
 def _json(body: dict[str, Any]) -> Response:
-    return JSONResponse(body)
+    return Response(_ENCODER.encode(body).encode(), media_type="application/json")
 
 
 def _entries(answer: routing.Answer) -> list[dict[str, Any]]:

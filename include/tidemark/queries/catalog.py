@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -68,22 +69,18 @@ class QueryableStore:
 
     def key_table(self, keys: Sequence[bytes]) -> pa.Table:
         """Return stored keys as a table of keys and windows."""
-        return pa.table(self._keys(keys))
+        return Results(self._keys(keys), {}).key_table()
 
-    def _keys(self, keys: Sequence[bytes]) -> dict[str, pa.Array]:
+    def _keys(self, keys: Sequence[bytes]) -> dict[str, list[Any]]:
         if self.spec.kind is StoreKind.KEY_VALUE:
-            return {KEY: pa.array(keys, pa.binary())}
+            return {KEY: list(keys)}
         parts: list[tuple[bytes, int, int | None]]
         if self.spec.kind is StoreKind.SESSION:
             parts = [*map(split_session_key, keys)]
         else:
             parts = [(key, start, self._end_of(start)) for key, start in map(split_window_key, keys)]
-        names, starts, ends = zip(*parts, strict=True) if parts else ((), (), ())
-        return {
-            KEY: pa.array(names, pa.binary()),
-            WINDOW_START: pa.array(starts, pa.int64()),
-            WINDOW_END: pa.array(ends, pa.int64()),
-        }
+        columns = [list(column) for column in zip(*parts, strict=True)] or [[], [], []]
+        return dict(zip((KEY, WINDOW_START, WINDOW_END), columns, strict=True))
 
     def _end_of(self, start_ms: int) -> int | None:
         return None if self.window_size_ms is None else start_ms + self.window_size_ms

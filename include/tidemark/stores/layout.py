@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ class ValueLayout:
         object.__setattr__(self, "dtype", np.dtype([*head, *fields]))
         object.__setattr__(self, "fixed", np.dtype([*head, *(pair for pair in fields if pair[1] != "O")]))
 
-    @property
+    @cached_property
     def variable_fields(self) -> tuple[str, ...]:
         """The names of the fields that hold bytes, in order."""
         return tuple(f"f{i}" for i, slot in enumerate(self.slots) if slot.is_variable)
@@ -180,7 +181,7 @@ class ValueLayout:
             raise TaskCorrupted(f"a stored value is longer or shorter than its fields, as {self.signature} says")
         return records
 
-    @property
+    @cached_property
     def _absent(self) -> bytes:
         return self.empty(1).tobytes()
 

@@ -71,6 +71,16 @@ def test_should_keep_the_order_of_keys_of_different_lengths() -> None:
     assert murmur2(keys).tolist() == [by_hand(key) for key in keys]
 
 
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+def test_should_hash_a_few_keys_as_many(count: int) -> None:
+    # A few short keys are hashed one by one, and others in arrays.
+    rng = random.Random(count)
+    for length in range(131):
+        keys = [rng.randbytes(length - place if length > place else 0) for place in range(count)]
+        assert murmur2(keys).tolist() == [by_hand(key) for key in keys]
+        assert murmur2(keys * 5).tolist() == [by_hand(key) for key in keys * 5]
+
+
 def test_should_give_32_bit_results_even_without_keys() -> None:
     for keys in ([], [b""], [b"", b"a"]):
         assert murmur2(keys).shape == partitions_of(keys, 3).shape == (len(keys),)
