@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bench.cases import WINDOW_MS, Case
-from bench.events import Integers, expected_counts
+from bench.case import WINDOW_MS, Case, Integers
+from bench.events import expected_counts
 from bench.key_reads import Answer, key_name
 
 

@@ -1,47 +1,10 @@
-"""The cases of the benchmark: each is a shape of input and a commit interval, the same for both sides."""
+"""The cases of the benchmark."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-WINDOW_MS = 60_000
-GRACE_MS = 5_000
-RETENTION_MS = 6 * 3_600_000
-PARTITIONS = 4
-INPUT_TOPIC = "pulse-events"
-OUTPUT_TOPIC = "pulse-counts"
-
-# For every client of the benchmark: "coordinator load in progress" is normal on a new broker and is not logged.
-QUIET = {"log_level": 3}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A case with `keys` patients, each with one event per `interval_ms` of event time, and `events` events in total."""
-
-    name: str
-    about: str
-    keys: int
-    interval_ms: int
-    events: int
-    commit_interval_ms: int
-    max_batch_records: int
-
-    @property
-    def span_ms(self) -> int:
-        """The event time from the first event to the last in milliseconds, rounded up to whole windows."""
-        return self.windows * WINDOW_MS
-
-    @property
-    def windows(self) -> int:
-        """The number of windows that contain events."""
-        last_ms = (self.events - 1) * self.interval_ms // self.keys
-        return last_ms // WINDOW_MS + 1
-
-    def sized(self, events: int | None) -> Case:
-        """Return this case with another number of events, or unchanged if `events` is None."""
-        return self if events is None else replace(self, events=events)
-
+from bench.case import WINDOW_MS, Case
+from bench.programs import COUNTING
+from bench.skew import zipf
 
 CASES = {
     case.name: case
@@ -54,6 +17,8 @@ CASES = {
             events=12_000_000,
             commit_interval_ms=2_000,
             max_batch_records=1_000_000,
+            program=COUNTING,
+            goal=2.0,
         ),
         Case(
             name="wide",
@@ -63,6 +28,19 @@ CASES = {
             events=3_300_000,
             commit_interval_ms=3_000,
             max_batch_records=1_000_000,
+            program=COUNTING,
+            goal=2.0,
+        ),
+        Case(
+            name="skewed",
+            about="windowed count, 50 000 keys by Zipf's law with exponent 1.1, commit per 1 M events or 2 s",
+            keys=50_000,
+            interval_ms=1_000,
+            events=12_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=1_000_000,
+            program=COUNTING,
+            patient=zipf,
         ),
     )
 }

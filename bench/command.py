@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from bench import latency, latency_report, report
-from bench.cases import CASES, Case
+from bench.case import Case
+from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
 from bench.machine import ROOT, machine
@@ -69,7 +70,7 @@ def main(
         _report(folder, results, chosen, settings, write_docs)
     agree = all(report.agree(results, case.name) for case in chosen)
     found = report.ratios(results, chosen, late)
-    console.print(report.goals_table(found))
+    console.print(report.goals_table(found, chosen))
     print(report.last_line(found, agree=agree))
     if not agree:
         raise typer.Exit(ExitCode.FAILED)
@@ -91,7 +92,7 @@ def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Sett
     verdict = result.verdict
     console.print(
         f"{name}: steady {steady}, with warm-up {result.rates.with_warm_up / 1e3:.0f} k/s; "
-        f"window-keys={verdict.window_keys} missing={verdict.missing} wrong={verdict.wrong} "
+        f"results={verdict.results} missing={verdict.missing} wrong={verdict.wrong} "
         f"unexpected={verdict.unexpected}",
         highlight=False,
         soft_wrap=True,

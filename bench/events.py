@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.cases import WINDOW_MS, Case
+from bench.case import WINDOW_MS, Block, Case, Integers
 
 _PATIENT_DIGITS = 5
 _BEAT_DIGITS = 13
@@ -20,16 +19,6 @@ _TEMPLATE = b'{"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"}
     b"#",
 )
 _RECORDINGS = 3
-
-Integers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive records in the order of event time."""
-
-    keys: list[bytes]
-    values: list[bytes]
 
 
 def base_ms(now_ms: int, case: Case) -> int:
@@ -43,7 +32,7 @@ def base_ms(now_ms: int, case: Case) -> int:
 def blocks(case: Case, start_ms: int, begin: int = 0, size: int = 100_000) -> Iterator[Block]:
     """Yield the records of `case` from number `begin` on. The same `start_ms` gives the same bytes."""
     for first in range(begin, case.events, size):
-        yield _block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
+        yield case.program.block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
 
 
 def expected_counts(case: Case) -> Integers:
@@ -51,21 +40,17 @@ def expected_counts(case: Case) -> Integers:
     counts = np.zeros(case.windows * case.keys, dtype=np.int64)
     for first in range(0, case.events, 1_000_000):
         number = np.arange(first, min(first + 1_000_000, case.events), dtype=np.int64)
-        window = _offset_ms(case, number) // WINDOW_MS
-        counts += np.bincount(window * case.keys + number % case.keys, minlength=counts.size)
+        window = case.offset_ms(number) // WINDOW_MS
+        counts += np.bincount(window * case.keys + case.patient(case, number), minlength=counts.size)
     return counts.reshape(case.windows, case.keys)
 
 
-def _offset_ms(case: Case, number: Integers) -> Integers:
-    """Return the event times in milliseconds since the start of the first window."""
-    return number * case.interval_ms // case.keys
-
-
-def _block(case: Case, start_ms: int, number: Integers) -> Block:
-    patient = number % case.keys
+def pulses(case: Case, start_ms: int, number: Integers) -> Block:
+    """Return the pulses with these event numbers."""
+    patient = case.patient(case, number)
     columns = (
         (patient, _PATIENT_DIGITS),
-        (start_ms + _offset_ms(case, number), _BEAT_DIGITS),
+        (start_ms + case.offset_ms(number), _BEAT_DIGITS),
         (600 + number * 7919 % 400, _IBI_DIGITS),
         (1 + patient % _RECORDINGS, 1),
     )

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from bench.cases import Case
+from bench.case import Case
 from bench.errors import BenchFailed
 from bench.events import blocks
 from bench.load import input_producer, queue

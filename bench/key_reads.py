@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import numpy.typing as npt
 
-from bench.cases import PARTITIONS
+from bench.case import PARTITIONS
 from bench.errors import BenchFailed
 from tidemark.kafka.partitioner import partitions_of
 

@@ -32,13 +32,14 @@ import typer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from rich.console import Console
 
-from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, WINDOW_MS, Case
+from bench.case import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, WINDOW_MS, Case
 from bench.errors import BenchFailed
 from bench.latency_report import markdown, picture, ratio, table
 from bench.load import create_topics, new_broker
 from bench.machine import ROOT, machine
 from bench.pages import publish
 from bench.program import run_program
+from bench.programs import COUNTING
 from bench.report import GOALS
 from bench.sides import Side, StreamsSide, TidemarkSide, running
 from tidemark.processes import wait_until
@@ -54,6 +55,7 @@ _CASE = Case(
     events=0,
     commit_interval_ms=COMMIT_INTERVAL_MS,
     max_batch_records=1_000_000,
+    program=COUNTING,
 )
 RATE, RUN_S = 10_000, 40.0
 """The rate in events per second that `make bench` compares, and how long a run lasts after warming up."""

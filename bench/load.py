@@ -7,9 +7,9 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
+from bench.case import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Block, Case
 from bench.errors import BenchFailed
-from bench.events import Block, blocks
+from bench.events import blocks
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.kafka import jars
 from tidemark.settings import Settings

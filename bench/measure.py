@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cases import Case
+from bench.case import Case
 from bench.errors import BenchFailed
 from bench.load import create_topics, new_broker, produce
 from bench.outputs import Verdict, verify
@@ -66,12 +66,15 @@ def measure(
         command = side.command(case, broker.bootstrap, folder)
         progress.phase("running")
         try:
-            with closing(CommittedOffsets(broker.bootstrap, side.group)) as offsets, running(command, log) as started:
+            with (
+                closing(CommittedOffsets(broker.bootstrap, side.group(case))) as offsets,
+                running(command, log) as started,
+            ):
                 run = watch(started.process, started.started, offsets, case.events, progress.committed)
             progress.phase("starting again")
             log = folder / "again.log"
             with running(command, log) as started:
-                restart_s = _seconds_until_running(side, folder, log, started)
+                restart_s = _seconds_until_running(side, case, folder, log, started)
         except BenchFailed as failure:
             raise BenchFailed(f"{side.name} on {case.name}: {failure}; end of {log}:\n{_tail(log)}") from None
         progress.phase("verifying")
@@ -82,14 +85,14 @@ def measure(
     return Result(case.name, side.name, alternation, measured, restart_s, verdict, run.usage, run.samples)
 
 
-def _seconds_until_running(side: Side, folder: Path, log: Path, started: Started) -> float:
+def _seconds_until_running(side: Side, case: Case, folder: Path, log: Path, started: Started) -> float:
     """Raises `BenchFailed` if it has ended, or is not running after two minutes."""
 
     def is_decided() -> bool:
-        return started.process.poll() is not None or side.is_running(folder, log, started.process)
+        return started.process.poll() is not None or side.is_running(case, folder, log, started.process)
 
     wait_until(is_decided, _RUNNING_S, every_s=0.05)
-    if not side.is_running(folder, log, started.process):
+    if not side.is_running(case, folder, log, started.process):
         raise BenchFailed(f"started again, it is not RUNNING after {time.monotonic() - started.started:.0f} s")
     return time.monotonic() - started.started
 

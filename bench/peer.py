@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import java_program
-from bench.cases import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
+from bench.case import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
 
 _SOURCES = Path(__file__).parent / "peers"
 _BUILD = Path(__file__).parent / "build" / "peers"

@@ -11,7 +11,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.cases import Case
+from bench.case import Case
 from bench.measure import Result
 from bench.report import OURS, PEER, rows
 

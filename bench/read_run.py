@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from bench.answers import faults, known_counts
-from bench.cases import WINDOW_MS, Case
+from bench.case import WINDOW_MS, Case
 from bench.errors import BenchFailed
 from bench.events import base_ms
 from bench.feed import Feed
 from bench.key_reads import Asked, Reads, Target, ask, owned
 from bench.load import produce
 from bench.outputs import verify
+from bench.programs import COUNTING
 from bench.rates import Sample, rate_between_commits
 from bench.read_clients import Clients
 from bench.read_sides import ReadSide
@@ -60,6 +61,7 @@ class Load:
             events=_LONGEST_S * self.rate,
             commit_interval_ms=self.commit_interval_ms,
             max_batch_records=1_000_000,
+            program=COUNTING,
         )
 
     @property
@@ -109,7 +111,7 @@ class Run:
         """Start the side, and measure it. Blocks. Raises `BenchFailed`."""
         load, case = self.load, self.load.case
         with ExitStack() as opened:
-            offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, self.side.side.group)))
+            offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, self.side.side.group(load.case))))
             for number in range(self.instances):
                 command = self.side.side.command(case, self.bootstrap, self.folder, number)
                 self._started.append(opened.enter_context(running(command, self.folder / f"side-{number}.log")))

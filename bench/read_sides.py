@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bench.cases import INPUT_TOPIC, PARTITIONS
+from bench.case import INPUT_TOPIC, PARTITIONS
 from bench.key_reads import Target
+from bench.programs import COUNTING
 from bench.sides import Side, StreamsSide, TidemarkSide
 from tidemark.devstack.ports import LOOPBACK, free_port
 from tidemark.queries.access import read_token_file, token_file
@@ -48,7 +49,7 @@ class TidemarkReads:
 
     def targets(self, folder: Path) -> list[Target]:
         """Return the addresses in the run files of all instances."""
-        var_dir, application_id = folder / "var", self.side.group
+        var_dir, application_id = folder / "var", COUNTING.application_id
         runs = [RunView.read(run_file_path(var_dir, application_id, number)) for number in range(self.instances)]
         held: list[str] = []
         found = []

@@ -33,7 +33,8 @@ import typer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
-from bench.cases import CASES, QUIET, WINDOW_MS, Case
+from bench.case import QUIET, WINDOW_MS, Case
+from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
 from bench.load import create_topics, new_broker, produce
@@ -100,7 +101,10 @@ class Subject:
         prepare()
         log = self.folder / f"start-{self.starts}.log"
         command = self.side.command(self.case, self.bootstrap, self.folder)
-        with closing(CommittedOffsets(self.bootstrap, self.side.group)) as offsets, running(command, log) as started:
+        with (
+            closing(CommittedOffsets(self.bootstrap, self.side.group(self.case))) as offsets,
+            running(command, log) as started,
+        ):
             seconds = self._until_running(started, log)
             run = watch(started.process, started.started, offsets, self.case.events, lambda _n: None)
         return seconds, _restoring_s(log), run.usage
@@ -110,9 +114,9 @@ class Subject:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
         settings = Settings.load(bootstrap_servers=self.bootstrap)
         deadline = time.monotonic() + _RUNNING_S
-        while members(settings, admin, self.side.group):
+        while members(settings, admin, self.side.group(self.case)):
             if time.monotonic() > deadline:
-                raise BenchFailed(f"group {self.side.group} still has members")
+                raise BenchFailed(f"group {self.side.group(self.case)} still has members")
             time.sleep(0.5)
 
     def _until_running(self, started: Started, log: Path) -> float:
@@ -127,7 +131,7 @@ class Subject:
     def _is_running(self, pid: int, log: Path) -> bool:
         if isinstance(self.side, StreamsSide):
             return "-> RUNNING" in log.read_text(errors="replace")
-        said = read_run_file(run_file_path(self.folder / "var", self.side.group, 0)) or {}
+        said = read_run_file(run_file_path(self.folder / "var", self.side.group(self.case), 0)) or {}
         return said.get("pid") == pid and said.get("state") == "RUNNING"
 
     def lose(self) -> None:
@@ -263,7 +267,7 @@ class _LevelStandby:
     def __enter__(self) -> None:
         started = self._running.__enter__()
         deadline = time.monotonic() + _RUNNING_S
-        path = standby_file_path(self._subject.folder / "var", self._subject.side.group, 0)
+        path = standby_file_path(self._subject.folder / "var", self._subject.side.group(self._subject.case), 0)
         while (read_run_file(path) or {}).get("state") != "RUNNING":
             if started.process.poll() is not None or time.monotonic() > deadline:
                 raise BenchFailed(f"the standby has not caught up; see {self._subject.folder / 'standby.log'}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import java_program, peer
-from bench.cases import PARTITIONS, Case
+from bench.case import PARTITIONS, Case
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
 from tidemark.supervision.run_file import RunView, run_file_path
@@ -38,14 +38,13 @@ class Side(Protocol):
     def name(self) -> str:
         """The name in tables and plots."""
 
-    @property
-    def group(self) -> str:
-        """The consumer group. Its committed offsets show the progress."""
+    def group(self, case: Case) -> str:
+        """Return the consumer group. Its committed offsets show the progress."""
 
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command of one instance for one run, with its state under `folder`."""
 
-    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether `process`, started with `folder` and writing to `log`, says that it is in state RUNNING."""
 
 
@@ -63,7 +62,10 @@ class StreamsSide:
     query_ports: tuple[int, ...] = ()
     query_threads: int = 4
     name: str = "kafka-streams"
-    group: str = peer.APPLICATION_ID
+
+    def group(self, case: Case) -> str:
+        """Return the application id, which is the same for every program."""
+        return peer.APPLICATION_ID
 
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command, after compiling the program if needed and writing its configuration."""
@@ -81,23 +83,26 @@ class StreamsSide:
         path = java_program.classpath([classes, *libraries])
         # The JDK's server sends the head and the body of an answer apart, and TCP would delay the body by up to 40 ms.
         without_delay = "-Dsun.net.httpserver.nodelay=true"
-        program = [str(java.find().executable), f"-Xmx{self.heap}", without_delay, "-cp", path, "WindowedCount"]
+        program = [str(java.find().executable), f"-Xmx{self.heap}", without_delay, "-cp", path, case.program.peer]
         return Command([*program, str(configuration)], {})
 
-    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether the state listener has reported RUNNING."""
         return "-> RUNNING" in log.read_text(encoding="utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """Real instances of `bench/topologies/pulse_counting.py`. Each driver starts its own JVM, without spark-submit."""
+    """Real instances of a topology in `bench/topologies`. Each driver starts its own JVM, without spark-submit."""
 
     settings: Settings
     heap: str = "2g"
     overrides: dict[str, str] = field(default_factory=dict)
     name: str = "tidemark"
-    group: str = "pulse-counting"
+
+    def group(self, case: Case) -> str:
+        """Return the application id of the topology."""
+        return case.program.application_id
 
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return an instance's command, with its settings in the environment."""
@@ -115,7 +120,7 @@ class TidemarkSide:
             **self.overrides,
         )
         program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
-        program += ["--topology", "pulse_counting", "--instance", str(instance)]
+        program += ["--topology", case.program.topology, "--instance", str(instance)]
         paths = os.pathsep.join([str(root / "include"), str(root)])
         return Command(
             program,
@@ -127,9 +132,9 @@ class TidemarkSide:
             },
         )
 
-    def is_running(self, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether the run file of this very process says so."""
-        run = RunView.read(run_file_path(folder / "var", self.group, 0))
+        run = RunView.read(run_file_path(folder / "var", self.group(case), 0))
         return run is not None and run.process.pid == process.pid and run.state == InstanceState.RUNNING
 
 

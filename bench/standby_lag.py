@@ -24,7 +24,8 @@ if __name__ == "__main__":
 import numpy as np
 from rich.console import Console
 
-from bench.cases import CASES, Case
+from bench.case import Case
+from bench.cases import CASES
 from bench.events import base_ms
 from bench.load import create_topics, new_broker, produce
 from bench.machine import ROOT
@@ -89,9 +90,9 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
         standby = Command(
             [sys.executable, "-m", "tidemark.cli.main", "standby", "run", "pulse_counting"], command.environment
         )
-        ages = Ages(folder / "var", side.group)
+        ages = Ages(folder / "var", side.group(case))
         with (
-            closing(CommittedOffsets(broker.bootstrap, side.group)) as offsets,
+            closing(CommittedOffsets(broker.bootstrap, side.group(case))) as offsets,
             running(command, folder / "side.log") as started,
             running(standby, folder / "standby.log"),
         ):

@@ -11,7 +11,7 @@ from threading import Event
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from bench.cases import INPUT_TOPIC, PARTITIONS, QUIET
+from bench.case import INPUT_TOPIC, PARTITIONS, QUIET
 from bench.errors import BenchFailed
 from bench.rates import Sample
 

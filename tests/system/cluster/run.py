@@ -23,7 +23,8 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from bench.cases import CASES, Case
+from bench.case import Case
+from bench.cases import CASES
 from bench.events import base_ms
 from bench.measure import Progress, measure
 from bench.sides import TidemarkSide

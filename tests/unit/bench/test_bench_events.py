@@ -2,10 +2,12 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from bench.cases import CASES, WINDOW_MS, Case
+from bench.case import WINDOW_MS, Case
+from bench.cases import CASES
 from bench.events import base_ms, blocks, expected_counts
 
 NOW_MS = 1_760_000_012_345
@@ -19,10 +21,10 @@ def _records(case: Case, start_ms: int, size: int) -> list[tuple[bytes, dict[str
     ]
 
 
-@pytest.mark.parametrize("name", ["hot", "wide"])
+@pytest.mark.parametrize("name", ["hot", "wide", "skewed"])
 def test_should_count_what_was_generated(name: str) -> None:
     # Fewer keys, so that a small number of events reaches several windows.
-    case = Case(name, "", 50, CASES[name].interval_ms, 7_003, 1000, 1000)
+    case = replace(CASES[name], keys=50, events=7_003)
     start_ms = base_ms(NOW_MS, case)
     counted = Counter(
         (v["patient_id"], int(str(v["beat_ms"])) // WINDOW_MS) for _, v in _records(case, start_ms, 1_000)
@@ -37,7 +39,7 @@ def test_should_count_what_was_generated(name: str) -> None:
     } == counted
 
 
-@pytest.mark.parametrize("name", ["hot", "wide"])
+@pytest.mark.parametrize("name", ["hot", "wide", "skewed"])
 def test_should_make_complete_records_in_event_time_order(name: str) -> None:
     case = CASES[name].sized(60_000)
     records = _records(case, base_ms(NOW_MS, case), 7_000)

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from bench.cases import CASES, WINDOW_MS
+from bench.case import WINDOW_MS
+from bench.cases import CASES
+from bench.counts import LastCounts
 from bench.errors import BenchFailed
-from bench.outputs import LastCounts, Verdict
+from bench.outputs import Verdict
 
 CASE = CASES["hot"].sized(2 * 60 * 50_000)
 START_MS = 1_700_000_040_000
@@ -16,7 +18,7 @@ EXPECTED[1, 8] = 2
 
 
 def _judge(*records: tuple[str, str, int, int, int]) -> Verdict:
-    last = LastCounts(CASE, START_MS)
+    last = LastCounts(CASE, START_MS, EXPECTED)
     last.add(
         [key.encode() for key, *_ in records],
         [
@@ -24,7 +26,7 @@ def _judge(*records: tuple[str, str, int, int, int]) -> Verdict:
             for _, patient, start, end, pulses in records
         ],
     )
-    return last.verdict(EXPECTED)
+    return last.verdict()
 
 
 def _count(patient: str, window: int, pulses: int) -> tuple[str, str, int, int, int]:
@@ -38,11 +40,11 @@ RIGHT = (_count("p00007", 0, 3), _count("p00008", 1, 2))
 def test_should_take_the_last_of_several_updates() -> None:
     verdict = _judge(_count("p00007", 0, 1), _count("p00007", 0, 2), *RIGHT)
     assert verdict.right
-    assert (verdict.records, verdict.window_keys) == (4, 2)
+    assert (verdict.records, verdict.results) == (4, 2)
 
 
 def test_should_take_the_last_update_also_across_batches() -> None:
-    last = LastCounts(CASE, START_MS)
+    last = LastCounts(CASE, START_MS, EXPECTED)
     for pulses in (1, 3):
         start = START_MS
         value = {"patient_id": "p00007", "window_start": start, "window_end": start + WINDOW_MS, "pulses": pulses}
@@ -82,10 +84,10 @@ def test_should_find_a_window_without_an_event() -> None:
     assert (verdict.wrong, verdict.right) == (1, False)
 
 
-@pytest.mark.parametrize("value", [b"nonsense", b'{"patient_id":"p00007","pulse":1}', b'{"patient_id":"seven"}'])
-def test_should_refuse_an_output_that_is_not_a_count(value: bytes) -> None:
+@pytest.mark.parametrize("value", [None, b"nonsense", b'{"patient_id":"p00007","pulse":1}', b'{"patient_id":"seven"}'])
+def test_should_refuse_an_output_that_is_not_a_count(value: bytes | None) -> None:
     with pytest.raises(BenchFailed, match="pulse-counts"):
-        LastCounts(CASE, START_MS).add([b"p00007"], [value])
+        LastCounts(CASE, START_MS, EXPECTED).add([b"p00007"], [value])
 
 
 def test_should_compute_equal_digests_for_equal_outputs() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from bench import peer
 from bench.answers import faults, known_counts
-from bench.cases import PARTITIONS, WINDOW_MS
+from bench.case import PARTITIONS, WINDOW_MS
 from bench.errors import BenchFailed
 from bench.key_reads import Answer, Asked, Target, ask, key_name, owned, read
 from bench.read_clients import Ceiling, Clients, ceiling

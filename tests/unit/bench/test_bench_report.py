@@ -17,7 +17,7 @@ def _result(case: str, side: str, steady: float, restart_s: float, gigabytes: fl
     return Result(case, side, 0, measured, restart_s, _VERDICT, usage, [])
 
 
-_VERDICT = Verdict(window_keys=1, missing=0, wrong=0, unexpected=0, records=1, digest="d")
+_VERDICT = Verdict(results=1, missing=0, wrong=0, unexpected=0, records=1, digest="d")
 _HOT = [
     *(_result("hot", report.OURS, steady, 12.0, 2.0) for steady in (500.0, 900.0, 600.0)),
     _result("hot", report.PEER, 200.0, 8.0, 2.5),
@@ -38,7 +38,9 @@ def test_the_last_line_should_leave_out_what_was_not_measured() -> None:
 
 
 def test_a_rate_should_reach_its_goal_from_above_and_a_time_from_below() -> None:
-    table = report.goals_table({"hot": 1.99, "wide": 2.0, "latency": 2.01, "start": 1.0, "memory": None})
+    table = report.goals_table(
+        {"hot": 1.99, "wide": 2.0, "latency": 2.01, "start": 1.0, "memory": None}, list(CASES.values())
+    )
     text = StringIO()
     Console(file=text, width=80).print(table)
     reached = {

@@ -1,0 +1,111 @@
+"""A case of the benchmark: a program that both sides run, the shape of its input, and a commit interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from bench.outputs import Verdict
+
+WINDOW_MS = 60_000
+GRACE_MS = 5_000
+RETENTION_MS = 6 * 3_600_000
+PARTITIONS = 4
+INPUT_TOPIC = "pulse-events"
+OUTPUT_TOPIC = "pulse-counts"
+
+# For every client of the benchmark: "coordinator load in progress" is normal on a new broker and is not logged.
+QUIET = {"log_level": 3}
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive records in the order of event time."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+class Output(Protocol):
+    """Collects the records of the output topic, and compares them with what is computed from the event numbers alone."""
+
+    @property
+    def records(self) -> int:
+        """The number of records so far."""
+
+    def add(self, keys: list[bytes | None], values: list[bytes | None]) -> None:
+        """Add records of one or more partitions, those of each partition in the order of their offsets."""
+
+    def verdict(self) -> Verdict:
+        """Compare all that was added with what must be there."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One computation, written for both sides, with its input and a check of its output.
+
+    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`. `block` makes
+    the records with these event numbers, and `output` an empty collection; both get the case and the start of its first
+    window in epoch milliseconds.
+    """
+
+    topology: str
+    application_id: str
+    peer: str
+    block: Callable[[Case, int, Integers], Block]
+    output: Callable[[Case, int], Output]
+
+
+def in_turn(case: Case, number: Integers) -> Integers:
+    """Give each patient one event in turn."""
+    return number % case.keys
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
+
+    `patient` maps event numbers to patients. `goal` is the least ratio of the steady rates to reach.
+    """
+
+    name: str
+    about: str
+    keys: int
+    interval_ms: int
+    events: int
+    commit_interval_ms: int
+    max_batch_records: int
+    program: Program
+    patient: Callable[[Case, Integers], Integers] = in_turn
+    goal: float = 1.2
+
+    @property
+    def span_ms(self) -> int:
+        """The event time from the first event to the last in milliseconds, rounded up to whole windows."""
+        return self.windows * WINDOW_MS
+
+    @property
+    def windows(self) -> int:
+        """The number of windows that contain events."""
+        last_ms = (self.events - 1) * self.interval_ms // self.keys
+        return last_ms // WINDOW_MS + 1
+
+    def offset_ms(self, number: Integers) -> Integers:
+        """Return the event times of these event numbers in milliseconds since the start of the first window."""
+        return number * self.interval_ms // self.keys
+
+    def sized(self, events: int | None) -> Case:
+        """Return this case with another number of events, or unchanged if `events` is None."""
+        return self if events is None else replace(self, events=events)
+
+    def described(self) -> dict[str, Any]:
+        """Return the fields for a file of results, with functions and programs by name."""
+        fields = asdict(replace(self, program=None))  # type: ignore[arg-type]
+        return {**fields, "program": self.program.topology, "patient": self.patient.__name__}

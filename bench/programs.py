@@ -1,0 +1,9 @@
+"""The programs of the benchmark, each written for both sides in `bench/topologies` and `bench/peers`."""
+
+from __future__ import annotations
+
+from bench.case import Program
+from bench.counts import last_counts
+from bench.events import pulses
+
+COUNTING = Program("pulse_counting", "pulse-counting", "WindowedCount", pulses, last_counts)
