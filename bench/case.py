@@ -27,8 +27,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive records in the order of event time."""
+    """Consecutive records of one topic in the order of event time."""
 
+    topic: str
     keys: list[bytes]
     values: list[bytes]
 
@@ -51,16 +52,18 @@ class Output(Protocol):
 class Program:
     """One computation, written for both sides, with its input and a check of its output.
 
-    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`. `block` makes
-    the records with these event numbers, and `output` an empty collection; both get the case and the start of its first
-    window in epoch milliseconds.
+    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`. Both read the
+    topics `sources` and write the topic `sink`. `records` makes the records with these event numbers, one block per topic, and
+    `output` an empty collection; both get the case and the start of its first window in epoch milliseconds.
     """
 
     topology: str
     application_id: str
     peer: str
-    block: Callable[[Case, int, Integers], Block]
+    records: Callable[[Case, int, Integers], list[Block]]
     output: Callable[[Case, int], Output]
+    sources: tuple[str, ...] = (INPUT_TOPIC,)
+    sink: str = OUTPUT_TOPIC
 
 
 def in_turn(case: Case, number: Integers) -> Integers:

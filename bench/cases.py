@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.case import WINDOW_MS, Case
-from bench.programs import COUNTING
+from bench.programs import COUNTING, PASSING
 from bench.skew import zipf
 
 CASES = {
@@ -41,6 +41,16 @@ CASES = {
             max_batch_records=1_000_000,
             program=COUNTING,
             patient=zipf,
+        ),
+        Case(
+            name="large",
+            about="values of 1 KiB passed through a filter, commit per 200 k events or 2 s",
+            keys=50_000,
+            interval_ms=1_000,
+            events=3_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=200_000,
+            program=PASSING,
         ),
     )
 }

@@ -7,18 +7,29 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from bench.case import WINDOW_MS, Block, Case, Integers
+from bench.case import INPUT_TOPIC, WINDOW_MS, Block, Case, Integers
 
 _PATIENT_DIGITS = 5
 _BEAT_DIGITS = 13
 _IBI_DIGITS = 3
-_TEMPLATE = b'{"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"}' % (
-    b"#" * _PATIENT_DIGITS,
-    b"#" * _BEAT_DIGITS,
-    b"#" * _IBI_DIGITS,
-    b"#",
+_DIGIT, _LETTER = b"#", b"~"
+_FIELDS = b'"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"' % (
+    _DIGIT * _PATIENT_DIGITS,
+    _DIGIT * _BEAT_DIGITS,
+    _DIGIT * _IBI_DIGITS,
+    _DIGIT,
 )
+_PULSE = b"{%s}" % _FIELDS
+_LARGE_BYTES = 1024
+_LARGE_FRAME = b'{%s,"waveform":"%s"}'
+_LARGE = _LARGE_FRAME % (_FIELDS, _LETTER * (_LARGE_BYTES - len(_LARGE_FRAME % (_FIELDS, b""))))
+BEAT = slice(_PULSE.index(b'"beat_ms":') + len(b'"beat_ms":'), _PULSE.index(b',"ibi_ms"'))
+"""The place of the event time in every value."""
 _RECORDINGS = 3
+# Letters from which values are cut at different places, so that neither side can gain by their being equal.
+_TEXT = np.random.default_rng(1).integers(ord("a"), ord("z"), 1 << 16, dtype=np.uint8, endpoint=True)
+
+_Bytes = npt.NDArray[np.uint8]
 
 
 def base_ms(now_ms: int, case: Case) -> int:
@@ -30,9 +41,11 @@ def base_ms(now_ms: int, case: Case) -> int:
 
 
 def blocks(case: Case, start_ms: int, begin: int = 0, size: int = 100_000) -> Iterator[Block]:
-    """Yield the records of `case` from number `begin` on. The same `start_ms` gives the same bytes."""
+    """Yield the records of `case`, by topic, from number `begin` on. The same `start_ms` gives the same bytes."""
     for first in range(begin, case.events, size):
-        yield case.program.block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
+        yield from case.program.records(
+            case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64)
+        )
 
 
 def expected_counts(case: Case) -> Integers:
@@ -45,31 +58,54 @@ def expected_counts(case: Case) -> Integers:
     return counts.reshape(case.windows, case.keys)
 
 
-def pulses(case: Case, start_ms: int, number: Integers) -> Block:
+def ibi_ms(number: Integers) -> Integers:
+    """Return the intervals between beats of these events: 600 to 999 ms."""
+    return 600 + number * 7919 % 400
+
+
+def pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
     """Return the pulses with these event numbers."""
+    keys, values = _keys_and_values(_PULSE, case, start_ms, number)
+    return [Block(INPUT_TOPIC, _rows(keys), _rows(values))]
+
+
+def large_pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
+    """Return the pulses with these event numbers, with values of 1 KiB."""
+    keys, values = _keys_and_values(_LARGE, case, start_ms, number)
+    holes = _holes(_LARGE, _LETTER)
+    texts = np.lib.stride_tricks.sliding_window_view(_TEXT, holes.size)
+    values[:, holes] = texts[number * 7919 % len(texts)]
+    return [Block(INPUT_TOPIC, _rows(keys), _rows(values))]
+
+
+def _keys_and_values(template: bytes, case: Case, start_ms: int, number: Integers) -> tuple[_Bytes, _Bytes]:
+    """Return the keys, and the values with all digits of the template filled in."""
     patient = case.patient(case, number)
     columns = (
         (patient, _PATIENT_DIGITS),
         (start_ms + case.offset_ms(number), _BEAT_DIGITS),
-        (600 + number * 7919 % 400, _IBI_DIGITS),
+        (ibi_ms(number), _IBI_DIGITS),
         (1 + patient % _RECORDINGS, 1),
     )
-    values = np.tile(np.frombuffer(_TEMPLATE, dtype=np.uint8), (number.size, 1))
-    holes = np.flatnonzero(np.frombuffer(_TEMPLATE, dtype=np.uint8) == ord("#"))
     digits = np.concatenate([_digits(column, width) for column, width in columns], axis=1)
-    values[:, holes] = digits
+    values = np.tile(np.frombuffer(template, dtype=np.uint8), (number.size, 1))
+    values[:, _holes(template, _DIGIT)] = digits
     keys = np.empty((number.size, 1 + _PATIENT_DIGITS), dtype=np.uint8)
     keys[:, 0] = ord("p")
     keys[:, 1:] = digits[:, :_PATIENT_DIGITS]
-    return Block(_rows(keys), _rows(values))
+    return keys, values
 
 
-def _digits(column: Integers, width: int) -> npt.NDArray[np.uint8]:
+def _holes(template: bytes, mark: bytes) -> Integers:
+    return np.flatnonzero(np.frombuffer(template, dtype=np.uint8) == ord(mark))
+
+
+def _digits(column: Integers, width: int) -> _Bytes:
     powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
     return (column[:, None] // powers % 10 + ord("0")).astype(np.uint8)
 
 
-def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
+def _rows(matrix: _Bytes) -> list[bytes]:
     """Return one `bytes` per row. Rows end in a printable character, so numpy's stripping of zero bytes changes nothing."""
     rows: list[bytes] = np.ascontiguousarray(matrix).view(f"S{matrix.shape[1]}").ravel().tolist()
     return rows

@@ -171,7 +171,7 @@ def measure(side: Side, rate: int, seconds: float, alternation: int, folder: Pat
     folder.mkdir(parents=True)
     log = folder / "side.log"
     with new_broker(folder / "broker", settings) as broker:
-        create_topics(broker.bootstrap)
+        create_topics(broker.bootstrap, _CASE.program)
         events, no_more, stop = Events(), threading.Event(), threading.Event()
         command = side.command(_CASE, broker.bootstrap, folder)
         with ThreadPoolExecutor(2) as pool, running(command, log) as started:

@@ -7,7 +7,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.case import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Block, Case
+from bench.case import PARTITIONS, QUIET, Block, Case, Program
 from bench.errors import BenchFailed
 from bench.events import blocks
 from tidemark.devstack.broker import EmbeddedBroker
@@ -27,10 +27,10 @@ def new_broker(folder: Path, settings: Settings) -> EmbeddedBroker:
     return EmbeddedBroker(folder, jars.ensure("kafka", settings), overrides=_BROKER, heap=_BROKER_HEAP)
 
 
-def create_topics(bootstrap: str, *more: str) -> None:
-    """Create the source topic, the sink topic and `more`. Each side creates its other topics itself."""
+def create_topics(bootstrap: str, program: Program, *more: str) -> None:
+    """Create the sources, the sink and `more`. Each side creates its other topics itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC, *more)]
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (*program.sources, program.sink, *more)]
     for created in admin.create_topics(topics, request_timeout=_TIMEOUT_S).values():
         created.result(_TIMEOUT_S)
 
@@ -38,15 +38,16 @@ def create_topics(bootstrap: str, *more: str) -> None:
 def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
     """Write the events of `case` from number `begin` on, those of each key in order. Blocks until the broker has them.
 
-    Raises `BenchFailed` if the topic then holds another number of records.
+    Raises `BenchFailed` if the topics then hold another number of records.
     """
     producer = input_producer(bootstrap)
     for block in blocks(case, start_ms, begin):
         queue(producer, block)
     producer.flush(_TIMEOUT_S)
-    written = sum(end_offsets(bootstrap, INPUT_TOPIC))
+    sources = case.program.sources
+    written = sum(offset for topic in sources for offset in end_offsets(bootstrap, topic))
     if written != case.events:
-        raise BenchFailed(f"{INPUT_TOPIC} holds {written} records after producing {case.events}")
+        raise BenchFailed(f"{' and '.join(sources)} hold {written} records after producing {case.events}")
 
 
 def input_producer(bootstrap: str) -> Producer:
@@ -70,9 +71,9 @@ def queue(producer: Producer, block: Block) -> None:
     messages = [{"key": key, "value": value} for key, value in zip(block.keys, block.values, strict=True)]
     while len(producer) > _MAX_QUEUED:
         producer.poll(0.05)
-    queued = producer.produce_batch(INPUT_TOPIC, messages)
+    queued = producer.produce_batch(block.topic, messages)
     if queued != len(messages):
-        raise BenchFailed(f"only {queued} of {len(messages)} events were queued for {INPUT_TOPIC}")
+        raise BenchFailed(f"only {queued} of {len(messages)} events were queued for {block.topic}")
 
 
 def end_offsets(bootstrap: str, topic: str) -> list[int]:

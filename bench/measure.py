@@ -59,7 +59,7 @@ def measure(
     log = folder / "side.log"
     with new_broker(folder / "broker", settings) as broker:
         progress.phase("producing")
-        create_topics(broker.bootstrap)
+        create_topics(broker.bootstrap, case.program)
         produce(broker.bootstrap, case, start_ms)
         # Otherwise the broker would write its dirty pages to disk while the side runs.
         os.sync()
@@ -67,7 +67,7 @@ def measure(
         progress.phase("running")
         try:
             with (
-                closing(CommittedOffsets(broker.bootstrap, side.group(case))) as offsets,
+                closing(CommittedOffsets(broker.bootstrap, side.group(case), case.program.sources)) as offsets,
                 running(command, log) as started,
             ):
                 run = watch(started.process, started.started, offsets, case.events, progress.committed)

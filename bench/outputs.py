@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from bench.case import OUTPUT_TOPIC, PARTITIONS, QUIET, Case, Integers
+from bench.case import PARTITIONS, QUIET, Case, Integers
 from bench.errors import BenchFailed
 from bench.load import end_offsets
 
@@ -44,12 +44,12 @@ def parsed(values: list[bytes | None], schema: pa.Schema) -> pa.Table:
     """Return JSON values as columns. Raises `BenchFailed` for a value that is absent, or not of this schema."""
     # Checked first: pyarrow's reader crashes on a line `null`.
     if any(value is None for value in values):
-        raise BenchFailed(f"{OUTPUT_TOPIC} has a record without a value, which no side should write")
+        raise BenchFailed("the output has a record without a value, which no side should write")
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
     try:
         return pyarrow.json.read_json(BytesIO(b"\n".join(value for value in values if value)), parse_options=options)
     except pa.ArrowInvalid as error:
-        raise BenchFailed(f"{OUTPUT_TOPIC} has a record that no side should write: {error}") from None
+        raise BenchFailed(f"the output has a record that no side should write: {error}") from None
 
 
 def numbers(patients: pa.Array, keys: list[bytes | None]) -> Integers:
@@ -57,7 +57,7 @@ def numbers(patients: pa.Array, keys: list[bytes | None]) -> Integers:
     try:
         number = pc.utf8_slice_codeunits(patients, 1).cast(pa.int64()).fill_null(-1).to_numpy()
     except pa.ArrowInvalid as error:
-        raise BenchFailed(f"{OUTPUT_TOPIC} has a record whose key is no patient: {error}") from None
+        raise BenchFailed(f"the output has a record whose key is no patient: {error}") from None
     is_own = pc.equal(pa.array(keys, pa.binary()), patients.cast(pa.binary())).fill_null(False)
     return np.where(is_own.to_numpy(zero_copy_only=False), number, -1)
 
@@ -73,7 +73,7 @@ def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
     The end is the read_uncommitted one: a commit returns before its markers are on every partition, so the end that a
     read_committed reader sees first may hide records. Raises `BenchFailed` if no more records arrive before that end.
     """
-    output = case.program.output(case, start_ms)
+    output, sink = case.program.output(case, start_ms), case.program.sink
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,8 +86,8 @@ def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
         }
     )
     try:
-        consumer.assign([TopicPartition(OUTPUT_TOPIC, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
-        ends = end_offsets(bootstrap, OUTPUT_TOPIC)
+        consumer.assign([TopicPartition(sink, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)])
+        ends = end_offsets(bootstrap, sink)
         ended: set[int] = set()
         silent = 0
         while len(ended) < PARTITIONS:
@@ -98,7 +98,7 @@ def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
                 output.add([m.key() for m in records], [m.value() for m in records])
             silent = 0 if messages else silent + 1
             if silent == _PATIENCE:
-                raise BenchFailed(f"{OUTPUT_TOPIC} returned nothing for {_PATIENCE} s after {output.records} records")
+                raise BenchFailed(f"{sink} returned nothing for {_PATIENCE} s after {output.records} records")
     finally:
         consumer.close()
     return output.verdict()

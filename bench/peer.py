@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import java_program
-from bench.case import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
+from bench.case import GRACE_MS, RETENTION_MS, WINDOW_MS, Case
 
 _SOURCES = Path(__file__).parent / "peers"
 _BUILD = Path(__file__).parent / "build" / "peers"
@@ -34,8 +34,8 @@ def properties(
         "group.instance.id": f"{APPLICATION_ID}-{instance}",
         "commit.interval.ms": str(case.commit_interval_ms),
         "auto.offset.reset": "earliest",
-        "bench.input": INPUT_TOPIC,
-        "bench.output": OUTPUT_TOPIC,
+        "bench.inputs": ",".join(case.program.sources),
+        "bench.output": case.program.sink,
         "bench.window.ms": str(WINDOW_MS),
         "bench.grace.ms": str(GRACE_MS),
         "bench.retention.ms": str(RETENTION_MS),

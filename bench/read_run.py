@@ -111,7 +111,8 @@ class Run:
         """Start the side, and measure it. Blocks. Raises `BenchFailed`."""
         load, case = self.load, self.load.case
         with ExitStack() as opened:
-            offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, self.side.side.group(load.case))))
+            group = self.side.side.group(case)
+            offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, group, case.program.sources)))
             for number in range(self.instances):
                 command = self.side.side.command(case, self.bootstrap, self.folder, number)
                 self._started.append(opened.enter_context(running(command, self.folder / f"side-{number}.log")))

@@ -51,7 +51,7 @@ def measure(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with new_broker(folder / "broker", settings) as broker:
-        create_topics(broker.bootstrap)
+        create_topics(broker.bootstrap, load.case.program)
         result = Run(side, instances, load, clients, broker.bootstrap, folder).measure(alternation)
     if not result.wrong:
         shutil.rmtree(folder)

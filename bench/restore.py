@@ -102,7 +102,7 @@ class Subject:
         log = self.folder / f"start-{self.starts}.log"
         command = self.side.command(self.case, self.bootstrap, self.folder)
         with (
-            closing(CommittedOffsets(self.bootstrap, self.side.group(self.case))) as offsets,
+            closing(CommittedOffsets(self.bootstrap, self.side.group(self.case), self.case.program.sources)) as offsets,
             running(command, log) as started,
         ):
             seconds = self._until_running(started, log)
@@ -170,7 +170,7 @@ class Restores:
         # Events that arrive later fall into later windows, so there must be time for one slice of them per start.
         start_ms = base_ms(int(time.time() * 1000), whole.sized(self.keys + 20 * _ARRIVING)) - WINDOW_MS
         with new_broker(self.folder / "broker", self.settings) as broker:
-            create_topics(broker.bootstrap, _OUTPUT_OF_STREAMS)
+            create_topics(broker.bootstrap, whole.program, _OUTPUT_OF_STREAMS)
             produce(broker.bootstrap, whole, start_ms)
             self._streams(broker.bootstrap, whole, start_ms)
             self._tidemark(broker.bootstrap, whole, start_ms)

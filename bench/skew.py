@@ -31,4 +31,5 @@ def _uniform(number: Integers) -> npt.NDArray[np.floating[Any]]:
 @cache
 def _cumulative(keys: int) -> npt.NDArray[np.floating[Any]]:
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -ZIPF_EXPONENT
-    return np.cumsum(weights) / weights.sum()
+    cumulative: npt.NDArray[np.floating[Any]] = np.cumsum(weights) / weights.sum()
+    return cumulative

@@ -83,7 +83,7 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
     side = TidemarkSide(settings, overrides={"query_port": "0"})
     start_ms = base_ms(wall_clock_ms(), case)
     with new_broker(folder / "broker", settings) as broker:
-        create_topics(broker.bootstrap)
+        create_topics(broker.bootstrap, case.program)
         produce(broker.bootstrap, case, start_ms)
         os.sync()
         command = side.command(case, broker.bootstrap, folder)
@@ -92,7 +92,7 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
         )
         ages = Ages(folder / "var", side.group(case))
         with (
-            closing(CommittedOffsets(broker.bootstrap, side.group(case))) as offsets,
+            closing(CommittedOffsets(broker.bootstrap, side.group(case), case.program.sources)) as offsets,
             running(command, folder / "side.log") as started,
             running(standby, folder / "standby.log"),
         ):

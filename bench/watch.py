@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from bench.case import INPUT_TOPIC, PARTITIONS, QUIET
+from bench.case import PARTITIONS, QUIET
 from bench.errors import BenchFailed
 from bench.rates import Sample
 
@@ -58,7 +58,7 @@ class CommittedOffsets:
     mode.
     """
 
-    def __init__(self, bootstrap: str, group: str, topic: str = INPUT_TOPIC, partitions: int = PARTITIONS) -> None:
+    def __init__(self, bootstrap: str, group: str, topics: Sequence[str], partitions: int = PARTITIONS) -> None:
         config = {
             "bootstrap.servers": bootstrap,
             **QUIET,
@@ -67,7 +67,7 @@ class CommittedOffsets:
             "enable.auto.commit": False,
         }
         self._consumer = Consumer(config)
-        self._partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
+        self._partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(partitions)]
 
     def total(self) -> int:
         """Return the sum over the partitions, or 0 while the group or its coordinator does not exist yet."""

@@ -1,7 +1,8 @@
-"""The harness end to end with the Kafka Streams peer on 20 000 events: nothing is timed, only the output is judged."""
+"""The harness end to end on few events: nothing is timed, only the outputs are judged."""
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bench.machine import machine
 from bench.measure import Progress, measure
 from bench.pages import publish
 from bench.plots import plot
-from bench.sides import StreamsSide
+from bench.sides import Side, StreamsSide, TidemarkSide
 
 from tidemark.settings import Settings
 
@@ -49,3 +50,22 @@ def test_should_verify_and_report_the_output_of_the_compared_system(name: str, r
     assert (tmp_path / "images" / "benchmarks.png").exists()
     assert "old" not in page
     assert "20,000 events; output of all runs: correct and equal" in page
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", ["large"])
+def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, spark_jars: None) -> None:
+    if java_program.compiler() is None:
+        pytest.skip("there is no javac")
+    settings = Settings.load()
+    # Few patients, so that their windows and sessions end within few events.
+    case = replace(CASES[name], keys=100, events=10_000)
+    start_ms = base_ms(int(time.time() * 1000), case)
+    quiet = Progress(phase=lambda _: None, committed=lambda _: None)
+    sides: list[Side] = [StreamsSide(settings, heap="256m"), TidemarkSide(settings, heap="512m")]
+    results = [measure(side, case, start_ms, 0, tmp_path / side.name, settings, quiet) for side in sides]
+    assert [result.verdict.right for result in results] == [True, True]
+    assert report.agree(results, case.name)
+    assert results[0].verdict.results >= case.keys

@@ -61,7 +61,7 @@ class Progress:
 
     def watch(self, stop: threading.Event) -> None:
         """Sample until stopped. Blocks."""
-        with closing(CommittedOffsets(self.bootstrap, NAME, f"{NAME}-in", _PARTITIONS)) as offsets:
+        with closing(CommittedOffsets(self.bootstrap, NAME, [f"{NAME}-in"], _PARTITIONS)) as offsets:
             while not stop.wait(_SAMPLE_S):
                 # None is known while the coordinator moves.
                 if committed := offsets.total():

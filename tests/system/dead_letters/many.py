@@ -116,7 +116,7 @@ def get_through(bench: ManyLetters, report: Callable[[int], None]) -> Passed:
     process = bench.launch(log=log.name)
     started = moved = time.monotonic()
     committed = 0
-    with closing(CommittedOffsets(bench.bootstrap, bench.application_id, bench.topic, bench.partitions)) as offsets:
+    with closing(CommittedOffsets(bench.bootstrap, bench.application_id, [bench.topic], bench.partitions)) as offsets:
         while committed < wanted:
             usage.take(process.pid)
             if (found := offsets.total()) > committed:

@@ -88,7 +88,7 @@ class _Clients:
         ward = self._ward
         overrides = {
             "application.id": self._group,
-            "bench.input": RULES.source_topic,
+            "bench.inputs": RULES.source_topic,
             "bench.output": _OUTPUT,
             "num.standby.replicas": str(int(self._case.has_standby)),
             # A static member, as Tidemark's are: one that is launched again need not wait for the session of the one before.

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from bench.case import WINDOW_MS, Case
 from bench.cases import CASES
-from bench.events import base_ms, blocks, expected_counts
+from bench.events import BEAT, base_ms, blocks, expected_counts
 
 NOW_MS = 1_760_000_012_345
 
@@ -66,3 +66,14 @@ def test_should_keep_all_events_in_the_past_and_start_at_a_window() -> None:
         start_ms = base_ms(NOW_MS, case)
         assert start_ms % WINDOW_MS == 0
         assert start_ms + case.span_ms < NOW_MS
+
+
+def test_should_make_values_of_one_kibibyte_that_differ() -> None:
+    case = CASES["large"].sized(1_000)
+    start_ms = base_ms(NOW_MS, case)
+    (block,) = blocks(case, start_ms)
+    values = [json.loads(value) for value in block.values]
+    assert {len(value) for value in block.values} == {1024}
+    assert [value["beat_ms"] for value in values] == [int(value[BEAT]) for value in block.values]
+    assert len({value["waveform"] for value in values}) == 1_000
+    assert [key.decode() for key in block.keys] == [value["patient_id"] for value in values]
