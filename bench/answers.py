@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from bench.case import WINDOW_MS, Case, Integers
-from bench.events import expected_counts
-from bench.key_reads import Answer, key_name
+from bench.events import expected_counts, key_name
+from bench.key_reads import Answer
 
 
 def known_counts(case: Case, events: int, windows: int) -> Integers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.case import WINDOW_MS, Case
-from bench.programs import COUNTING, PASSING
+from bench.programs import COUNTING, FINAL_COUNTS, PASSING
 from bench.skew import zipf
 
 CASES = {
@@ -51,6 +51,16 @@ CASES = {
             commit_interval_ms=2_000,
             max_batch_records=200_000,
             program=PASSING,
+        ),
+        Case(
+            name="suppress",
+            about="final counts of windows only, 50 000 keys at 1 Hz, commit per 1 M events or 2 s",
+            keys=50_000,
+            interval_ms=1_000,
+            events=12_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=1_000_000,
+            program=FINAL_COUNTS,
         ),
     )
 }

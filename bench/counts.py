@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from bench.case import WINDOW_MS, Case, Integers
-from bench.events import expected_counts
+from bench.case import GRACE_MS, PARTITIONS, WINDOW_MS, Case, Integers
+from bench.events import event_numbers, expected_counts, key_name
 from bench.outputs import Verdict, digest, numbers, parsed
+from tidemark.kafka.partitioner import partitions_of
 
 _SCHEMA = pa.schema(
     [
@@ -24,7 +26,7 @@ class LastCounts:
 
     def __init__(self, case: Case, start_ms: int, expected: Integers) -> None:
         self._case = case
-        self._expected = expected
+        self.expected = expected
         self._start_ms = start_ms
         self.counts = np.zeros((case.windows, case.keys), dtype=np.int64)
         self.records = 0
@@ -49,7 +51,7 @@ class LastCounts:
 
     def verdict(self) -> Verdict:
         """Compare the counts with the expected ones."""
-        expected = self._expected
+        expected = self.expected
         return Verdict(
             records=self.records,
             results=int(np.count_nonzero(self.counts)),
@@ -63,3 +65,27 @@ class LastCounts:
 def last_counts(case: Case, start_ms: int) -> LastCounts:
     """Return an empty collection of counts that must become those of all events."""
     return LastCounts(case, start_ms, expected_counts(case))
+
+
+class FinalCounts(LastCounts):
+    """Collects counts of windows that are over. Each must be written once."""
+
+    def _keep_last(self, place: Integers, pulses: Integers) -> None:
+        places, times = np.unique(place, return_counts=True)
+        self.unexpected += int(times.sum() - len(places) + np.count_nonzero(self.counts.ravel()[places]))
+        super()._keep_last(place, pulses)
+
+
+def final_counts(case: Case, start_ms: int) -> FinalCounts:
+    """Return an empty collection of counts that must become those of the windows that are over."""
+    return FinalCounts(case, start_ms, np.where(_is_over(case), expected_counts(case), 0))
+
+
+def _is_over(case: Case) -> npt.NDArray[np.bool_]:
+    """Return for each window and key whether the events of the key's partition reach the end of the grace period."""
+    partition = partitions_of([key_name(key).encode() for key in range(case.keys)], PARTITIONS)
+    stream_time_ms = np.zeros(PARTITIONS, dtype=np.int64)
+    for number in event_numbers(case):
+        np.maximum.at(stream_time_ms, partition[case.patient(case, number)], case.offset_ms(number))
+    closes_ms = (np.arange(case.windows) + 1) * WINDOW_MS + GRACE_MS
+    return closes_ms[:, None] <= stream_time_ms[partition][None, :]

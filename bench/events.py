@@ -42,17 +42,25 @@ def base_ms(now_ms: int, case: Case) -> int:
 
 def blocks(case: Case, start_ms: int, begin: int = 0, size: int = 100_000) -> Iterator[Block]:
     """Yield the records of `case`, by topic, from number `begin` on. The same `start_ms` gives the same bytes."""
+    for number in event_numbers(case, begin, size):
+        yield from case.program.records(case, start_ms, number)
+
+
+def event_numbers(case: Case, begin: int = 0, size: int = 1_000_000) -> Iterator[Integers]:
+    """Yield the numbers of the events from `begin` on, `size` at a time."""
     for first in range(begin, case.events, size):
-        yield from case.program.records(
-            case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64)
-        )
+        yield np.arange(first, min(first + size, case.events), dtype=np.int64)
+
+
+def key_name(key: int) -> str:
+    """Return the key of a patient."""
+    return f"p{key:05d}"
 
 
 def expected_counts(case: Case) -> Integers:
     """Return the events per window (rows) and key (columns), computed from the event numbers without a stream processor."""
     counts = np.zeros(case.windows * case.keys, dtype=np.int64)
-    for first in range(0, case.events, 1_000_000):
-        number = np.arange(first, min(first + 1_000_000, case.events), dtype=np.int64)
+    for number in event_numbers(case):
         window = case.offset_ms(number) // WINDOW_MS
         counts += np.bincount(window * case.keys + case.patient(case, number), minlength=counts.size)
     return counts.reshape(case.windows, case.keys)

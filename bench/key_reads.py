@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from bench.case import PARTITIONS
 from bench.errors import BenchFailed
+from bench.events import key_name
 from tidemark.kafka.partitioner import partitions_of
 
 _CHUNK = 1 << 16
@@ -74,11 +75,6 @@ class Reads:
     latencies_ms: npt.NDArray[np.float64]
     answers: list[Answer]
     cpu_s: float
-
-
-def key_name(key: int) -> str:
-    """Return the key of a number, as `bench.events` writes it."""
-    return f"p{key:05d}"
 
 
 def read(targets: list[tuple[int, Target]], asked: Asked, since_s: float, until_s: float) -> Reads:

@@ -13,14 +13,22 @@ import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
+import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.processor.StandbyUpdateListener;
 import org.apache.kafka.streams.processor.TaskId;
+import org.apache.kafka.streams.state.WindowStore;
 
 /** The common part of all programs: their configuration, JSON records with event time, and a client that runs until SIGTERM. */
 final class Peer {
@@ -114,6 +122,27 @@ final class Peer {
 
   <T> void write(KStream<String, T> results, Class<T> type) {
     results.to(properties.getProperty("bench.output"), Produced.with(Serdes.String(), json(type)));
+  }
+
+  /** The counts of pulses per window, in a store with this name. */
+  KTable<Windowed<String>, Long> windowedCounts(String store) {
+    return pulses()
+        .groupByKey(Grouped.with(Serdes.String(), json(Pulse.class)))
+        .windowedBy(TimeWindows.ofSizeAndGrace(duration("bench.window.ms"), duration("bench.grace.ms")))
+        .count(
+            Materialized.<String, Long, WindowStore<Bytes, byte[]>>as(store)
+                .withKeySerde(Serdes.String())
+                .withValueSerde(Serdes.Long())
+                .withRetention(duration("bench.retention.ms")));
+  }
+
+  void writeCounts(KStream<Windowed<String>, Long> counts) {
+    write(
+        counts.map(
+            (key, count) ->
+                KeyValue.pair(
+                    key.key(), new PulseCount(key.key(), key.window().start(), key.window().end(), count))),
+        PulseCount.class);
   }
 
   /** Starts the client. It is closed at SIGTERM, for which the caller has to wait. */

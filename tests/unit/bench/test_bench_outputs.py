@@ -1,12 +1,13 @@
 """The verdict on an output topic: the faults that it must find, and what is not a fault."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from bench.case import WINDOW_MS
 from bench.cases import CASES
-from bench.counts import LastCounts
+from bench.counts import FinalCounts, LastCounts, final_counts
 from bench.errors import BenchFailed
 from bench.outputs import Verdict
 
@@ -93,3 +94,28 @@ def test_should_refuse_an_output_that_is_not_a_count(value: bytes | None) -> Non
 def test_should_compute_equal_digests_for_equal_outputs() -> None:
     assert _judge(*RIGHT).digest == _judge(_count("p00007", 0, 1), *RIGHT).digest
     assert _judge(*RIGHT).digest != _judge(RIGHT[0]).digest
+
+
+def test_should_find_a_final_count_that_is_written_again() -> None:
+    values = [
+        json.dumps({"patient_id": key, "window_start": start, "window_end": end, "pulses": pulses}).encode()
+        for key, _, start, end, pulses in RIGHT
+    ]
+    keys: list[bytes | None] = [b"p00007", b"p00008"]
+    once, twice, again = (FinalCounts(CASE, START_MS, EXPECTED) for _ in range(3))
+    once.add(keys, [*values])
+    assert once.verdict().right
+    twice.add(keys, [*values])
+    twice.add(keys[:1], [values[0]])
+    assert (twice.verdict().unexpected, twice.verdict().right) == (1, False)
+    again.add([*keys, *keys], [*values, *values])
+    assert (again.verdict().unexpected, again.verdict().right) == (2, False)
+
+
+@pytest.mark.parametrize(("events", "counted"), [(6_500, 0), (6_501, 25 * 60), (6_540, 6_000), (12_540, 12_000)])
+def test_should_expect_the_final_counts_of_windows_that_are_over(events: int, counted: int) -> None:
+    # One event per 10 ms, in turn: number 6500 closes the first window in the partition of patient 0, which has 25 of the 100.
+    case = replace(CASES["suppress"], keys=100, events=events)
+    expected = final_counts(case, START_MS).expected
+    assert expected.sum() == counted
+    assert set(np.unique(expected)) <= {0, 60}

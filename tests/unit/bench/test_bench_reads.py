@@ -17,7 +17,8 @@ from bench import peer
 from bench.answers import faults, known_counts
 from bench.case import PARTITIONS, WINDOW_MS
 from bench.errors import BenchFailed
-from bench.key_reads import Answer, Asked, Target, ask, key_name, owned, read
+from bench.events import key_name
+from bench.key_reads import Answer, Asked, Target, ask, owned, read
 from bench.read_clients import Ceiling, Clients, ceiling
 from bench.read_run import Load, Measured
 from bench.reads_report import last_line, markdown
