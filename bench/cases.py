@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bench.case import WINDOW_MS, Case
-from bench.programs import COUNTING, FINAL_COUNTS, PASSING
+from bench.programs import COUNTING, FINAL_COUNTS, PASSING, SESSIONS
+from bench.sessions import shifts
 from bench.skew import zipf
 
 CASES = {
@@ -61,6 +62,17 @@ CASES = {
             commit_interval_ms=2_000,
             max_batch_records=1_000_000,
             program=FINAL_COUNTS,
+        ),
+        Case(
+            name="sessions",
+            about="counts of sessions, 50 000 keys with 2 Hz for 60 s and 60 s of silence, commit per 1 M events or 2 s",
+            keys=50_000,
+            interval_ms=1_000,
+            events=12_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=1_000_000,
+            program=SESSIONS,
+            patient=shifts,
         ),
     )
 }

@@ -11,7 +11,7 @@ from bench.events import event_numbers, expected_counts, key_name
 from bench.outputs import Verdict, digest, numbers, parsed
 from tidemark.kafka.partitioner import partitions_of
 
-_SCHEMA = pa.schema(
+COUNT = pa.schema(
     [
         ("patient_id", pa.string()),
         ("window_start", pa.int64()),
@@ -34,7 +34,7 @@ class LastCounts:
 
     def add(self, keys: list[bytes | None], values: list[bytes | None]) -> None:
         """Add records of one or more partitions, those of each partition in the order of their offsets."""
-        table = parsed(values, _SCHEMA)
+        table = parsed(values, COUNT)
         key = numbers(table["patient_id"].combine_chunks(), keys)
         self.records += len(values)
         start, end, pulses = (table[name].fill_null(-1).to_numpy() for name in ("window_start", "window_end", "pulses"))

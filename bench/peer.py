@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import java_program
-from bench.case import GRACE_MS, RETENTION_MS, WINDOW_MS, Case
+from bench.case import GAP_MS, GRACE_MS, RETENTION_MS, WINDOW_MS, Case
 
 _SOURCES = Path(__file__).parent / "peers"
 _BUILD = Path(__file__).parent / "build" / "peers"
@@ -38,6 +38,7 @@ def properties(
         "bench.output": case.program.sink,
         "bench.window.ms": str(WINDOW_MS),
         "bench.grace.ms": str(GRACE_MS),
+        "bench.gap.ms": str(GAP_MS),
         "bench.retention.ms": str(RETENTION_MS),
         **overrides,
     }
