@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 WINDOW_MS = 60_000
 GRACE_MS = 5_000
 GAP_MS = 30_000
+APART_MS = 20_000
+JOIN_GRACE_MS = 60_000
 RETENTION_MS = 6 * 3_600_000
 PARTITIONS = 4
 INPUT_TOPIC = "pulse-events"
+BREATH_TOPIC = "breath-events"
 OUTPUT_TOPIC = "pulse-counts"
 
 # For every client of the benchmark: "coordinator load in progress" is normal on a new broker and is not logged.

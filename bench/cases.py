@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.case import WINDOW_MS, Case
-from bench.programs import COUNTING, FINAL_COUNTS, PASSING, SESSIONS
+from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
 
@@ -73,6 +73,16 @@ CASES = {
             max_batch_records=1_000_000,
             program=SESSIONS,
             patient=shifts,
+        ),
+        Case(
+            name="join",
+            about="pairs of two streams, 50 000 keys with an event per 60 s in each, commit per 500 k events or 2 s",
+            keys=50_000,
+            interval_ms=30_000,
+            events=6_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=500_000,
+            program=JOINING,
         ),
     )
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from bench.case import INPUT_TOPIC, WINDOW_MS, Block, Case, Integers
+from bench.case import BREATH_TOPIC, INPUT_TOPIC, WINDOW_MS, Block, Case, Integers
 
 _PATIENT_DIGITS = 5
 _BEAT_DIGITS = 13
@@ -20,6 +20,7 @@ _FIELDS = b'"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"' % 
     _DIGIT,
 )
 _PULSE = b"{%s}" % _FIELDS
+_BREATH = b'{"patient_id":"p%s","breath_ms":%s}' % (_DIGIT * _PATIENT_DIGITS, _DIGIT * _BEAT_DIGITS)
 _LARGE_BYTES = 1024
 _LARGE_FRAME = b'{%s,"waveform":"%s"}'
 _LARGE = _LARGE_FRAME % (_FIELDS, _LETTER * (_LARGE_BYTES - len(_LARGE_FRAME % (_FIELDS, b""))))
@@ -30,6 +31,8 @@ _RECORDINGS = 3
 _TEXT = np.random.default_rng(1).integers(ord("a"), ord("z"), 1 << 16, dtype=np.uint8, endpoint=True)
 
 _Bytes = npt.NDArray[np.uint8]
+_Columns = tuple[tuple[Integers, int], ...]
+"""Numbers, and how many digits they have."""
 
 
 def base_ms(now_ms: int, case: Case) -> int:
@@ -73,32 +76,46 @@ def ibi_ms(number: Integers) -> Integers:
 
 def pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
     """Return the pulses with these event numbers."""
-    keys, values = _keys_and_values(_PULSE, case, start_ms, number)
-    return [Block(INPUT_TOPIC, _rows(keys), _rows(values))]
+    return [pulse_block(case.patient(case, number), start_ms + case.offset_ms(number), number)]
+
+
+def pulse_block(patient: Integers, beat_ms: Integers, number: Integers) -> Block:
+    """Return one pulse for each patient, time and event number."""
+    keys, values = _keys_and_values(_PULSE, _pulse_columns(patient, beat_ms, number))
+    return Block(INPUT_TOPIC, _rows(keys), _rows(values))
+
+
+def breath_block(patient: Integers, breath_ms: Integers) -> Block:
+    """Return one breath for each patient and time."""
+    keys, values = _keys_and_values(_BREATH, ((patient, _PATIENT_DIGITS), (breath_ms, _BEAT_DIGITS)))
+    return Block(BREATH_TOPIC, _rows(keys), _rows(values))
 
 
 def large_pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
     """Return the pulses with these event numbers, with values of 1 KiB."""
-    keys, values = _keys_and_values(_LARGE, case, start_ms, number)
+    columns = _pulse_columns(case.patient(case, number), start_ms + case.offset_ms(number), number)
+    keys, values = _keys_and_values(_LARGE, columns)
     holes = _holes(_LARGE, _LETTER)
     texts = np.lib.stride_tricks.sliding_window_view(_TEXT, holes.size)
     values[:, holes] = texts[number * 7919 % len(texts)]
     return [Block(INPUT_TOPIC, _rows(keys), _rows(values))]
 
 
-def _keys_and_values(template: bytes, case: Case, start_ms: int, number: Integers) -> tuple[_Bytes, _Bytes]:
-    """Return the keys, and the values with all digits of the template filled in."""
-    patient = case.patient(case, number)
-    columns = (
+def _pulse_columns(patient: Integers, beat_ms: Integers, number: Integers) -> _Columns:
+    return (
         (patient, _PATIENT_DIGITS),
-        (start_ms + case.offset_ms(number), _BEAT_DIGITS),
+        (beat_ms, _BEAT_DIGITS),
         (ibi_ms(number), _IBI_DIGITS),
         (1 + patient % _RECORDINGS, 1),
     )
+
+
+def _keys_and_values(template: bytes, columns: _Columns) -> tuple[_Bytes, _Bytes]:
+    """Return the keys, and the values with all digits of the template filled in. The first column has the patients."""
     digits = np.concatenate([_digits(column, width) for column, width in columns], axis=1)
-    values = np.tile(np.frombuffer(template, dtype=np.uint8), (number.size, 1))
+    values = np.tile(np.frombuffer(template, dtype=np.uint8), (len(digits), 1))
     values[:, _holes(template, _DIGIT)] = digits
-    keys = np.empty((number.size, 1 + _PATIENT_DIGITS), dtype=np.uint8)
+    keys = np.empty((len(digits), 1 + _PATIENT_DIGITS), dtype=np.uint8)
     keys[:, 0] = ord("p")
     keys[:, 1:] = digits[:, :_PATIENT_DIGITS]
     return keys, values

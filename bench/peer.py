@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import java_program
-from bench.case import GAP_MS, GRACE_MS, RETENTION_MS, WINDOW_MS, Case
+from bench.case import APART_MS, GAP_MS, GRACE_MS, JOIN_GRACE_MS, RETENTION_MS, WINDOW_MS, Case
 
 _SOURCES = Path(__file__).parent / "peers"
 _BUILD = Path(__file__).parent / "build" / "peers"
@@ -39,6 +39,8 @@ def properties(
         "bench.window.ms": str(WINDOW_MS),
         "bench.grace.ms": str(GRACE_MS),
         "bench.gap.ms": str(GAP_MS),
+        "bench.apart.ms": str(APART_MS),
+        "bench.join.grace.ms": str(JOIN_GRACE_MS),
         "bench.retention.ms": str(RETENTION_MS),
         **overrides,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bench.case import Program
+from bench.case import BREATH_TOPIC, INPUT_TOPIC, Program
 from bench.counts import final_counts, last_counts
 from bench.events import large_pulses, pulses
+from bench.pairs import Pairs, beats_and_breaths
 from bench.passed import Passed
 from bench.sessions import Sessions
 
@@ -12,3 +13,12 @@ COUNTING = Program("pulse_counting", "pulse-counting", "WindowedCount", pulses, 
 PASSING = Program("large_values", "large-values", "LargeValues", large_pulses, Passed, sink="long-intervals")
 FINAL_COUNTS = Program("pulse_final_counts", "pulse-final-counts", "FinalCount", pulses, final_counts)
 SESSIONS = Program("pulse_sessions", "pulse-sessions", "SessionCount", pulses, Sessions)
+JOINING = Program(
+    "pulse_breaths",
+    "pulse-breaths",
+    "StreamJoin",
+    beats_and_breaths,
+    Pairs,
+    sources=(INPUT_TOPIC, BREATH_TOPIC),
+    sink="pulse-breath-pairs",
+)

@@ -55,7 +55,7 @@ def test_should_verify_and_report_the_output_of_the_compared_system(name: str, r
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", ["large", "suppress", "sessions"])
+@pytest.mark.parametrize("name", ["large", "suppress", "sessions", "join"])
 def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, spark_jars: None) -> None:
     if java_program.compiler() is None:
         pytest.skip("there is no javac")
