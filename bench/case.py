@@ -26,6 +26,11 @@ OUTPUT_TOPIC = "pulse-counts"
 # For every client of the benchmark: "coordinator load in progress" is normal on a new broker and is not logged.
 QUIET = {"log_level": 3}
 
+# The sides.
+OURS = "tidemark"
+PEER = "kafka-streams"
+AT_LEAST_ONCE = "at-least-once"
+
 Integers = npt.NDArray[np.int64]
 
 
@@ -79,7 +84,8 @@ def in_turn(case: Case, number: Integers) -> Integers:
 class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
 
-    `patient` maps event numbers to patients. `goal` is the least ratio of the steady rates to reach.
+    `patient` maps event numbers to patients. Tidemark is compared with the side `against`; `goal` is the least ratio of their
+    steady rates to reach.
     """
 
     name: str
@@ -92,6 +98,7 @@ class Case:
     program: Program
     patient: Callable[[Case, Integers], Integers] = in_turn
     goal: float = 1.2
+    against: str = PEER
 
     @property
     def span_ms(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.case import WINDOW_MS, Case
+from bench.case import AT_LEAST_ONCE, WINDOW_MS, Case
 from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
@@ -83,6 +83,18 @@ CASES = {
             commit_interval_ms=2_000,
             max_batch_records=500_000,
             program=JOINING,
+        ),
+        Case(
+            name="exactly_once",
+            about="the case hot, exactly once against at least once",
+            keys=50_000,
+            interval_ms=1_000,
+            events=12_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=1_000_000,
+            program=COUNTING,
+            goal=0.95,
+            against=AT_LEAST_ONCE,
         ),
     )
 }

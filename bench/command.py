@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from bench import latency, latency_report, report
-from bench.case import Case
+from bench.case import AT_LEAST_ONCE, OURS, PEER, Case
 from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
@@ -22,7 +22,7 @@ from bench.machine import ROOT, machine
 from bench.measure import Progress, Result, measure
 from bench.pages import publish
 from bench.plots import plot
-from bench.sides import Side, StreamsSide, TidemarkSide
+from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
 from tidemark.errors import ExitCode
 from tidemark.settings import Settings
 
@@ -40,7 +40,9 @@ def main(
     ),
     alternations: Annotated[int, typer.Option(min=1, help="number of runs of each side, alternating")] = 3,
     events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
-    sides: Annotated[str, typer.Option(help="sides to run, in this order")] = f"{report.OURS},{report.PEER}",
+    sides: Annotated[
+        str, typer.Option(help="sides to run, in this order; a case runs the two that it compares")
+    ] = f"{OURS},{PEER},{AT_LEAST_ONCE}",
     heap: Annotated[str, typer.Option(help="JVM heap of each side")] = "2g",
     tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, may be repeated")] = None,
     peer_config: Annotated[
@@ -53,8 +55,9 @@ def main(
     names = [name.strip() for name in cases.split(",")]
     chosen = [_named(CASES, name).sized(events) for name in names if name != _LATENCY]
     available: dict[str, Side] = {
-        report.OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
-        report.PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
+        OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
+        PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
+        AT_LEAST_ONCE: at_least_once(settings, heap, _pairs(tidemark_setting)),
     }
     running = [_named(available, name) for name in sides.split(",")]
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -62,7 +65,8 @@ def main(
     results: list[Result] = []
     for case in chosen:
         start_ms = base_ms(int(time.time() * 1000), case)
-        for alternation, side in product(range(alternations), running):
+        compared = [side for side in running if side.name in (OURS, case.against)]
+        for alternation, side in product(range(alternations), compared):
             results.append(_run(side, case, start_ms, alternation, settings))
             report.write_json(folder / "results.json", results, chosen, machine(settings))
     late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None

@@ -13,8 +13,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from rich.table import Table
 
+from bench.case import OURS, PEER
 from bench.pages import measured_on, median_and_runs, table_lines
-from bench.report import OURS, PEER
 
 if TYPE_CHECKING:
     from bench.latency import Latency

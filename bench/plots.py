@@ -11,11 +11,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.case import Case
+from bench.case import AT_LEAST_ONCE, OURS, PEER, Case
 from bench.measure import Result
-from bench.report import OURS, PEER, rows
+from bench.report import rows
 
-_COLOURS = {OURS: "#00708a", PEER: "#d98200"}
+_COLOURS = {OURS: "#00708a", PEER: "#d98200", AT_LEAST_ONCE: "#8a8a8a"}
 _BARS = ("steady", "from first commit", "with warm-up")
 
 
@@ -45,9 +45,9 @@ def _progress(axes: Axes, results: list[Result], case: Case) -> None:
 
 
 def _medians(axes: Axes, results: list[Result], case: Case) -> None:
-    measured = [row for row in rows(results, case.name) if row.measure in _BARS]
+    measured = [row for row in rows(results, case) if row.measure in _BARS]
     for place, row in enumerate(measured):
-        for side, value, shift in zip((OURS, PEER), row.medians, (-0.2, 0.2), strict=True):
+        for side, value, shift in zip((OURS, case.against), row.medians, (-0.2, 0.2), strict=True):
             if value is not None:
                 bar = axes.bar(place + shift, value, 0.38, color=_COLOURS[side])
                 axes.bar_label(bar, fmt="%.0f", fontsize=8)

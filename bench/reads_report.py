@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from bench.case import OURS, PEER
 from bench.pages import measured_on, median_and_runs, table_lines
-from bench.report import OURS, PEER
 
 if TYPE_CHECKING:
     from bench.read_clients import Ceiling

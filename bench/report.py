@@ -11,12 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
-from bench.case import Case
+from bench.case import OURS, Case
 from bench.measure import Result
 from bench.pages import measured_on, median_and_runs
 
-OURS = "tidemark"
-PEER = "kafka-streams"
 GOALS = {"latency": 2.0, "start": 1.0, "memory": 1.3}
 """The most that these ratios of the last line may be. The others are rates of cases, which have their own goals."""
 _START, _MEMORY = "started again, until RUNNING", "peak memory"
@@ -24,7 +22,10 @@ _START, _MEMORY = "started again, until RUNNING", "peak memory"
 
 @dataclass(frozen=True)
 class Row:
-    """One measure of one case: the values of each side's runs in order, their medians, and the ratio of the medians."""
+    """One measure of one case: the values of each side's runs in order, their medians, and the ratio of the medians.
+
+    `peer` is the side that Tidemark is compared with.
+    """
 
     case: str
     measure: str
@@ -57,10 +58,16 @@ _MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
 )
 
 
-def rows(results: list[Result], case: str) -> list[Row]:
+def rows(results: list[Result], case: Case) -> list[Row]:
     """Return every measure of `case`."""
     return [
-        Row(case, name, unit, _values(results, case, OURS, read), _values(results, case, PEER, read))
+        Row(
+            case.name,
+            name,
+            unit,
+            _values(results, case.name, OURS, read),
+            _values(results, case.name, case.against, read),
+        )
         for name, unit, read in _MEASURES
     ]
 
@@ -68,9 +75,9 @@ def rows(results: list[Result], case: str) -> list[Row]:
 def ratios(results: list[Result], cases: list[Case], latency: float | None) -> dict[str, float | None]:
     """Return the ratios of the last line by name: the cases' steady rates, `latency` as given, and starting again and memory of
     the first case."""
-    first = {row.measure: row.ratio for row in rows(results, cases[0].name)} if cases else {}
+    first = {row.measure: row.ratio for row in rows(results, cases[0])} if cases else {}
     return {
-        **{case.name: rows(results, case.name)[0].ratio for case in cases},
+        **{case.name: rows(results, case)[0].ratio for case in cases},
         "latency": latency,
         "start": first.get(_START),
         "memory": first.get(_MEMORY),
@@ -80,7 +87,7 @@ def ratios(results: list[Result], cases: list[Case], latency: float | None) -> d
 def goals_table(found: dict[str, float | None], cases: list[Case]) -> Table:
     """Return a table of the ratios beside their goals."""
     least = {case.name: case.goal for case in cases}
-    table = Table("measure", "ratio", "goal", "reached", title=f"{OURS} / {PEER}")
+    table = Table("measure", "ratio", "goal", "reached", title=f"{OURS} / other side")
     for name, ratio in found.items():
         if ratio is not None:
             is_rate = name in least
@@ -105,10 +112,10 @@ def agree(results: list[Result], case: str) -> bool:
 def terminal_table(results: list[Result], cases: list[Case]) -> Table:
     """Return a table of all cases for the terminal."""
     table = Table(title="medians (and each run)")
-    for heading in ("case", "measure", "unit", OURS, PEER, "ratio"):
+    for heading in ("case", "measure", "unit", OURS, "other side", "ratio"):
         table.add_column(heading, justify="left" if heading in {"case", "measure", "unit"} else "right")
     for case in cases:
-        for row in rows(results, case.name):
+        for row in rows(results, case):
             table.add_row(*_cells(row), end_section=row.measure == _MEASURES[-1][0])
     return table
 
@@ -119,8 +126,8 @@ def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) 
     for case in cases:
         outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
         lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]
-        lines += [f"| measure | unit | {OURS} | {PEER} | ratio |", "|---|---|---|---|---|"]
-        lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case.name)]
+        lines += [f"| measure | unit | {OURS} | {case.against} | ratio |", "|---|---|---|---|---|"]
+        lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case)]
         lines.append("")
     return "\n".join(lines)
 
@@ -133,7 +140,7 @@ def write_json(path: Path, results: list[Result], cases: list[Case], machine: di
         "summary": [
             {**asdict(row), "median_ours": row.medians[0], "median_peer": row.medians[1], "ratio": row.ratio}
             for case in cases
-            for row in rows(results, case.name)
+            for row in rows(results, case)
         ],
         "runs": [asdict(result) for result in results],
     }

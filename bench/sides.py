@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import java_program, peer
-from bench.case import PARTITIONS, Case
+from bench.case import AT_LEAST_ONCE, OURS, PARTITIONS, PEER, Case
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
 from tidemark.supervision.run_file import RunView, run_file_path
@@ -61,7 +61,7 @@ class StreamsSide:
     overrides: dict[str, str] = field(default_factory=dict)
     query_ports: tuple[int, ...] = ()
     query_threads: int = 4
-    name: str = "kafka-streams"
+    name: str = PEER
 
     def group(self, case: Case) -> str:
         """Return the application id, which is the same for every program."""
@@ -93,12 +93,16 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """Real instances of a topology in `bench/topologies`. Each driver starts its own JVM, without spark-submit."""
+    """Real instances of a topology in `bench/topologies`. Each driver starts its own JVM, without spark-submit.
+
+    `topology`, unless None, runs instead of the program's. It must have the same application id.
+    """
 
     settings: Settings
     heap: str = "2g"
     overrides: dict[str, str] = field(default_factory=dict)
-    name: str = "tidemark"
+    name: str = OURS
+    topology: str | None = None
 
     def group(self, case: Case) -> str:
         """Return the application id of the topology."""
@@ -120,7 +124,7 @@ class TidemarkSide:
             **self.overrides,
         )
         program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
-        program += ["--topology", case.program.topology, "--instance", str(instance)]
+        program += ["--topology", self.topology or case.program.topology, "--instance", str(instance)]
         paths = os.pathsep.join([str(root / "include"), str(root)])
         return Command(
             program,
@@ -136,6 +140,11 @@ class TidemarkSide:
         """Return whether the run file of this very process says so."""
         run = RunView.read(run_file_path(folder / "var", self.group(case), 0))
         return run is not None and run.process.pid == process.pid and run.state == InstanceState.RUNNING
+
+
+def at_least_once(settings: Settings, heap: str, overrides: dict[str, str]) -> TidemarkSide:
+    """Return Tidemark counting without exactly-once, to compare ourselves with."""
+    return TidemarkSide(settings, heap, overrides, AT_LEAST_ONCE, "pulse_counting_at_least_once")
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from tidemark.topology.builder import Topology
+from tidemark.topology.plan import Guarantee
 from tidemark.topology.windows import tumbling
 
 
 def topology() -> Topology:
     """Count the pulses of each patient per 60 s, accept beats up to 5 s late, and keep the windows of 6 h."""
-    topology = Topology("pulse-counting", version="1")
+    return counting(Guarantee.EXACTLY_ONCE)
+
+
+def counting(guarantee: Guarantee) -> Topology:
+    """Return the topology with this guarantee."""
+    topology = Topology("pulse-counting", version="1", guarantee=guarantee.value)
     (
         topology.stream(
             "pulse-events",

@@ -13,7 +13,7 @@ from bench.machine import machine
 from bench.measure import Progress, measure
 from bench.pages import publish
 from bench.plots import plot
-from bench.sides import Side, StreamsSide, TidemarkSide
+from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
 
 from tidemark.settings import Settings
 
@@ -69,3 +69,16 @@ def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, s
     assert [result.verdict.right for result in results] == [True, True]
     assert report.agree(results, case.name)
     assert results[0].verdict.results >= case.keys
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_should_count_at_least_once_to_compare_ourselves(tmp_path: Path, spark_jars: None) -> None:
+    settings = Settings.load()
+    case = replace(CASES["exactly_once"], keys=100, events=10_000)
+    start_ms = base_ms(int(time.time() * 1000), case)
+    quiet = Progress(phase=lambda _: None, committed=lambda _: None)
+    result = measure(at_least_once(settings, "512m", {}), case, start_ms, 0, tmp_path / "run", settings, quiet)
+    assert result.side == case.against
+    assert result.verdict.right

@@ -3,6 +3,7 @@
 from io import StringIO
 
 from bench import report
+from bench.case import AT_LEAST_ONCE, OURS, PEER
 from bench.cases import CASES
 from bench.measure import Result
 from bench.outputs import Verdict
@@ -19,8 +20,8 @@ def _result(case: str, side: str, steady: float, restart_s: float, gigabytes: fl
 
 _VERDICT = Verdict(results=1, missing=0, wrong=0, unexpected=0, records=1, digest="d")
 _HOT = [
-    *(_result("hot", report.OURS, steady, 12.0, 2.0) for steady in (500.0, 900.0, 600.0)),
-    _result("hot", report.PEER, 200.0, 8.0, 2.5),
+    *(_result("hot", OURS, steady, 12.0, 2.0) for steady in (500.0, 900.0, 600.0)),
+    _result("hot", PEER, 200.0, 8.0, 2.5),
 ]
 
 
@@ -29,6 +30,15 @@ def test_the_last_line_should_have_the_ratios_of_the_medians() -> None:
     assert (
         report.last_line(found, agree=True) == "bench: hot=3.00 latency=1.23 start=1.50 memory=0.80 outputs_equal=true"
     )
+
+
+def test_a_case_should_be_compared_with_the_side_that_it_names() -> None:
+    results = [_result("exactly_once", OURS, 480.0, 1.0, 1.0), _result("exactly_once", AT_LEAST_ONCE, 500.0, 1.0, 1.0)]
+    cases = [CASES["exactly_once"]]
+    found = report.ratios([*results, _result("exactly_once", PEER, 100.0, 1.0, 1.0)], cases, latency=None)
+    assert report.last_line(found, agree=True).startswith("bench: exactly_once=0.96 ")
+    facts = {"when": "", "cores": 2, "cpu": "", "memory_gb": 1, "java": "", "kafka": "", "pyspark": ""}
+    assert "| measure | unit | tidemark | at-least-once | ratio |" in report.markdown(results, cases, facts)
 
 
 def test_the_last_line_should_leave_out_what_was_not_measured() -> None:

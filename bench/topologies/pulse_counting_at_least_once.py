@@ -1,0 +1,12 @@
+"""The topology `pulse_counting` at least once. The case `exactly_once` measures what exactly-once costs against this."""
+
+from __future__ import annotations
+
+from tidemark.topology.builder import Topology
+from tidemark.topology.plan import Guarantee
+from topologies.pulse_counting import counting
+
+
+def topology() -> Topology:
+    """Count as `pulse_counting` does."""
+    return counting(Guarantee.AT_LEAST_ONCE)
