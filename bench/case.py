@@ -61,14 +61,14 @@ class Output(Protocol):
 class Program:
     """One computation, written for both sides, with its input and a check of its output.
 
-    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`. Both read the
-    topics `sources` and write the topic `sink`. `records` makes the records with these event numbers, one block per topic, and
-    `output` an empty collection; both get the case and the start of its first window in epoch milliseconds.
+    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`, or None. Both
+    read the topics `sources` and write the topic `sink`. `records` makes the records with these event numbers, one block per
+    topic, and `output` an empty collection; both get the case and the start of its first window in epoch milliseconds.
     """
 
     topology: str
     application_id: str
-    peer: str
+    peer: str | None
     records: Callable[[Case, int, Integers], list[Block]]
     output: Callable[[Case, int], Output]
     sources: tuple[str, ...] = (INPUT_TOPIC,)
@@ -84,8 +84,8 @@ def in_turn(case: Case, number: Integers) -> Integers:
 class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
 
-    `patient` maps event numbers to patients. Tidemark is compared with the side `against`; `goal` is the least ratio of their
-    steady rates to reach.
+    `patient` maps event numbers to patients. Tidemark is compared with the side `against`, or with none; `goal` is the least
+    ratio of their steady rates to reach.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Case:
     program: Program
     patient: Callable[[Case, Integers], Integers] = in_turn
     goal: float = 1.2
-    against: str = PEER
+    against: str | None = PEER
 
     @property
     def span_ms(self) -> int:

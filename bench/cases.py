@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.case import AT_LEAST_ONCE, WINDOW_MS, Case
-from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, SESSIONS
+from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
 
@@ -95,6 +95,17 @@ CASES = {
             program=COUNTING,
             goal=0.95,
             against=AT_LEAST_ONCE,
+        ),
+        Case(
+            name="processor",
+            about="a Python processor that is called for each record, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
+            keys=50_000,
+            interval_ms=1_000,
+            events=3_000_000,
+            commit_interval_ms=2_000,
+            max_batch_records=200_000,
+            program=PROCESSING,
+            against=None,
         ),
     )
 }

@@ -8,6 +8,7 @@ from bench.events import large_pulses, pulses
 from bench.pairs import Pairs, beats_and_breaths
 from bench.passed import Passed
 from bench.sessions import Sessions
+from bench.totals import Totals
 
 COUNTING = Program("pulse_counting", "pulse-counting", "WindowedCount", pulses, last_counts)
 PASSING = Program("large_values", "large-values", "LargeValues", large_pulses, Passed, sink="long-intervals")
@@ -22,3 +23,4 @@ JOINING = Program(
     sources=(INPUT_TOPIC, BREATH_TOPIC),
     sink="pulse-breath-pairs",
 )
+PROCESSING = Program("pulse_totals", "pulse-totals", None, pulses, Totals, sink="pulse-totals")

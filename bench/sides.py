@@ -15,6 +15,7 @@ from typing import Protocol
 
 from bench import java_program, peer
 from bench.case import AT_LEAST_ONCE, OURS, PARTITIONS, PEER, Case
+from bench.errors import BenchFailed
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
 from tidemark.supervision.run_file import RunView, run_file_path
@@ -69,6 +70,8 @@ class StreamsSide:
 
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command, after compiling the program if needed and writing its configuration."""
+        if case.program.peer is None:
+            raise BenchFailed(f"there is no program of {case.name} for Kafka Streams")
         libraries = jars.ensure("bench", self.settings)
         classes = peer.compile_peer(libraries)
         queries = {}

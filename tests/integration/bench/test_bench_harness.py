@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import java_program, report
+from bench.case import AT_LEAST_ONCE, OURS
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
@@ -74,11 +75,14 @@ def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, s
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_should_count_at_least_once_to_compare_ourselves(tmp_path: Path, spark_jars: None) -> None:
+@pytest.mark.parametrize(("name", "side"), [("exactly_once", AT_LEAST_ONCE), ("processor", OURS)])
+def test_should_verify_the_output_of_tidemark_where_there_is_no_other_system(
+    name: str, side: str, tmp_path: Path, spark_jars: None
+) -> None:
     settings = Settings.load()
-    case = replace(CASES["exactly_once"], keys=100, events=10_000)
+    case = replace(CASES[name], keys=100, events=10_000)
     start_ms = base_ms(int(time.time() * 1000), case)
     quiet = Progress(phase=lambda _: None, committed=lambda _: None)
-    result = measure(at_least_once(settings, "512m", {}), case, start_ms, 0, tmp_path / "run", settings, quiet)
-    assert result.side == case.against
-    assert result.verdict.right
+    sides = [at_least_once(settings, "512m", {}), TidemarkSide(settings, heap="512m")]
+    (run,) = (each for each in sides if each.name == side)
+    assert measure(run, case, start_ms, 0, tmp_path / "run", settings, quiet).verdict.right

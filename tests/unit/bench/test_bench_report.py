@@ -41,6 +41,12 @@ def test_a_case_should_be_compared_with_the_side_that_it_names() -> None:
     assert "| measure | unit | tidemark | at-least-once | ratio |" in report.markdown(results, cases, facts)
 
 
+def test_a_case_without_another_side_should_have_no_ratio() -> None:
+    results = [_result("processor", OURS, 480.0, 1.0, 1.0), _result("processor", PEER, 100.0, 1.0, 1.0)]
+    found = report.ratios(results, [CASES["processor"]], latency=None)
+    assert report.last_line(found, agree=True) == "bench: outputs_equal=true"
+
+
 def test_the_last_line_should_leave_out_what_was_not_measured() -> None:
     assert (
         report.last_line(report.ratios([], [], latency=2.0), agree=False) == "bench: latency=2.00 outputs_equal=false"
