@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bench.topologies.pulse_counting import counting
+
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Guarantee
-from topologies.pulse_counting import counting
 
 
 def topology() -> Topology:

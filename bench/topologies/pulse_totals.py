@@ -36,7 +36,7 @@ def topology() -> Topology:
             timestamp="beat_ms",
         )
         .process(
-            "topologies.pulse_totals:Totals",
+            "bench.topologies.pulse_totals:Totals",
             emits="patient_id STRING, beat_ms BIGINT, pulses BIGINT, total_ms BIGINT",
             stores=[store("totals", "pulses BIGINT, total_ms BIGINT")],
         )
