@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import java_program, report
-from bench.case import AT_LEAST_ONCE, OURS
+from bench.case import AT_LEAST_ONCE, OURS, Case
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
@@ -53,6 +53,11 @@ def test_should_verify_and_report_the_output_of_the_compared_system(name: str, r
     assert "20,000 events; output of all runs: correct and equal" in page
 
 
+def _short(case: Case) -> Case:
+    """Return a case in several batches, with few patients, so that their windows and sessions end within few events."""
+    return replace(case, keys=100, events=10_000, commit_interval_ms=200, max_batch_records=3_000)
+
+
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(400)
@@ -61,8 +66,7 @@ def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, s
     if java_program.compiler() is None:
         pytest.skip("there is no javac")
     settings = Settings.load()
-    # Few patients, so that their windows and sessions end within few events.
-    case = replace(CASES[name], keys=100, events=10_000)
+    case = _short(CASES[name])
     start_ms = base_ms(int(time.time() * 1000), case)
     quiet = Progress(phase=lambda _: None, committed=lambda _: None)
     sides: list[Side] = [StreamsSide(settings, heap="256m"), TidemarkSide(settings, heap="512m")]
@@ -80,7 +84,7 @@ def test_should_verify_the_output_of_tidemark_where_there_is_no_other_system(
     name: str, side: str, tmp_path: Path, spark_jars: None
 ) -> None:
     settings = Settings.load()
-    case = replace(CASES[name], keys=100, events=10_000)
+    case = _short(CASES[name])
     start_ms = base_ms(int(time.time() * 1000), case)
     quiet = Progress(phase=lambda _: None, committed=lambda _: None)
     sides = [at_least_once(settings, "512m", {}), TidemarkSide(settings, heap="512m")]
