@@ -135,7 +135,8 @@ class _Connection(asyncio.Protocol):
             raise _Closed("it closed the connection")
         self._parser = httptools.HttpResponseParser(self)
         self._media_type, self._body, self._has_begun = b"", [], False
-        answered = self._answered = self._loop.create_future()
+        answered: asyncio.Future[PeerAnswer] = self._loop.create_future()
+        self._answered = answered
         timer = self._loop.call_later(timeout_s, self._fail, NoAnswer("it took too long"))
         try:
             self._transport.write(data)

@@ -49,5 +49,5 @@ class QueryApi(FastAPI):
         handlers = self.exception_handlers
         # There is one for `Exception`.
         found = next(handlers[kind] for kind in type(error).__mro__ if kind in handlers)
-        response: Response = await found(request, error)
-        return response
+        response = found(request, error)
+        return await response if isinstance(response, Awaitable) else response
