@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.compile import TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
+from spark_jobs.compile import DEAD_LETTERS, TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
 from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.statements import FEW_ROWS, Statements
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
@@ -24,7 +24,7 @@ from tidemark.kafka.records_at import records_at
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters.reader import headers_of
 from tidemark.settings import Settings
-from tidemark.tasks.partials import Partial, Status
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import SubTopology
 
@@ -110,23 +110,28 @@ class BoundedReader:
 
     def _batch(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> SourceBatch:
         bad = bad_records(tables)
-        letters = self._dead_letters(starts, ends) if bad else []
+        letters = self._dead_letters(starts, ends, tables) if bad else []
         return SourceBatch(self._subtopology.index, starts, ends, tables, letters)
 
-    def _dead_letters(self, starts: Offsets, ends: Offsets) -> list[DeadLetter]:
+    def _dead_letters(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> list[DeadLetter]:
         """Return the bad records with their headers, in the order of topic, partition and offset.
 
-        Spark returns only their offsets and reasons; the records themselves, however large, are never in its heap.
+        Spark returns only their offsets and reasons; the records themselves, however large, are never in its heap. It reads
+        only the partitions that have some by the partial results.
         """
         reasons: dict[TopicPartition, dict[int, str]] = {}
-        for source in self._subtopology.sources:
-            spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic and starts[p] < end}
+        for number, source in enumerate(self._subtopology.sources):
+            pipelines = zip(tables, self._subtopology.pipelines, strict=True)
+            found = [kind for table, pipeline in pipelines if pipeline.source == number for kind in _bad_kinds(table)]
+            places = {TopicPartition(source.topic, partition) for partition, _ in found}
+            spans = {place: (starts[place], ends[place]) for place in places}
             if not spans:
                 continue
             view = f"{self._view}_letters"
             _between(self._letters, spans).createOrReplaceTempView(view)
-            places = dead_letter_places_sql(self._subtopology, source, view, self._ahead_ms)
-            table = self._spark.sql(places).toArrow()
+            statuses = {status for _, status in found}
+            sql = dead_letter_places_sql(self._subtopology, source, view, self._ahead_ms, statuses)
+            table = self._spark.sql(sql).toArrow()
             for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 reasons.setdefault(TopicPartition(source.topic, partition), {})[offset] = reason
         wanted = {place: sorted(reasons[place]) for place in sorted(reasons)}
@@ -162,9 +167,17 @@ def _between(reader: KafkaReader, spans: Mapping[TopicPartition, tuple[int, int]
 
 def bad_records(tables: list[pa.Table]) -> int:
     """Return the number of dead letters in partial results. A record that reaches several pipelines counts once for each."""
-    bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
-    found = (table.filter(pc.is_in(table.column(Partial.STATUS), bad)).column(Partial.ROWS) for table in tables)
-    return sum(pc.sum(rows).as_py() or 0 for rows in found)
+    return sum(pc.sum(_bad_rows(table).column(Partial.ROWS)).as_py() or 0 for table in tables)
+
+
+def _bad_rows(table: pa.Table) -> pa.Table:
+    return table.filter(pc.is_in(table.column(Partial.STATUS), pa.array(DEAD_LETTERS, pa.int32())))
+
+
+def _bad_kinds(table: pa.Table) -> list[tuple[int, int]]:
+    """Return each partition that has dead letters with each of their statuses."""
+    kinds = _bad_rows(table).group_by([Partial.PARTITION, Partial.STATUS]).aggregate([])
+    return [(row[Partial.PARTITION], row[Partial.STATUS]) for row in kinds.to_pylist()]
 
 
 def _letter(reasons: Mapping[TopicPartition, Mapping[int, str]], message: Message) -> DeadLetter:

@@ -14,7 +14,7 @@ statement that reads all records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_jobs import canonical
 from spark_jobs.sql_text import literal, quoted
@@ -46,6 +46,8 @@ TIME_COLUMNS = ("source", Partial.PARTITION, Partial.RECORD_OFFSET, "ts")
 """The columns of `times_sql`: the number of the source INT, partition, offset, and event time BIGINT."""
 MERGEABLE = frozenset({Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN})
 """The folds of which two partial results of one key can be merged to one."""
+DEAD_LETTERS = (Status.BAD, Status.NO_KEY)
+"""The statuses of records that become dead letters."""
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -388,18 +390,26 @@ def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timest
     )
 
 
-def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+def dead_letter_places_sql(
+    subtopology: SubTopology,
+    source: Source,
+    view: str,
+    max_timestamp_ahead_ms: int,
+    statuses: Collection[int] = DEAD_LETTERS,
+) -> str:
     """Return the SQL of the places and reasons of the dead letters of a batch. `view` has only records of this source.
 
-    A record without a key is a dead letter, once, if it reaches a node that needs its key.
+    `statuses` are those of `DEAD_LETTERS` that its partial results contain: what no record has is not looked for. A record
+    without a key is a dead letter if it reaches a node that needs its key, and has a row for each pipeline with such a node.
     Columns: `reason STRING`, `Partial.PARTITION`, `Partial.RECORD_OFFSET`.
     """
-    judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
-    letters = f"SELECT __reason AS reason, {_PLACE} FROM ({judged}) WHERE __reason IS NOT NULL"
-    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
-    return (
-        f"{letters} UNION ALL SELECT DISTINCT '{NO_KEY}' AS reason, {_PLACE} FROM ({keyless})" if keyless else letters
-    )
+    found: list[str] = []
+    if Status.BAD in statuses:
+        judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
+        found.append(f"SELECT __reason AS reason, {_PLACE} FROM ({judged}) WHERE __reason IS NOT NULL")
+    if Status.NO_KEY in statuses and (keyless := _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)):
+        found.append(f"SELECT '{NO_KEY}' AS reason, {_PLACE} FROM ({keyless})")
+    return " UNION ALL ".join(found)
 
 
 def times_sql(source: Source, number: int, view: str, max_timestamp_ahead_ms: int) -> str:

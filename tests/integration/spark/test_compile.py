@@ -201,15 +201,23 @@ def test_should_place_each_bad_record_once_with_its_reason(spark):
     ]
 
 
-def test_should_place_a_record_without_a_key_once_however_many_pipelines_need_one(spark):
+@pytest.mark.parametrize(("status", "expected"), [(Status.BAD, [(0, "unparsable")]), (Status.NO_KEY, [(1, "no key")])])
+def test_should_look_only_for_the_dead_letters_that_a_batch_has(spark, status, expected):
+    subtopology = plan_of(counting)
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD, {status})
+    found = run(spark, subtopology, [(b"p1", b"{"), (None, beat()), (b"p1", beat())], sql=places)
+    assert [(r["record_offset"], r["reason"]) for r in found] == expected
+
+
+def test_should_place_a_record_without_a_key_for_each_pipeline_that_needs_one(spark):
     def build(stream):
         counting(stream)
         stream.filter("ibi_ms > 0").to_table("t")
 
     subtopology = plan_of(build)
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
-    (found,) = run(spark, subtopology, [(None, beat()), (b"p1", beat())], sql=places)
-    assert (found["record_offset"], found["reason"]) == (0, "no key")
+    found = run(spark, subtopology, [(None, beat()), (b"p1", beat())], sql=places)
+    assert [(r["record_offset"], r["reason"]) for r in found] == [(0, "no key")] * 2
 
 
 def test_should_count_by_partition_key_and_window(spark):

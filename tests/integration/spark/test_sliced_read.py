@@ -317,6 +317,28 @@ def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, uniqu
             assert batch.starts[place] <= letter.offset < batch.ends[place]
 
 
+def test_should_read_only_the_partitions_with_dead_letters_once_more(
+    spark, hurried, unique, create_topic, start_ms, monkeypatch
+):
+    topic = create_topic(unique("in"), partitions=4)
+    topology = Topology(unique("letters"))
+    stream = topology.stream(topic, schema="id STRING", key="id")
+    stream.group_by_key().count(name="n").to(unique("out"))
+    # Two pipelines need the key of a record, which is one dead letter all the same.
+    stream.filter("true").to_table("t")
+    other = {1: b"{broken", 3: b'{"id": null}'}
+    for partition in range(4):
+        values = [{"id": "k"}, other.get(partition, {"id": "k"}), {"id": "k"}]
+        produce(hurried, topic, [("k", value, start_ms) for value in values], partition)
+    reader = bounded_read.BoundedReader(spark, hurried, topology.plan().subtopologies[0], unique("group"))
+    starts, ends = ({TopicPartition(topic, p): offset for p in range(4)} for offset in (0, 3))
+    tables, between, read = reader.tables(starts, ends), bounded_read._between, []
+    monkeypatch.setattr(bounded_read, "_between", lambda of, spans: read.append(spans) or between(of, spans))
+    (batch,) = reader.batches(starts, ends, tables)
+    assert [(x.partition, x.offset, x.reason) for x in batch.dead_letters] == [(1, 1, "unparsable"), (3, 1, "no key")]
+    assert read == [{TopicPartition(topic, p): (0, 3) for p in (1, 3)}]
+
+
 def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
     spark, hurried, counted, admin, unique, caplog
 ):
