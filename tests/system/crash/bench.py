@@ -76,13 +76,13 @@ class Feeder:
             raise RuntimeError("the feeder's records were not acknowledged")
 
     @contextmanager
-    def feeding(self) -> Iterator[None]:
-        """Records arrive until the end of the block, 200 a second."""
+    def feeding(self, records: int = _FEED_RECORDS) -> Iterator[None]:
+        """Records arrive until the end of the block, so many twice a second."""
         stop = threading.Event()
 
         def feed() -> None:
             while not stop.wait(_FEED_EVERY_S):
-                self.feed(_FEED_RECORDS)
+                self.feed(records)
 
         thread = threading.Thread(target=feed)
         thread.start()

@@ -19,6 +19,10 @@ SETTINGS = {**CHEAP, "TIDEMARK_SESSION_TIMEOUT_MS": "300000", "TIDEMARK_COMMIT_I
 """A session is longer than a restart, however much else the machine has to do. Three instances that commit five times a second
 would keep it busy for as long as this test takes."""
 
+FED = 20
+"""How many records arrive twice a second: some in every partition for each commit. With many more, nearly every batch would
+have bad ones, and Spark reads such a batch three times."""
+
 
 @pytest.fixture(scope="module")
 def make_bench():
@@ -31,7 +35,7 @@ def test_should_move_no_task_and_go_on_committing_when_three_instances_are_resta
     assert wait_until(lambda: all(len(held_partitions(bench, number)) == 1 for number in numbers), 240)
     held = {number: held_partitions(bench, number) for number in numbers}
     generation = max(generation_of(bench, number) for number in numbers)
-    with bench.feeder.feeding():
+    with bench.feeder.feeding(FED):
         for _ in range(ROUNDS):
             for number in numbers:
                 kept = {other: held[other] for other in numbers if other != number}
