@@ -53,7 +53,7 @@ class RoutingSource:
         if self._batches:
             return self._batches.pop()
         if len(self._next) == self._partitions:
-            ends = end_offsets(self._bootstrap, [(p.topic, p.partition) for p in self._next], "read_committed")
+            ends = end_offsets(self._bootstrap, [(p.topic, p.partition) for p in self._next], "read_uncommitted")
             if all(self._read.get(place) == ends[place.topic, place.partition] for place in self._next):
                 self._stop.set()
         return None

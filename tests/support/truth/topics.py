@@ -144,7 +144,12 @@ def _offsets(bootstrap: str, places: Iterable[Place], isolation: str, which: int
 
 
 def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 60.0) -> dict[Place, int]:
-    """The offset after the last one, as a reader of `isolation` sees it (markers count)."""
+    """The offset after the last one, as a reader of `isolation` sees it (markers count).
+
+    Each partition learns of the end of a transaction by itself, and the group's offsets may be there first. So whether all
+    records of an application are processed is known only by `read_uncommitted`: with `read_committed`, a partition may seem to
+    end before records that are committed.
+    """
     return _offsets(bootstrap, places, isolation, OFFSET_END, timeout_s)
 
 

@@ -236,11 +236,11 @@ class Bench:
             raise RuntimeError(f"not everything is committed after {timeout_s} s")
 
     def is_drained(self) -> bool:
-        """Whether the group's committed offsets are the sources' ends."""
+        """Whether the group's committed offsets are the sources' ends (see `end_offsets`)."""
         places = self.source_places
         # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
         found = committed_offsets(self.bootstrap, self.application_id, places)
-        ends = end_offsets(self.bootstrap, places, "read_committed")
+        ends = end_offsets(self.bootstrap, places, "read_uncommitted")
         return all(found.get(place) == ends[place] for place in places)
 
     def wait_ended(self, process: subprocess.Popen[bytes], timeout_s: float = 300) -> int:

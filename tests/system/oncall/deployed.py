@@ -45,7 +45,7 @@ class Clicks(ChangeBench):
 
         def drained() -> bool:
             found = self.committed()
-            return found == end_offsets(self.bootstrap, list(found), "read_committed")
+            return found == end_offsets(self.bootstrap, list(found), "read_uncommitted")
 
         # Twice: what is read of the first topics may be sent on to the others.
         for _ in range(2):

@@ -69,7 +69,7 @@ class Ward(Bench):
 
         def drained() -> bool:
             found = self.committed()
-            return found == end_offsets(self.bootstrap, list(found), "read_committed")
+            return found == end_offsets(self.bootstrap, list(found), "read_uncommitted")
 
         expect(wait_until(drained, timeout_s, every_s=0.5), f"not everything is committed after {timeout_s} s")
 

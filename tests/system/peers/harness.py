@@ -111,7 +111,7 @@ def _wait_ends(
     side: Side, case: Case, bootstrap: str, started: Started, topics: Iterable[str], uncommitted_offsets: int
 ) -> None:
     places: list[Place] = [(topic, p) for topic in topics for p in range(PARTITIONS)]
-    ends = {place: end for place, end in end_offsets(bootstrap, places, "read_committed").items() if end}
+    ends = {place: end for place, end in end_offsets(bootstrap, places, "read_uncommitted").items() if end}
     last, moved_at = -1, time.monotonic()
 
     def is_done() -> bool:

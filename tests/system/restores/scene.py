@@ -113,7 +113,7 @@ class Scene:
             if not self._is_settled():
                 return False
             found = committed_offsets(self.bench.bootstrap, self.bench.application_id, places)
-            return found == end_offsets(self.bench.bootstrap, places, "read_committed")
+            return found == end_offsets(self.bench.bootstrap, places, "read_uncommitted")
 
         if not wait_until(is_level, _TIMEOUT_S, every_s=0.2):
             raise RuntimeError(f"not everything is committed after {_TIMEOUT_S:.0f} s")
