@@ -80,6 +80,10 @@ def in_turn(case: Case, number: Integers) -> Integers:
     return number % case.keys
 
 
+GOAL = 1.2
+"""The ratio of rates that a case should reach at least, unless it has a goal of its own."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
@@ -97,7 +101,7 @@ class Case:
     max_batch_records: int
     program: Program
     patient: Callable[[Case, Integers], Integers] = in_turn
-    goal: float = 1.2
+    goal: float = GOAL
     against: str | None = PEER
 
     @property

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from bench.case import AT_LEAST_ONCE, WINDOW_MS, Case
+from dataclasses import replace
+
+from bench.case import AT_LEAST_ONCE, GOAL, WINDOW_MS, Case
 from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
 
+_HOT = Case(
+    name="hot",
+    about="windowed count, 50 000 keys at 1 Hz, commit per 1 M events or 2 s",
+    keys=50_000,
+    interval_ms=1_000,
+    events=12_000_000,
+    commit_interval_ms=2_000,
+    max_batch_records=1_000_000,
+    program=COUNTING,
+    goal=2.0,
+)
+"""The input and the commits of most cases."""
+
 CASES = {
     case.name: case
     for case in (
-        Case(
-            name="hot",
-            about="windowed count, 50 000 keys at 1 Hz, commit per 1 M events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
-            events=12_000_000,
-            commit_interval_ms=2_000,
-            max_batch_records=1_000_000,
-            program=COUNTING,
-            goal=2.0,
-        ),
+        _HOT,
         Case(
             name="wide",
             about="windowed count, 3.3 M window-keys with one event each, commit per 3 s",
@@ -32,16 +37,12 @@ CASES = {
             program=COUNTING,
             goal=2.0,
         ),
-        Case(
+        replace(
+            _HOT,
             name="skewed",
             about="windowed count, 50 000 keys by Zipf's law with exponent 1.1, commit per 1 M events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
-            events=12_000_000,
-            commit_interval_ms=2_000,
-            max_batch_records=1_000_000,
-            program=COUNTING,
             patient=zipf,
+            goal=GOAL,
         ),
         Case(
             name="large",
@@ -53,26 +54,20 @@ CASES = {
             max_batch_records=200_000,
             program=PASSING,
         ),
-        Case(
+        replace(
+            _HOT,
             name="suppress",
             about="final counts of windows only, 50 000 keys at 1 Hz, commit per 1 M events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
-            events=12_000_000,
-            commit_interval_ms=2_000,
-            max_batch_records=1_000_000,
             program=FINAL_COUNTS,
+            goal=GOAL,
         ),
-        Case(
+        replace(
+            _HOT,
             name="sessions",
             about="counts of sessions, 50 000 keys with 2 Hz for 60 s and 60 s of silence, commit per 1 M events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
-            events=12_000_000,
-            commit_interval_ms=2_000,
-            max_batch_records=1_000_000,
             program=SESSIONS,
             patient=shifts,
+            goal=GOAL,
         ),
         Case(
             name="join",
@@ -84,15 +79,10 @@ CASES = {
             max_batch_records=500_000,
             program=JOINING,
         ),
-        Case(
+        replace(
+            _HOT,
             name="exactly_once",
             about="the case hot, exactly once against at least once",
-            keys=50_000,
-            interval_ms=1_000,
-            events=12_000_000,
-            commit_interval_ms=2_000,
-            max_batch_records=1_000_000,
-            program=COUNTING,
             goal=0.95,
             against=AT_LEAST_ONCE,
         ),

@@ -1,4 +1,4 @@
-"""Java programs to measure against: a folder of sources is compiled once per change, whoever wants it first."""
+"""Compiles Java programs that run beside Tidemark: a folder of sources once per change, by one process at a time."""
 
 from __future__ import annotations
 

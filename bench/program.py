@@ -1,4 +1,4 @@
-"""How a benchmark ends: with an exit code, with a message instead of a traceback, and without processes that it started."""
+"""Runs a benchmark: errors become a message and an exit code, and no process that it started is left at its end."""
 
 from __future__ import annotations
 

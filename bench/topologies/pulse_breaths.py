@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from bench.topologies.pulse_counting import pulse_events
+
 from tidemark.topology.builder import Topology
 
 
 def topology() -> Topology:
     """Write each pair of a pulse and a breath of one patient that are at most 20 s apart, and accept them up to 60 s late."""
     topology = Topology("pulse-breaths", version="1")
-    pulses = topology.stream(
-        "pulse-events",
-        schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING",
-        key="patient_id",
-        timestamp="beat_ms",
-    ).select("patient_id", "beat_ms")
+    pulses = pulse_events(topology).select("patient_id", "beat_ms")
     breaths = topology.stream(
         "breath-events",
         schema="patient_id STRING, breath_ms BIGINT",

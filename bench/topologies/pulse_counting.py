@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Guarantee
+from tidemark.topology.stream import Stream
 from tidemark.topology.windows import tumbling
+
+
+def pulse_events(topology: Topology) -> Stream:
+    """Return the stream of beats that most cases read."""
+    return topology.stream(
+        "pulse-events",
+        schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING",
+        key="patient_id",
+        timestamp="beat_ms",
+    )
 
 
 def topology() -> Topology:
@@ -16,12 +27,7 @@ def counting(guarantee: Guarantee) -> Topology:
     """Return the topology with this guarantee."""
     topology = Topology("pulse-counting", version="1", guarantee=guarantee.value)
     (
-        topology.stream(
-            "pulse-events",
-            schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING",
-            key="patient_id",
-            timestamp="beat_ms",
-        )
+        pulse_events(topology)
         .group_by_key()
         .windowed_by(tumbling("60s").grace("5s"))
         .count(name="pulses", store="pulse-counts", retention="6h")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bench.topologies.pulse_counting import pulse_events
+
 from tidemark.processors import Context, Processor, Record
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import store
@@ -29,12 +31,7 @@ def topology() -> Topology:
     """Emit the running totals of each patient."""
     topology = Topology("pulse-totals", version="1")
     (
-        topology.stream(
-            "pulse-events",
-            schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING",
-            key="patient_id",
-            timestamp="beat_ms",
-        )
+        pulse_events(topology)
         .process(
             "bench.topologies.pulse_totals:Totals",
             emits="patient_id STRING, beat_ms BIGINT, pulses BIGINT, total_ms BIGINT",
