@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _SCRIPT = Path("spark_jobs") / "class_data.py"
 _DUMP_S = 120.0
 WORK = "archiving the classes of Kafka and Spark, once, so that they start in half the time"
-"""What `make_archives` does, for people."""
+"""The text that is shown while `make_archives` works."""
 
 
 def is_archive_missing(settings: Settings) -> bool:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 BROKER_ANSWER_S = 2.0
 """How long a scrape waits for brokers. Prometheus waits 10 s for a scrape by default."""
 REMEMBERED_REASONS = 16
-"""How many different reasons are logged only once; the newest ones, because a reason may contain a changing number."""
+"""The number of reasons that are not logged again. The oldest are forgotten, because a reason may contain a changing number."""
 
 
 @dataclass(frozen=True)

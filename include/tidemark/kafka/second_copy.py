@@ -29,7 +29,7 @@ _ASK_AGAIN_S = 0.5
 _SESSIONS = 3
 """Sessions within which a group must show whether the other member has a process."""
 _LOOK_HOLDS_S = 1.0
-"""How old a look before the join may be. A request to join may take as long after any look."""
+"""The age in seconds up to which a description of the group counts as that before the join."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class SecondCopyCheck:
         self._session_s = 1.2 * settings.session_timeout_ms / 1000
 
     def look_before_join(self) -> Sighting | None:
-        """Return the group before the instance joins it, and remember the member that has the id; None if nobody answers.
+        """Describe the group before the instance joins it, and remember the member that has its id.
 
-        Call it just before the join. It asks only if the last answer is older than a second. Blocks for `broker_timeout_ms` at
-        most; never raises.
+        Returns None if no coordinator answers. Call it just before the join: it asks again only if the last answer is older
+        than a second. Blocks for `broker_timeout_ms` at most; never raises.
         """
         if self._before is not None and time.monotonic() - self._before.at_s <= _LOOK_HOLDS_S:
             return self._before

@@ -129,7 +129,8 @@ def make_api(
 
     known = Annotated[Caller, Depends(caller)]
 
-    # Reads for other processes ask nobody, so those who wait for them never wait for each other.
+    # A read that another process sent asks no further process. These have threads of their own, so two processes never wait for
+    # each other's threads.
     threads, threads_for_processes = (
         ThreadPoolExecutor(settings.query_threads, name) for name in ("query", "query-of-process")
     )

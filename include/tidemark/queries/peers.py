@@ -1,4 +1,4 @@
-"""How a process asks the others: with the token of whoever asked it, and those that do not answer last."""
+"""Sends queries to other processes with the token of the caller. A process that did not answer is asked last for a while."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidemark.queries.store_reader import Deadline
 
 _CONNECT_S = 1.0
 _SILENT_S = 5.0
-"""How long a process that did not answer is asked last."""
+"""For so many seconds, a process that did not answer is asked after all others."""
 
 PASSED_TASK = "tidemark-task"
-"""The header of a query that is passed on: the task that the process is to answer for, from what it holds, and asks nobody."""
+"""The header of a query that is passed on. It names a task, for which the receiver answers from its own stores."""
 _SENT_ON = (b"authorization", b"accept", b"content-type")
 
 
