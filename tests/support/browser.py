@@ -76,9 +76,10 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
-        """Load a page and wait until it is complete."""
+        """Load a page and wait until it is complete, which the page before it is all the time."""
+        self.value("window.isBefore = true")
         self.call("Page.navigate", url=address)
-        self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.wait_for("!window.isBefore && document.readyState === 'complete'")
 
     def value(self, script: str) -> Any:
         """Return the value of an expression in the page."""
