@@ -51,7 +51,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class ActionKind(StrEnum):
-    """What the button opens."""
+    """What a button opens. `LOOK` is a link and no button, because whoever may read the DAG may follow it."""
 
     TRIGGER = "trigger"
     UNPAUSE = "unpause"

@@ -220,11 +220,16 @@ def test_a_killed_instance_should_be_an_alert_of_prometheus_within_fifteen_secon
 
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
-def test_a_viewer_should_read_and_see_no_buttons(tab: Tab, site: Site) -> None:
+def test_a_viewer_should_read_and_see_no_buttons(tab: Tab, site: Site, tmp_path: Path) -> None:
+    gone = processes.start(["sleep", "600"], tmp_path / "log", {}, tmp_path)
+    processes.stop(gone, timeout_s=0)
+    site.instance(pid=gone.pid, start_time=gone.start_time)
     log_in(tab, site, "guest")
     for path in ("/streams/", "/streams/applications/clicks"):
         tab.open(site.url + path)
         tab.wait_for("document.body.innerText.includes('clicks')")
+        # What is wrong names the stream's DAG, which a viewer may open.
+        tab.wait_for("document.querySelector('.concern a')?.textContent === \"Open the stream's DAG\"")
         assert tab.value("document.querySelectorAll('.button').length") == 0
     log_in(tab, site, "admin")
     tab.open(f"{site.url}/streams/applications/clicks")

@@ -90,6 +90,13 @@ def test_a_reader_should_see_the_concern_and_no_button():
     assert 'class="button' in of_one(FAILING)["head"]
 
 
+def test_a_reader_should_find_a_link_to_the_dag_of_a_stream_that_is_down():
+    down = application(instance(state=LOST, is_alive=False))
+    for sections in (of_all(down, rights=READS), of_one(down, rights=READS)):
+        assert '<a target="_top" href="/air/dags/stream__clicks"' in sections["concerns"]
+        assert not any('class="button' in html for html in sections.values())
+
+
 def test_the_row_of_a_stream_should_have_its_figures():
     row = text(of_all(WELL)["streams"])
     assert "clicks Running 1,234 12 now 250 ms" in row
