@@ -73,17 +73,14 @@ class BoundedReader:
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
             if records := sum(end - start for start, end in spans.values()):
-                frame = _between(self._records, spans)
-                if records <= FEW_ROWS:
-                    # Each task costs some milliseconds, so there are not more of them than Spark runs at a time.
-                    frame = frame.coalesce(self._parallelism)
-                found |= self._statements.tables(frame, pipelines, records)
+                # Each task costs some milliseconds, so for few records there are not more than Spark runs at a time.
+                most_tasks = self._parallelism if records <= FEW_ROWS else None
+                rows = self._records.rows_between(starts, {place: ends[place] for place in spans}, most_tasks)
+                found |= self._statements.tables(rows, pipelines, records)
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
-                first = {p: (start, start + 1) for p, (start, _) in spans.items()}
-                nothing = _between(self._records, first).where("false")
-                self._empty |= self._statements.tables(nothing, missing, records=0)
+                self._empty |= self._statements.tables(self._records.rows_between({}, {}), missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
 

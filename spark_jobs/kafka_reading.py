@@ -14,6 +14,7 @@ from zlib import crc32
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.prepared import SparkRows
 from tidemark.kafka.clients import java_properties
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -92,6 +93,12 @@ class KafkaReader:
 
         Its columns are those of Spark's Kafka source. Records that are missing, because they were deleted, fail the Spark job.
         """
+        return self.rows_between(starts, ends).frame()
+
+    def rows_between(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most_tasks: int | None = None
+    ) -> SparkRows:
+        """Return the same records as rows. They are read by a task per partition, or by at most `most_tasks` tasks."""
         executors = self._executors()
         ranges = self._new_list()
         for place in sorted(ends):
@@ -103,8 +110,9 @@ class KafkaReader:
         rdd = self._new_rdd(
             self._context, self._client, self._to_scala(ranges).toSeq(), self._poll_ms, _FAIL_ON_DATA_LOSS
         ).map(self._to_row, self._row_tag)
-        session = self._spark._jsparkSession
-        return DataFrame(session.internalCreateDataFrame(rdd, self._schema, False), self._spark)
+        if most_tasks is not None:
+            rdd = rdd.coalesce(most_tasks, False, self._anywhere, None)
+        return SparkRows(self._spark, rdd, self._schema)
 
     def _partition(self, place: TopicPartition) -> Any:
         if place not in self._partitions:

@@ -7,6 +7,8 @@ reads all of them for the next batches (`docs/decisions/0020-one-stage-for-canon
 Spark groups records in two stages with a shuffle between them. For a small batch the second stage takes longer than its work,
 and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without grouping,
 and Arrow merges the partial results of each key and window (`docs/decisions/0025-grouping-in-arrow.md`).
+
+A statement for few records is planned once and then run again (see `prepared`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs import canonical
 from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unread_sql
+from spark_jobs.prepared import PreparedStatement, SparkRows
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.partials import Partial, Status
@@ -56,53 +59,51 @@ class Statements:
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
         self._has_many_groups: set[int] = set()
         """The numbers of the pipelines whose last large batch had many groups."""
+        self._prepared: dict[str, PreparedStatement | None] = {}
+        """By statement. None: it shuffles rows, so it cannot be kept."""
 
-    def tables(self, frame: DataFrame, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
-        """Return the tables of pipelines by their numbers, in the order given. `frame` is as Spark's Kafka source gives it.
+    def tables(self, rows: SparkRows, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
+        """Return the tables of pipelines by their numbers, in the order given. `rows` are as Spark's Kafka source gives them.
 
-        It has at most `records` records.
+        They are at most `records` records, and have the same columns at each call.
         """
-        frame.createOrReplaceTempView(self._view)
-        several = len(pipelines) > 1
-        if several:
-            frame.persist()
+        read = _Read(rows, self._view, records, is_shared=len(pipelines) > 1)
         try:
             found: dict[int, pa.Table] = {}
             for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
                 own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
-                found |= self._of_source(frame, source, own, records)
+                found |= self._of_source(read, source, own)
             return {number: found[number] for number in pipelines}
         finally:
-            if several:
-                frame.unpersist()
+            read.end()
 
-    def _of_source(self, frame: DataFrame, source: int, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
+    def _of_source(self, read: _Read, source: int, pipelines: Sequence[int]) -> dict[int, pa.Table]:
         waits = self._waits.get(source)
         if waits is None or waits > 0:
             if waits:
                 self._waits[source] = waits - 1
-            return {number: self._grouped(frame, number, records) for number in pipelines}
-        tables = {number: self._grouped(frame, number, records, canonical_only=True) for number in pipelines}
-        read, unread = _unread(tables[pipelines[0]])
+            return {number: self._grouped(read, number) for number in pipelines}
+        tables = {number: self._grouped(read, number, canonical_only=True) for number in pipelines}
+        all_records, unread = _unread(tables[pipelines[0]])
         if not unread:
             return tables
-        if unread > read * _MUCH:
+        if unread > all_records * _MUCH:
             log.info(
                 "%d of %d records are not in the usual form: subtopology=%d source=%s, the next %d batches use the statement "
                 "for all records",
-                unread, read, self._subtopology.index, self._subtopology.sources[source].topic, _TRY_AGAIN_BATCHES,
+                unread, all_records, self._subtopology.index, self._subtopology.sources[source].topic, _TRY_AGAIN_BATCHES,
             )  # fmt: skip
             self._waits[source] = _TRY_AGAIN_BATCHES
-        return {number: self._completed(frame, number, table) for number, table in tables.items()}
+        return {number: self._completed(read, number, table) for number, table in tables.items()}
 
-    def _grouped(self, frame: DataFrame, number: int, records: int, *, canonical_only: bool = False) -> pa.Table:
+    def _grouped(self, read: _Read, number: int, *, canonical_only: bool = False) -> pa.Table:
         """Run the statement of one pipeline. Spark or Arrow groups its partial results, whichever is cheaper."""
         aggregation = self._subtopology.pipelines[number].aggregation
         if aggregation is None or has_row_per_record(aggregation) or not _is_mergeable(aggregation):
-            return _run(frame, self._sql(number, canonical_only=canonical_only))
-        is_large = records * _windows_of_a_record(aggregation) > FEW_ROWS
+            return self._run(read, self._sql(number, canonical_only=canonical_only))
+        is_large = read.records * _windows_of_a_record(aggregation) > FEW_ROWS
         is_grouped = is_large and number not in self._has_many_groups
-        table = _run(frame, self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped))
+        table = self._run(read, self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped))
         rows = pc.sum(table.column(Partial.ROWS)).as_py() or 0
         if not is_grouped:
             table = _merged(table, aggregation)
@@ -111,19 +112,21 @@ class Statements:
             (self._has_many_groups.add if is_many else self._has_many_groups.discard)(number)
         return table
 
-    def _completed(self, frame: DataFrame, number: int, table: pa.Table) -> pa.Table:
+    def _completed(self, read: _Read, number: int, table: pa.Table) -> pa.Table:
         """Add the partial results of the unread records to a table of those of the canonical ones."""
         pipeline = self._subtopology.pipelines[number]
         aggregation = pipeline.aggregation
         if aggregation is not None and not _is_mergeable(aggregation):
-            return _run(frame, self._sql(number))
+            return self._run(read, self._sql(number))
         source = self._subtopology.sources[pipeline.source]
         view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
-        others = f"({unread_sql(source, view, self._ahead_ms, has_headers='headers' in frame.columns)})"
-        rest = _run(frame, pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms))
-        read = table.filter(pc.not_equal(table.column(Partial.STATUS), Status.UNREAD))
-        both = pa.concat_tables([read, rest.select(read.column_names).cast(read.schema)])
-        return both if aggregation is None or has_row_per_record(aggregation) else _merged(both, aggregation)
+        others = f"({unread_sql(source, view, self._ahead_ms, has_headers=read.has_headers)})"
+        has_row_each = aggregation is None or has_row_per_record(aggregation)
+        is_grouped = has_row_each or not read.has_few
+        rest = self._run(read, pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms, is_grouped=is_grouped))
+        known = table.filter(pc.not_equal(table.column(Partial.STATUS), Status.UNREAD))
+        both = pa.concat_tables([known, rest.select(known.column_names).cast(known.schema)])
+        return both if aggregation is None or has_row_each else _merged(both, aggregation)
 
     def _sql(self, number: int, *, canonical_only: bool = False, is_grouped: bool = True) -> str:
         return pipeline_sql(
@@ -135,10 +138,49 @@ class Statements:
             is_grouped=is_grouped,
         )
 
+    def _run(self, read: _Read, sql: str) -> pa.Table:
+        """Return the result of a statement. It is kept as it was planned if the records are few."""
+        prepared = self._prepared.get(sql) if read.has_few else None
+        if prepared is not None:
+            return prepared.run(read.rows)
+        frame = read.query(sql)
+        table = frame.toArrow()
+        if read.has_few and sql not in self._prepared:
+            self._prepared[sql] = PreparedStatement.of(frame, read.rows, table.schema)
+        return table
 
-def _run(frame: DataFrame, sql: str) -> pa.Table:
-    # A streaming batch has its own session, and so do its views.
-    return frame.sparkSession.sql(sql).toArrow()
+
+class _Read:
+    """The rows that one call reads, and a view of them for statements that are not prepared."""
+
+    def __init__(self, rows: SparkRows, view: str, records: int, *, is_shared: bool) -> None:
+        """`is_shared`: several statements read the rows."""
+        self.rows = rows
+        self.records = records
+        self.has_few = records <= FEW_ROWS
+        self._view = view
+        # Keeping few records for the next statement takes longer than reading them from Kafka again.
+        self._is_kept = is_shared and not self.has_few
+        self._frame: DataFrame | None = None
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether the rows have the column `headers`."""
+        return "headers" in list(self.rows.columns.fieldNames())
+
+    def query(self, sql: str) -> DataFrame:
+        """Return the result of a statement on the view, as a plan."""
+        if self._frame is None:
+            self._frame = self.rows.frame()
+            if self._is_kept:
+                self._frame.persist()
+            self._frame.createOrReplaceTempView(self._view)
+        return self.rows.spark.sql(sql)
+
+    def end(self) -> None:
+        """Forget rows that were kept."""
+        if self._frame is not None and self._is_kept:
+            self._frame.unpersist()
 
 
 def _unread(table: pa.Table) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.bounded_read import bad_records
 from spark_jobs.compile import dead_letter_places_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
+from spark_jobs.prepared import SparkRows
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
 from tidemark.kafka.partitioner import partitions_of
@@ -213,7 +214,7 @@ class TopologyTestDriver:
         ]
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
         statements = self._statements[subtopology.index]
-        tables = list(statements.tables(frame, range(len(subtopology.pipelines)), len(rows)).values())
+        tables = list(statements.tables(SparkRows.of(frame), range(len(subtopology.pipelines)), len(rows)).values())
         letters: list[DeadLetter] = []
         if bad_records(tables):
             letters = self._dead_letters(subtopology, frame, records)

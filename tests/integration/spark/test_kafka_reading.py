@@ -10,9 +10,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JJavaError
 from spark_jobs.kafka_reading import KafkaReader
+from spark_jobs.statements import Statements
 
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TopicPartition
+from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(360)]
 
@@ -71,12 +73,28 @@ def test_should_read_nothing_between_equal_offsets(spark, settings, topic):
 
 def test_should_fail_if_the_first_records_were_deleted(spark, settings, topic):
     place = TopicPartition(topic, 0)
-    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    for deleted in admin.delete_records([ClientPartition(topic, 0, 10)]).values():
-        deleted.result(60)
+    delete_before(settings, topic, 0, 10)
     with pytest.raises(Py4JJavaError, match=r"Could not read records in offset \[5, 20\)"):
         KafkaReader(spark, settings).between({place: 5}, {place: 20}).collect()
     assert KafkaReader(spark, settings).between({place: 10}, {place: 20}).count() == 10
+
+
+def test_a_statement_that_was_planned_before_should_fail_if_records_are_gone(spark, settings, topic):
+    place, reader, topology = TopicPartition(topic, 1), KafkaReader(spark, settings), Topology("app")
+    topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to("out")
+    statements = Statements(topology.plan().subtopologies[0], "of_gone_records", 0)
+    for start, end in ((0, 40), (7, 20)):
+        table = statements.tables(reader.rows_between({place: start}, {place: end}), [0], end - start)[0]
+        assert sum(table.column("rows").to_pylist()) == end - start
+    delete_before(settings, topic, 1, 10)
+    with pytest.raises(Py4JJavaError, match=r"Could not read records in offset \[5, 20\)"):
+        statements.tables(reader.rows_between({place: 5}, {place: 20}), [0], 15)
+
+
+def delete_before(settings, topic, partition, offset):
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    for deleted in admin.delete_records([ClientPartition(topic, partition, offset)]).values():
+        deleted.result(60)
 
 
 def offsets(places):

@@ -9,9 +9,12 @@ import random
 
 import pytest
 from spark_jobs.compile import dead_letter_places_sql, pipeline_sql
-from spark_jobs.statements import Statements
+from spark_jobs.prepared import SparkRows
+from spark_jobs.session import configured
+from spark_jobs.statements import Statements, _Read
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
+from tidemark.tasks.partials import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling
 
@@ -70,24 +73,28 @@ MANY = 1_000_000
 """So many records are grouped by Spark, fewer by Arrow."""
 
 
-def noting(spark, frame, asked):
-    """The frame; the statements that its session runs are added to `asked`."""
+class Noting(Statements):
+    """Statements; `asked` are those that were run."""
 
-    class Noting:
-        columns = frame.columns
-        sparkSession = type("Session", (), {"sql": staticmethod(lambda text: (asked.append(text), spark.sql(text))[1])})
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.asked = []
 
-        def createOrReplaceTempView(self, name):
-            frame.createOrReplaceTempView(name)
-
-    return Noting()
+    def _run(self, read, sql):
+        self.asked.append(sql)
+        return super()._run(read, sql)
 
 
 def assert_alike(spark, subtopology, records):
-    """Each path's table is that of one statement for all records, whether Arrow or Spark groups them."""
+    """Each path's table is that of one statement for all records, whoever groups them and whichever it was planned for."""
     frame = frame_of(spark, records)
-    statements = Statements(subtopology, "statements", AHEAD)
-    found = [statements.tables(frame, range(len(subtopology.pipelines)), most) for most in (len(records), MANY)]
+    numbers, few = range(len(subtopology.pipelines)), len(records)
+    statements, others = (Statements(subtopology, f"statements_{of}", AHEAD) for of in ("these", "others"))
+    others.tables(SparkRows.of(frame_of(spark, records[::3])), numbers, few)
+    found = [
+        *(statements.tables(SparkRows.of(frame), numbers, most) for most in (few, few, MANY)),
+        others.tables(SparkRows.of(frame), numbers, few),
+    ]
     frame.createOrReplaceTempView("all_records")
     for number, pipeline in enumerate(subtopology.pipelines):
         expected = spark.sql(pipeline_sql(subtopology, pipeline, "all_records", AHEAD)).toArrow()
@@ -150,25 +157,48 @@ def test_should_find_dead_letters_among_all_records(spark):
 
 def test_should_read_a_source_with_one_statement_when_many_records_are_not_canonical(spark, caplog):
     subtopology = plan_of(PATHS["counted"])
-    statements = Statements(subtopology, "much", AHEAD)
+    statements = Noting(subtopology, "much", AHEAD)
     odd = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1"}).encode())] * 20
-    asked = []
-    counting = noting(spark, frame_of(spark, [*odd, *[(b"p1", canonical())] * 80]), asked)
+    rows = SparkRows.of(frame_of(spark, [*odd, *[(b"p1", canonical())] * 80]))
     with caplog.at_level(logging.INFO):
-        first = statements.tables(counting, [0], 100)[0]
+        first = statements.tables(rows, [0], 100)[0]
     assert "20 of 100 records are not in the usual form: subtopology=0 source=in" in caplog.text
-    assert len(asked) == 2
-    second = statements.tables(counting, [0], 100)[0]
-    assert len(asked) == 3
+    assert len(statements.asked) == 2
+    second = statements.tables(rows, [0], 100)[0]
+    assert len(statements.asked) == 3
     assert content(first) == content(second)
 
 
+def test_should_plan_a_statement_for_few_records_only_once(spark, monkeypatch):
+    planned, query = [], _Read.query
+    monkeypatch.setattr(_Read, "query", lambda read, sql: planned.append(sql) or query(read, sql))
+    odd = json.dumps({"beat_ms": NOW, "patient_id": "p1"}).encode()
+    rows = SparkRows.of(frame_of(spark, [*[(b"p1", canonical())] * 50, (b"p1", odd)]))
+    statements = Statements(plan_of(PATHS["two paths"]), "once", AHEAD)
+    for records in (51, 51, 51, MANY, MANY):
+        statements.tables(rows, [0, 1], records)
+    # A statement of each pipeline for canonical records, and one for the others.
+    few, many = planned[:4], planned[4:]
+    assert len(few) == len(set(few)) == 4
+    assert len(many) == 8
+
+
+def test_should_give_tasks_the_settings_of_the_session_also_the_second_time(spark):
+    """Spark's JSON parser asks for this setting in the task."""
+    records = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1", "ibi_ms": "", "recording": "r"}).encode())]
+    rows, found = SparkRows.of(frame_of(spark, records)), []
+    for allowed in ("true", "false"):
+        with configured(spark, {"spark.sql.legacy.json.allowEmptyString.enabled": allowed}):
+            statements = Statements(plan_of(PATHS["counted"]), f"allowed_{allowed}", AHEAD)
+            found.append([statements.tables(rows, [0], 1)[0].column("status").to_pylist() for _ in range(3)])
+    assert found == [[[Status.GOOD]] * 3, [[Status.BAD]] * 3]
+
+
 def test_should_group_in_spark_only_where_many_records_have_few_keys(spark):
-    subtopology, asked = plan_of(PATHS["counted"]), []
-    statements = Statements(subtopology, "grouped", AHEAD)
-    few_keys = noting(spark, frame_of(spark, [(b"p1", canonical())] * 10), asked)
-    many_keys = noting(spark, frame_of(spark, [(f"p{n}".encode(), beat(f"p{n}")) for n in range(10)]), asked)
-    for frame, records in (
+    statements = Noting(plan_of(PATHS["counted"]), "grouped", AHEAD)
+    few_keys = SparkRows.of(frame_of(spark, [(b"p1", canonical())] * 10))
+    many_keys = SparkRows.of(frame_of(spark, [(f"p{n}".encode(), beat(f"p{n}")) for n in range(10)]))
+    for rows, records in (
         (many_keys, 10),  # Few records, from which nothing is learnt.
         (few_keys, MANY),
         (many_keys, MANY),
@@ -176,15 +206,21 @@ def test_should_group_in_spark_only_where_many_records_have_few_keys(spark):
         (few_keys, MANY),
         (few_keys, MANY),
     ):
-        statements.tables(frame, [0], records)
-    assert ["GROUP BY" in text for text in asked if "unread" not in text] == [False, True, True, False, False, True]
+        statements.tables(rows, [0], records)
+    assert ["GROUP BY" in text for text in statements.asked if "unread" not in text] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_should_count_each_window_of_a_record_as_a_row(spark):
-    asked = []
-    frame = noting(spark, frame_of(spark, [(b"p1", canonical())]), asked)
-    Statements(plan_of(PATHS["hopping"]), "hops", AHEAD).tables(frame, [0], 7_000)
-    assert ["GROUP BY" in text for text in asked] == [True]
+    statements = Noting(plan_of(PATHS["hopping"]), "hops", AHEAD)
+    statements.tables(SparkRows.of(frame_of(spark, [(b"p1", canonical())])), [0], 7_000)
+    assert ["GROUP BY" in text for text in statements.asked] == [True]
 
 
 def test_should_take_nan_for_the_largest_number_whoever_groups(spark):
