@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql.functions import AGGREGATES, CAST_FUNCTIONS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.sql.functions import AGGREGATES, CAST_FUNCTIONS, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -30,7 +30,9 @@ def expression_type(text: str, columns: Sequence[Column], where: str, *, aggrega
     """
     tree = parse(text, where)
     _refuse_what_is_not_a_record_expression(tree, text, where, aggregate)
-    return _infer(_resolve(tree, columns, where), columns)
+    tree = _annotated(_resolve(tree, columns, where), columns)
+    _refuse_words_for_the_clock(tree, text, where)
+    return _type_of(tree)
 
 
 def parse(text: str, where: str) -> exp.Expr:
@@ -145,17 +147,41 @@ def _resolve(tree: exp.Expr, columns: Sequence[Column], where: str) -> exp.Expr:
     return tree
 
 
-def _infer(tree: exp.Expr, columns: Sequence[Column]) -> str:
+def _annotated(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
+    """Return the tree with the type of each part, as far as it can be determined."""
     import sqlglot
     from sqlglot import exp
     from sqlglot.optimizer.annotate_types import annotate_types
     from sqlglot.schema import MappingSchema
 
-    if isinstance(tree, exp.Anonymous) and tree.name.casefold() in CAST_FUNCTIONS:
-        return CAST_FUNCTIONS[tree.name.casefold()]
     schema = MappingSchema(dialect="spark", normalize=False)
     schema.add_table("record", {column.name: column.type for column in columns}, normalize=False)
     select = sqlglot.select(exp.alias_(tree, "value")).from_("record")
-    inferred = annotate_types(select, schema=schema, dialect="spark").selects[0].this.type
-    text = inferred.sql("spark") if inferred is not None else UNKNOWN
+    annotated: exp.Expr = annotate_types(select, schema=schema, dialect="spark").selects[0].this
+    return annotated
+
+
+def _refuse_words_for_the_clock(tree: exp.Expr, text: str, where: str) -> None:
+    """Raise `InvalidTopology` for texts such as 'now' where Spark takes them for a date or a timestamp."""
+    from sqlglot import exp
+
+    for literal in tree.find_all(exp.Literal):
+        parent = literal.parent
+        if parent is None or not literal.is_string or literal.name.strip().casefold() not in CLOCK_WORDS:
+            continue
+        beside = [parent, *(one for one in parent.iter_expressions() if one is not literal)]
+        is_time = any(one.is_type(*exp.DataType.TEMPORAL_TYPES) for one in beside)
+        if is_time or _function_name(parent).startswith(("to_date", "to_timestamp", "try_to_")):
+            raise InvalidTopology(
+                f"{where}: {quoted(text)} uses '{literal.name}' as a time, which is another one when a batch is computed "
+                f"again; use columns of the record, e.g. _timestamp"
+            )
+
+
+def _type_of(tree: exp.Expr) -> str:
+    from sqlglot import exp
+
+    if isinstance(tree, exp.Anonymous) and tree.name.casefold() in CAST_FUNCTIONS:
+        return CAST_FUNCTIONS[tree.name.casefold()]
+    text = tree.type.sql("spark") if tree.type is not None else UNKNOWN
     return "STRING" if text.startswith(("VARCHAR", "CHAR")) else text

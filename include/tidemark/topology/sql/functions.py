@@ -71,6 +71,9 @@ AGGREGATES = frozenset(
     }
 )
 
+CLOCK_WORDS = frozenset({"now", "today", "tomorrow", "yesterday"})
+"""Texts that Spark takes for a time by the clock where it expects a date or a timestamp."""
+
 # Constructors and Spark functions with the name of a type, whose result type sqlglot does not know.
 CAST_FUNCTIONS = {
     "bigint": "BIGINT",
