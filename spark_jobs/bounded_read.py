@@ -80,7 +80,8 @@ class BoundedReader:
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
-                self._empty |= self._statements.tables(self._records.rows_between({}, {}), missing, records=0)
+                nothing = {place: starts[place] for place in spans}
+                self._empty |= self._statements.tables(self._records.rows_between(nothing, nothing), missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
 

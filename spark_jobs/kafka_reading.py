@@ -112,7 +112,9 @@ class KafkaReader:
         ).map(self._to_row, self._row_tag)
         if most_tasks is not None:
             rdd = rdd.coalesce(most_tasks, False, self._anywhere, None)
-        return SparkRows(self._spark, rdd, self._schema)
+        # Partitions of several topics may have the same number.
+        has_one_topic = len({place.topic for place in ends}) == 1
+        return SparkRows(self._spark, rdd, self._schema, clustered_by="partition" if has_one_topic else None)
 
     def _partition(self, place: TopicPartition) -> Any:
         if place not in self._partitions:

@@ -26,22 +26,42 @@ _NOTHING_SPECIAL = (False, False, False, False)
 class SparkRows:
     """Rows as Spark has them inside: an `RDD[InternalRow]` and its columns, a `StructType` of the JVM.
 
-    Rows are changed in place while a partition is read, so whoever keeps some must copy them.
+    Rows are changed in place while a partition is read, so whoever keeps some must copy them. Equal values of the column
+    `clustered_by` are all in one partition, so that Spark groups by it, and perhaps others, without a shuffle.
     """
 
     spark: SparkSession
     rdd: JavaObject
     columns: JavaObject
+    clustered_by: str | None = None
 
     @classmethod
-    def of(cls, frame: DataFrame) -> SparkRows:
+    def of(cls, frame: DataFrame, clustered_by: str | None = None) -> SparkRows:
         """Return the rows of a frame. They are computed again each time they are read."""
-        return cls(frame.sparkSession, frame._jdf.queryExecution().toRdd(), frame._jdf.schema())
+        return cls(frame.sparkSession, frame._jdf.queryExecution().toRdd(), frame._jdf.schema(), clustered_by)
 
     def frame(self) -> DataFrame:
         """Return a frame with these rows."""
         session: Any = self.spark._jsparkSession
-        return DataFrame(session.internalCreateDataFrame(self.rdd, self.columns, False), self.spark)
+        frame = session.internalCreateDataFrame(self.rdd, self.columns, False)
+        if self.clustered_by is not None:
+            frame = self._clustered(session, frame.queryExecution().logical(), self.clustered_by)
+        return DataFrame(frame, self.spark)
+
+    def _clustered(self, session: Any, plan: Any, column: str) -> JavaObject:
+        """Return the frame of a plan of these rows that says how they are distributed."""
+        jvm: Any = self.spark._jvm
+        sql, nothing = jvm.org.apache.spark.sql, jvm.scala.Option.apply(None)
+        keys = jvm.java.util.ArrayList()
+        keys.add(plan.output().apply(self.columns.fieldIndex(column)))
+        partitioning = sql.catalyst.plans.physical.HashPartitioning(
+            jvm.scala.jdk.javaapi.CollectionConverters.asScala(keys).toSeq(), max(1, self.rdd.getNumPartitions())
+        )
+        told = sql.execution.LogicalRDD(
+            plan.output(), self.rdd, partitioning, plan.outputOrdering(), False, nothing, session, nothing, nothing
+        )
+        frame: JavaObject = sql.classic.Dataset.ofRows(session, told)
+        return frame
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ A statement for canonical records alone is one stage of generated code. A second
 leaves unread, and runs only for batches that have such records. If many records of a source are not canonical, one statement
 reads all of them for the next batches (`docs/decisions/0020-one-stage-for-canonical-records.md`).
 
-Spark groups records in two stages with a shuffle between them. For a small batch the second stage takes longer than its work,
-and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without grouping,
-and Arrow merges the partial results of each key and window (`docs/decisions/0025-grouping-in-arrow.md`).
+Spark groups the records of each partition by themselves, so it needs no shuffle. For a small batch even that takes longer than
+its work, and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without
+grouping, and Arrow merges the partial results of each key and window (`docs/decisions/0025-grouping-in-arrow.md`).
 
-A statement for few records is planned once and then run again (see `prepared`).
+A statement with a small result is planned once and then run again (see `prepared`).
 """
 
 from __future__ import annotations

@@ -91,9 +91,12 @@ def assert_alike(spark, subtopology, records):
     numbers, few = range(len(subtopology.pipelines)), len(records)
     statements, others = (Statements(subtopology, f"statements_{of}", AHEAD) for of in ("these", "others"))
     others.tables(SparkRows.of(frame_of(spark, records[::3])), numbers, few)
+    # As Kafka's partitions are: each is whole in one of Spark's.
+    clustered = SparkRows.of(frame.repartition(2, "partition"), "partition")
     found = [
         *(statements.tables(SparkRows.of(frame), numbers, most) for most in (few, few, MANY)),
         others.tables(SparkRows.of(frame), numbers, few),
+        *(Statements(subtopology, "clustered", AHEAD).tables(clustered, numbers, most) for most in (few, MANY)),
     ]
     frame.createOrReplaceTempView("all_records")
     for number, pipeline in enumerate(subtopology.pipelines):
