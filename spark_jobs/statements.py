@@ -99,15 +99,16 @@ class Statements:
     def _grouped(self, read: _Read, number: int, *, canonical_only: bool = False) -> pa.Table:
         """Run the statement of one pipeline. Spark or Arrow groups its partial results, whichever is cheaper."""
         aggregation = self._subtopology.pipelines[number].aggregation
+        has_few_rows = self._has_few_rows(read, number)
         if aggregation is None or has_row_per_record(aggregation) or not _is_mergeable(aggregation):
-            return self._run(read, self._sql(number, canonical_only=canonical_only))
-        is_large = read.records * _windows_of_a_record(aggregation) > FEW_ROWS
-        is_grouped = is_large and number not in self._has_many_groups
-        table = self._run(read, self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped))
+            return self._run(read, self._sql(number, canonical_only=canonical_only), is_small=has_few_rows)
+        is_grouped = not has_few_rows and number not in self._has_many_groups
+        sql = self._sql(number, canonical_only=canonical_only, is_grouped=is_grouped)
+        table = self._run(read, sql, is_small=is_grouped or has_few_rows)
         rows = pc.sum(table.column(Partial.ROWS)).as_py() or 0
         if not is_grouped:
             table = _merged(table, aggregation)
-        if is_large:
+        if not has_few_rows:
             is_many = table.num_rows > rows * _MANY_GROUPS
             (self._has_many_groups.add if is_many else self._has_many_groups.discard)(number)
         return table
@@ -115,18 +116,24 @@ class Statements:
     def _completed(self, read: _Read, number: int, table: pa.Table) -> pa.Table:
         """Add the partial results of the unread records to a table of those of the canonical ones."""
         pipeline = self._subtopology.pipelines[number]
-        aggregation = pipeline.aggregation
+        aggregation, has_few_rows = pipeline.aggregation, self._has_few_rows(read, number)
         if aggregation is not None and not _is_mergeable(aggregation):
-            return self._run(read, self._sql(number))
+            return self._run(read, self._sql(number), is_small=has_few_rows)
         source = self._subtopology.sources[pipeline.source]
         view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
         others = f"({unread_sql(source, view, self._ahead_ms, has_headers=read.has_headers)})"
         has_row_each = aggregation is None or has_row_per_record(aggregation)
-        is_grouped = has_row_each or not read.has_few
-        rest = self._run(read, pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms, is_grouped=is_grouped))
+        is_grouped = has_row_each or not has_few_rows
+        sql = pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms, is_grouped=is_grouped)
+        rest = self._run(read, sql, is_small=has_few_rows)
         known = table.filter(pc.not_equal(table.column(Partial.STATUS), Status.UNREAD))
         both = pa.concat_tables([known, rest.select(known.column_names).cast(known.schema)])
         return both if aggregation is None or has_row_each else _merged(both, aggregation)
+
+    def _has_few_rows(self, read: _Read, number: int) -> bool:
+        """Whether the statement of a pipeline has few rows, even if nothing is grouped."""
+        aggregation = self._subtopology.pipelines[number].aggregation
+        return read.records * (1 if aggregation is None else _windows_of_a_record(aggregation)) <= FEW_ROWS
 
     def _sql(self, number: int, *, canonical_only: bool = False, is_grouped: bool = True) -> str:
         return pipeline_sql(
@@ -138,14 +145,18 @@ class Statements:
             is_grouped=is_grouped,
         )
 
-    def _run(self, read: _Read, sql: str) -> pa.Table:
-        """Return the result of a statement. It is kept as it was planned if the records are few."""
-        prepared = self._prepared.get(sql) if read.has_few else None
+    def _run(self, read: _Read, sql: str, *, is_small: bool) -> pa.Table:
+        """Return the result of a statement. If it is small, the statement is kept as it was planned.
+
+        Spark sends a large result partition by partition. A statement that was kept sends all of it at once.
+        """
+        may_keep = is_small and not read.is_shared
+        prepared = self._prepared.get(sql) if may_keep else None
         if prepared is not None:
             return prepared.run(read.rows)
         frame = read.query(sql)
         table = frame.toArrow()
-        if read.has_few and sql not in self._prepared:
+        if may_keep and sql not in self._prepared:
             self._prepared[sql] = PreparedStatement.of(frame, read.rows, table.schema)
         return table
 
@@ -154,13 +165,12 @@ class _Read:
     """The rows that one call reads, and a view of them for statements that are not prepared."""
 
     def __init__(self, rows: SparkRows, view: str, records: int, *, is_shared: bool) -> None:
-        """`is_shared`: several statements read the rows."""
+        """`is_shared`: several statements read the rows, so Spark keeps them until the end if they are many."""
         self.rows = rows
         self.records = records
-        self.has_few = records <= FEW_ROWS
         self._view = view
         # Keeping few records for the next statement takes longer than reading them from Kafka again.
-        self._is_kept = is_shared and not self.has_few
+        self.is_shared = is_shared and records > FEW_ROWS
         self._frame: DataFrame | None = None
 
     @property
@@ -172,14 +182,14 @@ class _Read:
         """Return the result of a statement on the view, as a plan."""
         if self._frame is None:
             self._frame = self.rows.frame()
-            if self._is_kept:
+            if self.is_shared:
                 self._frame.persist()
             self._frame.createOrReplaceTempView(self._view)
         return self.rows.spark.sql(sql)
 
     def end(self) -> None:
         """Forget rows that were kept."""
-        if self._frame is not None and self._is_kept:
+        if self._frame is not None and self.is_shared:
             self._frame.unpersist()
 
 

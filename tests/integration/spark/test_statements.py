@@ -8,6 +8,7 @@ import logging
 import random
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from spark_jobs.compile import dead_letter_places_sql, pipeline_sql
 from spark_jobs.prepared import SparkRows
 from spark_jobs.session import configured
@@ -37,6 +38,9 @@ PATHS = {
     "sketches": lambda s: s.group_by_key().aggregate(store="s", kinds="distinct(recording)"),
     "sessions": lambda s: windows(s, session("30s").grace("1s")).count(name="n", store="s", retention="1h"),
     "sliding": lambda s: windows(s, sliding("30s").grace("1s")).count(name="n", store="s", retention="1h"),
+    "lists in sessions": lambda s: windows(s, session("30s").grace("1s")).aggregate(
+        store="s", retention="1h", newest="collect(recording, 3)", kinds="distinct(ibi_ms)"
+    ),
     "filtered": lambda s: windows(s.filter("ibi_ms > 500"), tumbling("60s").grace("5s")).count(
         name="n", store="s", retention="1h"
     ),
@@ -80,9 +84,9 @@ class Noting(Statements):
         super().__init__(*given)
         self.asked = []
 
-    def _run(self, read, sql):
+    def _run(self, read, sql, **how):
         self.asked.append(sql)
-        return super()._run(read, sql)
+        return super()._run(read, sql, **how)
 
 
 def assert_alike(spark, subtopology, records):
@@ -184,6 +188,22 @@ def test_should_plan_a_statement_for_few_records_only_once(spark, monkeypatch):
     few, many = planned[:4], planned[4:]
     assert len(few) == len(set(few)) == 4
     assert len(many) == 8
+
+
+def test_should_refuse_a_result_whose_end_did_not_arrive(spark):
+    """The stream of a JVM that dies while it sends looks as if it had ended."""
+    records = [(b"p1", canonical())] * 10
+    whole = frame_of(spark, records).repartition(2, "partition")
+    failing = whole.where("partition = 0 OR raise_error('no second partition') IS NULL").coalesce(2)
+    statements = Statements(plan_of(PATHS["counted"]), "cut", AHEAD)
+    statements.tables(SparkRows.of(whole), [0], 10)
+    (prepared,) = statements._prepared.values()
+    # Here the second partition is computed while the first is sent, and fails.
+    serve = spark._jvm.org.apache.spark.api.python.PythonRDD.serveIterator
+    prepared._collect = lambda rdd: serve(rdd.toLocalIterator(), "cut")
+    assert statements.tables(SparkRows.of(whole), [0], 10)[0].num_rows == 2
+    with pytest.raises(Py4JJavaError, match="no second partition"):
+        statements.tables(SparkRows.of(failing), [0], 10)
 
 
 def test_should_give_tasks_the_settings_of_the_session_also_the_second_time(spark):
