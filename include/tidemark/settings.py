@@ -336,7 +336,9 @@ class Settings(BaseSettings):
     spark_authenticate_secret: SecretStr = setting(
         SecretStr(""), "secret shared by a cluster's master, workers and drivers; environment only", ""
     )
-    spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
+    spark_shuffle_partitions: int = setting(
+        4, "tasks after a shuffle of Spark; the statements of batches have none", "", least=1
+    )
     spark_extra_conf: Options = setting({}, "more Spark settings, as a JSON object", "")
     cache_dir: Path = setting(Path("~/.cache/tidemark"), "folder of verified jars, outside the project", "")
 
