@@ -93,7 +93,7 @@ nightly: jars ## every harness that `make test` leaves out, one after the other,
 	@$(BIN)/python -m tests.system.nightly.run
 
 unit: setup ## the tests without a broker, Spark or Airflow
-	@$(BIN)/python -m pytest tests/unit --numprocesses 2
+	@$(BIN)/python -m pytest tests/unit --numprocesses 3
 
 docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails
 	@umask 077 && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

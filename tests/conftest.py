@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,8 @@ def _level_of_logs() -> Iterator[None]:
 def mark(_settings_of_the_suite: None) -> Iterator[str]:
     """The mark of this session's processes, set in the environment that they inherit."""
     chosen = f"tests-{uuid.uuid4()}"
+    # Python's own helper ignores SIGTERM for as long as this process lives. With the mark it would be waited for in vain.
+    resource_tracker.ensure_running()
     with processes.guarded(chosen), pytest.MonkeyPatch.context() as patch:
         patch.setenv(processes.MARK, chosen)
         yield chosen
