@@ -26,16 +26,13 @@ CASES = {
     case.name: case
     for case in (
         _HOT,
-        Case(
+        replace(
+            _HOT,
             name="wide",
             about="windowed count, 3.3 M window-keys with one event each, commit per 3 s",
-            keys=50_000,
             interval_ms=WINDOW_MS,
             events=3_300_000,
             commit_interval_ms=3_000,
-            max_batch_records=1_000_000,
-            program=COUNTING,
-            goal=2.0,
         ),
         replace(
             _HOT,
@@ -44,15 +41,14 @@ CASES = {
             patient=zipf,
             goal=GOAL,
         ),
-        Case(
+        replace(
+            _HOT,
             name="large",
             about="values of 1 KiB passed through a filter, commit per 200 k events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
             events=3_000_000,
-            commit_interval_ms=2_000,
             max_batch_records=200_000,
             program=PASSING,
+            goal=GOAL,
         ),
         replace(
             _HOT,
@@ -69,15 +65,15 @@ CASES = {
             patient=shifts,
             goal=GOAL,
         ),
-        Case(
+        replace(
+            _HOT,
             name="join",
             about="pairs of two streams, 50 000 keys with an event per 60 s in each, commit per 500 k events or 2 s",
-            keys=50_000,
             interval_ms=30_000,
             events=6_000_000,
-            commit_interval_ms=2_000,
             max_batch_records=500_000,
             program=JOINING,
+            goal=GOAL,
         ),
         replace(
             _HOT,
@@ -86,15 +82,14 @@ CASES = {
             goal=0.95,
             against=AT_LEAST_ONCE,
         ),
-        Case(
+        replace(
+            _HOT,
             name="processor",
             about="a Python processor that is called for each record, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
-            keys=50_000,
-            interval_ms=1_000,
             events=3_000_000,
-            commit_interval_ms=2_000,
             max_batch_records=200_000,
             program=PROCESSING,
+            goal=GOAL,
             against=None,
         ),
     )
