@@ -71,17 +71,16 @@ class BoundedReader:
         found: dict[int, pa.Table] = {}
         for number, source in enumerate(self._subtopology.sources):
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
-            spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
-            if records := sum(end - start for start, end in spans.values()):
+            first, last = ({p: of[p] for p in ends if p.topic == source.topic} for of in (starts, ends))
+            if records := sum(last.values()) - sum(first.values()):
                 # Each task costs some milliseconds, so for few records there are not more than Spark runs at a time.
                 most_tasks = self._parallelism if records <= FEW_ROWS else None
-                rows = self._records.rows_between(starts, {place: ends[place] for place in spans}, most_tasks)
+                rows = self._records.rows_between(first, last, most_tasks)
                 found |= self._statements.tables(rows, pipelines, records)
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
-                nothing = {place: starts[place] for place in spans}
-                self._empty |= self._statements.tables(self._records.rows_between(nothing, nothing), missing, records=0)
+                self._empty |= self._statements.tables(self._records.rows_between(first, first), missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
 
