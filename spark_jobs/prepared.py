@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import _load_from_socket
 
 _FUNCTION_OF_PARTITIONS = "org.apache.spark.rdd.MapPartitionsRDD"
-_NOTHING_SPECIAL = (False, False, False, False)
-"""Of such an RDD: it keeps no partitioner, runs outside of barriers, and needs no order or equal sizes of partitions."""
-
+_NO_FLAGS = (False, False, False, False)
+"""The flags of its constructor: preservesPartitioning, isFromBarrier, isOrderSensitive, preservesPartitionSizes."""
 _END_WITHIN = "10 s"
 """The JVM's server ends at once when everything is sent."""
 _OF_THREAD = threading.local()
@@ -32,8 +31,8 @@ _OF_THREAD = threading.local()
 class SparkRows:
     """Rows as Spark has them inside: an `RDD[InternalRow]` and its columns, a `StructType` of the JVM.
 
-    Rows are changed in place while a partition is read, so whoever keeps some must copy them. Equal values of the column
-    `clustered_by` are all in one partition, so that Spark groups by it, and perhaps others, without a shuffle.
+    Spark reuses the memory of a row for the next one, so rows that are kept must be copied. All rows with the same value in the
+    column `clustered_by` are in one partition. Spark groups by this column, alone or with others, without a shuffle.
     """
 
     spark: SparkSession
@@ -125,7 +124,7 @@ class PreparedStatement:
         self._give_settings_to_tasks()
         rdd = rows.rdd
         for function in self._functions:
-            rdd = self._rdd_class(rdd, function.of_partition, *_NOTHING_SPECIAL, function.after, function.before)
+            rdd = self._rdd_class(rdd, function.of_partition, *_NO_FLAGS, function.after, function.before)
         served = self._collect(rdd)
         with _load_from_socket(served, _Bytes()) as stream:
             messages = list(stream)

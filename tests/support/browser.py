@@ -76,7 +76,7 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
-        """Load a page and wait until it is complete, which the page before it is all the time."""
+        """Load a page and wait until it, and not the page before it, is complete."""
         self.value("window.isBefore = true")
         self.call("Page.navigate", url=address)
         self.wait_for("!window.isBefore && document.readyState === 'complete'")

@@ -51,7 +51,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class ActionKind(StrEnum):
-    """What a button opens. `LOOK` is a link and no button, because whoever may read the DAG may follow it."""
+    """What a button opens. `LOOK` is shown as a link, also to people who may only read the DAG."""
 
     TRIGGER = "trigger"
     UNPAUSE = "unpause"

@@ -18,7 +18,7 @@ from tidemark.queries.store_reader import Deadline
 
 _CONNECT_S = 1.0
 _SILENT_S = 5.0
-"""For so many seconds, a process that did not answer is asked after all others."""
+"""A process that did not answer is asked last for this many seconds."""
 
 PASSED_TASK = "tidemark-task"
 """The header of a query that is passed on. It names a task, for which the receiver answers from its own stores."""

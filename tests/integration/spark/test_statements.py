@@ -90,7 +90,10 @@ class Noting(Statements):
 
 
 def assert_alike(spark, subtopology, records):
-    """Each path's table is that of one statement for all records, whoever groups them and whichever it was planned for."""
+    """Each pipeline has the results of one statement for all records.
+
+    That holds whether Spark or Arrow groups them, and for statements that were planned for other records.
+    """
     frame = frame_of(spark, records)
     numbers, few = range(len(subtopology.pipelines)), len(records)
     statements, others = (Statements(subtopology, f"statements_{of}", AHEAD) for of in ("these", "others"))
