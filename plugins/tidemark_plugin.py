@@ -8,13 +8,18 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from tidemark_airflow.alerting import SinceCreated
+from tidemark_airflow.one_writer import middlewares
 from tidemark_airflow.page_mount import URL_PREFIX, StreamsPage, page_views
 
 
 class TidemarkPlugin(AirflowPlugin):
-    """Registers the page, and the deadline reference without which Airflow cannot load a DAG that has such a deadline."""
+    """Registers the page, the order of requests that write, and a deadline reference.
+
+    Airflow cannot load a DAG that has such a deadline without it.
+    """
 
     name = "tidemark"
     deadline_references = (SinceCreated,)
     fastapi_apps = ({"app": StreamsPage(), "url_prefix": URL_PREFIX, "name": "Streams"},)
+    fastapi_root_middlewares = middlewares(conf.get("database", "sql_alchemy_conn", fallback=""))
     external_views = page_views(urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/"))

@@ -70,10 +70,10 @@ class RealAirflow:
         for part in names:
             log = airflow_parts.home(self._settings) / "logs" / f"{part}.log"
             self._parts[part] = processes.start(airflow_parts.command(part), log, self._environment, project_root())
-        fresh = {name.replace("-", "_") for name in names}
 
         def are_well() -> bool:
-            return not fresh & set(self.api.unhealthy(since=started))
+            unhealthy = {name.replace("_", "-") for name in self.api.unhealthy(since=started)}
+            return not unhealthy & set(names)
 
         assert wait_until(answered(are_well), 3 * READY_TIMEOUT_S, every_s=0.5), names
 
