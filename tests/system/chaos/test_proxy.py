@@ -15,6 +15,7 @@ from tidemark.devstack.ports import LOOPBACK
 from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
+NO_ERROR, INVALID_PRODUCER_EPOCH = b"\0\0", b"\0\x2f"
 TRANSACTION_MS, WAIT_S = 120_000, 60
 """A transaction is open while a consumer joins its group and reads, which takes seconds on a busy machine."""
 
@@ -73,7 +74,9 @@ def test_should_complete_the_next_transaction_of_a_plain_client_when_a_commit_ar
     bare.produce(topic, b"second")
     bare.flush(WAIT_S)
     assert wait_until(lambda: proxy.hold.replies, WAIT_S)
-    assert visible(broker.bootstrap, topic) == [b"first", b"second"]
+    assert proxy.hold.replies == [NO_ERROR]
+    # The broker answers before it has written to the partition that the transaction is complete.
+    assert wait_until(lambda: visible(broker.bootstrap, topic) == [b"first", b"second"], WAIT_S)
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -85,6 +88,7 @@ def test_should_not_end_the_next_transaction_when_an_end_arrives_late(proxied_br
     first = [b"first"] if commits else []
     send(producer, topic, b"second")
     assert wait_until(lambda: proxy.hold.replies, WAIT_S)
+    assert proxy.hold.replies == [INVALID_PRODUCER_EPOCH]
     assert visible(broker.bootstrap, topic) == first
     producer.send_many(topic, [{"key": b"k", "value": b"third"}])
     producer.flush()
