@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
+.PHONY: help setup jars quix demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,15 @@ setup: .venv/.ready ## the Python environment in .venv, from the hash-locked req
 
 jars: setup
 	@$(BIN)/tidemark jars kafka spark
+
+# Quix Streams, the other side of a benchmark, needs other versions of what Tidemark needs.
+QUIX := bench/build/quix
+quix: $(QUIX)/.ready
+
+$(QUIX)/.ready: bench/quix/requirements.txt .venv/.ready
+	@.tools/bin/uv venv --quiet --clear --python $(BIN)/python $(QUIX)
+	@.tools/bin/uv pip sync --quiet --require-hashes --python $(QUIX)/bin/python bench/quix/requirements.txt
+	@touch $@
 
 demo: setup ## broker, Airflow and the three examples, live; the address of the page and the login are printed
 	@$(BIN)/tidemark demo
@@ -86,7 +95,7 @@ fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' 
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python tests/system/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
-test: jars browser promtool lint ## lint, then every test, on real brokers
+test: jars quix browser promtool lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 nightly: jars ## every harness that `make test` leaves out, one after the other, and one table
@@ -98,7 +107,7 @@ unit: setup ## the tests without a broker, Spark or Airflow
 docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails
 	@umask 077 && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-bench: jars ## CASES=hot,wide,latency against Kafka Streams in the same run
+bench: jars quix ## CASES=hot,wide,latency against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/run.py --cases $(CASES)
 

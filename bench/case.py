@@ -30,6 +30,8 @@ QUIET = {"log_level": 3}
 OURS = "tidemark"
 PEER = "kafka-streams"
 AT_LEAST_ONCE = "at-least-once"
+QUIX = "quix-streams"
+SPARK = "spark"
 
 Integers = npt.NDArray[np.int64]
 
@@ -61,9 +63,10 @@ class Output(Protocol):
 class Program:
     """One computation, written for both sides, with its input and a check of its output.
 
-    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`, or None. Both
-    read the topics `sources` and write the topic `sink`. `records` makes the records with these event numbers, one block per
-    topic, and `output` an empty collection; both get the case and the start of its first window in epoch milliseconds.
+    `topology` is a module in `bench/topologies` with this `application_id`; `peer` is a class in `bench/peers`, or None where
+    the other side is not Kafka Streams. Both read the topics `sources` and write the topic `sink`. `records` makes the records
+    with these event numbers, one block per topic, and `output` an empty collection; both get the case and the start of its
+    first window in epoch milliseconds.
     """
 
     topology: str
@@ -88,8 +91,8 @@ GOAL = 1.2
 class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
 
-    `patient` maps event numbers to patients. Tidemark is compared with the side `against`, or with none; `goal` is the least
-    ratio of their steady rates to reach.
+    `patient` maps event numbers to patients. Tidemark is compared with the side `against`; `goal` is the least ratio of their
+    steady rates to reach.
     """
 
     name: str
@@ -102,7 +105,7 @@ class Case:
     program: Program
     patient: Callable[[Case, Integers], Integers] = in_turn
     goal: float = GOAL
-    against: str | None = PEER
+    against: str = PEER
 
     @property
     def span_ms(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.case import AT_LEAST_ONCE, GOAL, WINDOW_MS, Case
+from bench.case import AT_LEAST_ONCE, GOAL, QUIX, SPARK, WINDOW_MS, Case
 from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
@@ -89,8 +89,15 @@ CASES = {
             events=3_000_000,
             max_batch_records=200_000,
             program=PROCESSING,
-            goal=GOAL,
-            against=None,
+            goal=15.0,
+            against=QUIX,
+        ),
+        replace(
+            _HOT,
+            name="plain_spark",
+            about="the case hot against Spark with its own state, commit per 1 M events or 2 s",
+            goal=1.5,
+            against=SPARK,
         ),
     )
 }

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from bench import latency, latency_report, report
-from bench.case import AT_LEAST_ONCE, OURS, PEER, Case
+from bench.case import AT_LEAST_ONCE, OURS, PEER, QUIX, SPARK, Case
 from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
@@ -22,6 +22,7 @@ from bench.machine import ROOT, machine
 from bench.measure import Progress, Result, measure
 from bench.pages import publish
 from bench.plots import plot
+from bench.python_sides import PlainSparkSide, QuixSide
 from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
 from tidemark.errors import ExitCode
 from tidemark.settings import Settings
@@ -42,7 +43,7 @@ def main(
     events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
     sides: Annotated[
         str, typer.Option(help="sides to run, in this order; a case runs the two that it compares")
-    ] = f"{OURS},{PEER},{AT_LEAST_ONCE}",
+    ] = f"{OURS},{PEER},{AT_LEAST_ONCE},{QUIX},{SPARK}",
     heap: Annotated[str, typer.Option(help="JVM heap of each side")] = "2g",
     tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, may be repeated")] = None,
     peer_config: Annotated[
@@ -58,6 +59,8 @@ def main(
         OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
         PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
         AT_LEAST_ONCE: at_least_once(settings, heap, _pairs(tidemark_setting)),
+        QUIX: QuixSide(),
+        SPARK: PlainSparkSide(settings, heap),
     }
     running = [_named(available, name) for name in sides.split(",")]
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

@@ -11,11 +11,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.case import AT_LEAST_ONCE, OURS, PEER, Case
+from bench.case import AT_LEAST_ONCE, OURS, PEER, QUIX, SPARK, Case
 from bench.measure import Result
 from bench.report import rows
 
-_COLOURS = {OURS: "#00708a", PEER: "#d98200", AT_LEAST_ONCE: "#8a8a8a"}
+_COLOURS = {OURS: "#00708a", PEER: "#d98200", AT_LEAST_ONCE: "#8a8a8a", QUIX: "#7a3b8f", SPARK: "#b5462f"}
 _BARS = ("steady", "from first commit", "with warm-up")
 
 
@@ -48,7 +48,7 @@ def _medians(axes: Axes, results: list[Result], case: Case) -> None:
     measured = [row for row in rows(results, case) if row.measure in _BARS]
     for place, row in enumerate(measured):
         for side, value, shift in zip((OURS, case.against), row.medians, (-0.2, 0.2), strict=True):
-            if side is not None and value is not None:
+            if value is not None:
                 bar = axes.bar(place + shift, value, 0.38, color=_COLOURS[side])
                 axes.bar_label(bar, fmt="%.0f", fontsize=8)
     labels = [row.measure + ("" if row.ratio is None else f"\n×{row.ratio:.2f}") for row in measured]

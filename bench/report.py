@@ -126,7 +126,7 @@ def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) 
     for case in cases:
         outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
         lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]
-        lines += [f"| measure | unit | {OURS} | {case.against or '–'} | ratio |", "|---|---|---|---|---|"]
+        lines += [f"| measure | unit | {OURS} | {case.against} | ratio |", "|---|---|---|---|---|"]
         lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case)]
         lines.append("")
     return "\n".join(lines)
@@ -147,7 +147,7 @@ def write_json(path: Path, results: list[Result], cases: list[Case], machine: di
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def _values(results: list[Result], case: str, side: str | None, read: Callable[[Result], float | None]) -> list[float]:
+def _values(results: list[Result], case: str, side: str, read: Callable[[Result], float | None]) -> list[float]:
     found = (read(result) for result in results if result.case == case and result.side == side)
     return [value for value in found if value is not None]
 

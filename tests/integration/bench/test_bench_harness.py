@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from bench import java_program, report
-from bench.case import AT_LEAST_ONCE, OURS, Case
+from bench.case import AT_LEAST_ONCE, PEER, QUIX, SPARK, Case
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
 from bench.measure import Progress, measure
 from bench.pages import publish
 from bench.plots import plot
+from bench.python_sides import PlainSparkSide, QuixSide
 from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
 
 from tidemark.settings import Settings
@@ -61,32 +62,22 @@ def _short(case: Case) -> Case:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", ["large", "suppress", "sessions", "join"])
+@pytest.mark.parametrize("name", ["large", "suppress", "sessions", "join", "exactly_once", "processor", "plain_spark"])
 def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, spark_jars: None) -> None:
-    if java_program.compiler() is None:
-        pytest.skip("there is no javac")
     settings = Settings.load()
     case = _short(CASES[name])
+    if case.against == PEER and java_program.compiler() is None:
+        pytest.skip("there is no javac")
     start_ms = base_ms(int(time.time() * 1000), case)
     quiet = Progress(phase=lambda _: None, committed=lambda _: None)
-    sides: list[Side] = [StreamsSide(settings, heap="256m"), TidemarkSide(settings, heap="512m")]
+    others: dict[str, Side] = {
+        PEER: StreamsSide(settings, heap="256m"),
+        AT_LEAST_ONCE: at_least_once(settings, "512m", {}),
+        QUIX: QuixSide(),
+        SPARK: PlainSparkSide(settings, heap="512m"),
+    }
+    sides = [others[case.against], TidemarkSide(settings, heap="512m")]
     results = [measure(side, case, start_ms, 0, tmp_path / side.name, settings, quiet) for side in sides]
     assert [result.verdict.right for result in results] == [True, True]
     assert report.agree(results, case.name)
     assert results[0].verdict.results >= case.keys
-
-
-@pytest.mark.broker
-@pytest.mark.spark
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("name", "side"), [("exactly_once", AT_LEAST_ONCE), ("processor", OURS)])
-def test_should_verify_the_output_of_tidemark_where_there_is_no_other_system(
-    name: str, side: str, tmp_path: Path, spark_jars: None
-) -> None:
-    settings = Settings.load()
-    case = _short(CASES[name])
-    start_ms = base_ms(int(time.time() * 1000), case)
-    quiet = Progress(phase=lambda _: None, committed=lambda _: None)
-    sides = [at_least_once(settings, "512m", {}), TidemarkSide(settings, heap="512m")]
-    (run,) = (each for each in sides if each.name == side)
-    assert measure(run, case, start_ms, 0, tmp_path / "run", settings, quiet).verdict.right
