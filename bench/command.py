@@ -49,7 +49,9 @@ def main(
     peer_config: Annotated[
         list[str] | None, typer.Option(help="`name=value` for Kafka Streams, may be repeated")
     ] = None,
-    write_docs: Annotated[bool, typer.Option(help="write table and plot to docs/benchmarks.md")] = False,
+    write_docs: Annotated[
+        Path | None, typer.Option(help="write table and plot to this page, such as docs/benchmarks.md")
+    ] = None,
 ) -> None:
     """Measure, verify and report. The exit code is 1 if any output is wrong."""
     settings = Settings.load()
@@ -115,15 +117,13 @@ def _measure_latency(alternations: int, folder: Path, settings: Settings) -> flo
     return latency_report.ratio(results, latency.RATE)
 
 
-def _report(folder: Path, results: list[Result], cases: list[Case], settings: Settings, write_docs: bool) -> None:
+def _report(folder: Path, results: list[Result], cases: list[Case], settings: Settings, page: Path | None) -> None:
     facts = machine(settings)
     console.print(report.terminal_table(results, cases))
     (folder / "summary.md").write_text(report.markdown(results, cases, facts), encoding="utf-8")
     plot(folder / "bench.png", results, cases)
-    if write_docs:
-        publish(
-            ROOT / "docs" / "benchmarks.md", folder / "summary.md", folder / "bench.png", "committed events and medians"
-        )
+    if page is not None:
+        publish(page, folder / "summary.md", folder / "bench.png", "committed events and medians")
     console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False, soft_wrap=True)
 
 
