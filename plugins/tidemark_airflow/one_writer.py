@@ -8,7 +8,7 @@ still for as long as a request may wait for the lock, then the user's request fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tidemark_airflow.page_mount import Receive, Scope, Send
@@ -16,8 +16,8 @@ from tidemark_airflow.page_mount import Receive, Scope, Send
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _READS = {"GET", "HEAD", "OPTIONS"}
-_LONGEST_WAIT_S = 10.0
-"""Requests end within a second. One whose sender is slow must not keep all others out, so they wait no longer than this."""
+_LONGEST_WAIT_S = 45.0
+"""Longer than a request may wait for another process that has the lock. One that never ends keeps nobody out for ever."""
 
 
 class OneWriter:
@@ -33,9 +33,15 @@ class OneWriter:
         if scope["type"] != "http" or scope["method"] in _READS:
             await self._app(scope, receive, send)
             return
+        # All of the request first: one whose sender is slow keeps nobody waiting.
+        messages = await _all_of_the_request(receive)
+
+        async def received() -> MutableMapping[str, Any]:
+            return messages.pop(0) if messages else await receive()
+
         has_turn = await self._wait()
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, received, send)
         finally:
             if has_turn:
                 self._turn.release()
@@ -45,6 +51,13 @@ class OneWriter:
             return await asyncio.wait_for(self._turn.acquire(), self._longest_wait_s)
         except TimeoutError:
             return False
+
+
+async def _all_of_the_request(receive: Receive) -> list[MutableMapping[str, Any]]:
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    return messages
 
 
 def middlewares(database_url: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,17 @@ class Server:
         del self.open[scope["path"]]
 
 
+async def whole_request():
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
 async def settled() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def request(writer: OneWriter, path: str, method: str = "POST", kind: str = "http") -> asyncio.Task[None]:
-    return asyncio.ensure_future(writer({"type": kind, "method": method, "path": path}, None, None))
+    return asyncio.ensure_future(writer({"type": kind, "method": method, "path": path}, whole_request, None))
 
 
 def test_should_pass_requests_that_write_on_one_after_the_other():
@@ -70,21 +75,45 @@ def test_should_pass_the_next_request_on_after_one_that_failed():
     asyncio.run(scenario())
 
 
-def test_should_not_wait_for_ever_for_a_request_whose_sender_is_slow():
+def test_should_let_others_pass_while_a_request_arrives_slowly():
+    async def scenario() -> None:
+        bodies = []
+
+        async def app(scope, receive, send):
+            bodies.append([await receive(), await receive(), await receive()])
+
+        arriving: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        writer = OneWriter(app)
+        slow = asyncio.ensure_future(writer({"type": "http", "method": "POST", "path": "slow"}, arriving.get, None))
+        first, last = {"body": b"a", "more_body": True}, {"body": b"b", "more_body": False}
+        arriving.put_nowait(first)
+        await settled()
+        await request(writer, "other")
+        assert len(bodies) == 1
+        gone = {"type": "http.disconnect"}
+        for message in (last, gone):
+            arriving.put_nowait(message)
+        await slow
+        assert bodies[1] == [first, last, gone]
+
+    asyncio.run(scenario())
+
+
+def test_should_not_wait_for_ever_for_a_request_that_does_not_end():
     async def scenario() -> None:
         server = Server()
-        writer = OneWriter(server, longest_wait_s=0.01)
-        slow, other = request(writer, "slow"), request(writer, "other")
+        impatient = OneWriter(server, longest_wait_s=0.01)
+        stuck, other = request(impatient, "stuck"), request(impatient, "other")
         while "other" not in server.open:
             await asyncio.sleep(0.001)
-        server.open["other"].set()
-        await other
-        last = request(writer, "last")
-        await settled()
+        for path in ("other", "stuck"):
+            server.open[path].set()
+        await asyncio.gather(stuck, other)
         # The one that did not get its turn has not given it back either.
-        assert list(server.open) == ["slow"]
-        server.open["slow"].set()
-        await slow
+        await asyncio.wait_for(request_that_ends(impatient, server), 60)
+
+    async def request_that_ends(writer: OneWriter, server: Server) -> None:
+        last = request(writer, "last")
         await settled()
         server.open["last"].set()
         await last
