@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from confluent_kafka import ConsumerGroupState
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.offsets import describe_group, retry_until_stable
@@ -34,12 +34,13 @@ _LOOK_HOLDS_S = 1.0
 
 @dataclass(frozen=True)
 class Sighting:
-    """The report of a coordinator at a monotonic time. `member_id` is that of the member with the instance's id, or None.
+    """The report of a coordinator, between two monotonic times.
 
-    With `is_empty`, the group has no member.
+    `member_id` is that of the member with the instance's id, or None. With `is_empty`, the group has no member.
     """
 
-    at_s: float
+    asked_s: float
+    answered_s: float
     coordinator: int
     is_stable: bool
     is_empty: bool
@@ -63,13 +64,14 @@ def judge(sightings: Sequence[Sighting], earlier: Collection[str], session_s: fl
     last = sightings[-1]
     if last.member_id is None or last.member_id in earlier:
         return Holder.NOBODY
-    since_s = last.at_s
+    since_s = last.answered_s
     for sighting in reversed(sightings):
         # In a rebalance, and with another coordinator, sessions begin again.
         if (sighting.coordinator, sighting.is_stable, sighting.member_id) != (last.coordinator, True, last.member_id):
             break
-        since_s = sighting.at_s
-    return Holder.COPY if last.at_s - since_s > session_s else Holder.UNDECIDED
+        since_s = sighting.answered_s
+    # The member was there after the last question. An answer may wait for the processor for longer than a session.
+    return Holder.COPY if last.asked_s - since_s > session_s else Holder.UNDECIDED
 
 
 class SecondCopyCheck:
@@ -91,7 +93,7 @@ class SecondCopyCheck:
         Returns None if no coordinator answers. Call it just before the join: it asks again only if the last answer is older
         than a second. Blocks for `broker_timeout_ms` at most; never raises.
         """
-        if self._before is not None and time.monotonic() - self._before.at_s <= _LOOK_HOLDS_S:
+        if self._before is not None and time.monotonic() - self._before.answered_s <= _LOOK_HOLDS_S:
             return self._before
         try:
             self._before = self._look()
@@ -124,13 +126,17 @@ class SecondCopyCheck:
         return Holder.UNDECIDED
 
     def _look(self) -> Sighting:
-        found = retry_until_stable(
-            lambda: describe_group(self._settings, self._admin, self._group),
-            self._group,
-            self._settings.broker_timeout_ms / 1000,
-        )
+        asked_s = 0.0
+
+        def describe() -> ConsumerGroupDescription:
+            nonlocal asked_s
+            asked_s = time.monotonic()
+            return describe_group(self._settings, self._admin, self._group)
+
+        found = retry_until_stable(describe, self._group, self._settings.broker_timeout_ms / 1000)
         holders = [member.member_id for member in found.members if member.group_instance_id == self._name]
         return Sighting(
+            asked_s,
             time.monotonic(),
             found.coordinator.id,
             found.state is ConsumerGroupState.STABLE,

@@ -19,8 +19,22 @@ from tidemark.settings import Settings
 SESSION_S = 10.0
 
 
-def seen(at_s: float, member_id: str | None = "other", *, coordinator: int = 1, is_stable: bool = True) -> Sighting:
-    return Sighting(at_s, coordinator, is_stable, is_empty=member_id is None, member_id=member_id)
+def seen(
+    at_s: float,
+    member_id: str | None = "other",
+    *,
+    coordinator: int = 1,
+    is_stable: bool = True,
+    answered_s: float | None = None,
+) -> Sighting:
+    return Sighting(
+        at_s,
+        at_s if answered_s is None else answered_s,
+        coordinator,
+        is_stable,
+        is_empty=member_id is None,
+        member_id=member_id,
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,6 +63,10 @@ def seen(at_s: float, member_id: str | None = "other", *, coordinator: int = 1, 
         # 9 another member has come: what was seen of the one before says nothing of it
         ([seen(0, "one"), seen(9, "two"), seen(10.1, "two")], Holder.UNDECIDED),
         ([seen(0, "one"), seen(9, "two"), seen(19.1, "two")], Holder.COPY),
+        # 10 an answer that waits for the processor is older than it seems
+        ([seen(0), seen(9.9, answered_s=13)], Holder.UNDECIDED),
+        ([seen(0, answered_s=3), seen(12)], Holder.UNDECIDED),
+        ([seen(0, answered_s=3), seen(13.1)], Holder.COPY),
     ],
 )
 def test_should_say_which_member_has_the_place(sightings, holder):
