@@ -18,8 +18,8 @@ from tidemark.devstack.ports import LOOPBACK
 
 ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 24, 26, 28
 """Numbers of requests of a transaction: AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""
-_CHUNK_BYTES = 1 << 16
-_ANSWERED_S = 0.1
+_LOOK_EVERY_S = 0.1
+_NO_ERROR = b"\0\0"
 
 
 def proxied(node: Node, listens: int, advertises: int) -> dict[str, str]:
@@ -35,7 +35,7 @@ def proxied(node: Node, listens: int, advertises: int) -> dict[str, str]:
 
 @dataclass
 class Hold:
-    """A producer's next `request` is to reach its broker once one of the kind `until` has passed in its next transaction.
+    """A producer's next `request` is to reach its broker once one of the kind `until` was answered in its next transaction.
 
     The connection of the one that is held is cut, so that the client asks again, and is answered. Several proxies may share it.
     `replies` are what the broker said to it, behind the correlation id and the throttle time.
@@ -53,12 +53,18 @@ class Hold:
         """Whether this is the one."""
         return not self.is_taken and request == self.request and self._is_of_it(frame)
 
-    def passed(self, request: int, frame: bytes) -> None:
-        """A request that was let through."""
+    def passes(self, request: int, frame: bytes) -> bool:
+        """A request that is let through; whether its answer is the one to wait for."""
         if not self.is_taken or not self._is_of_it(frame):
-            return
-        self.is_due |= self.has_ended and request == self.until
+            return False
+        is_awaited = self.has_ended and request == self.until
         self.has_ended |= request == END_TXN
+        return is_awaited
+
+    def answered(self, answer: bytes) -> None:
+        """The answer to such a request. The broker refuses partitions while it completes the transaction before."""
+        # That to AddPartitionsToTxn, up to version 2, ends with the error of its last partition.
+        self.is_due |= self.until != ADD_PARTITIONS or answer.endswith(_NO_ERROR)
 
     def _is_of_it(self, frame: bytes) -> bool:
         return self.transactional_id.encode() in frame
@@ -141,11 +147,12 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._served.add(task)
-        answers = asyncio.ensure_future(self._pass_on(up_reader, writer))
+        awaited: set[bytes] = set()
+        answers = asyncio.ensure_future(self._pass_on(up_reader, writer, awaited))
         held = None
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
-                held = await self._requests(reader, up_writer)
+                held = await self._requests(reader, up_writer, awaited)
             answers.cancel()
             if held is not None:
                 writer.transport.abort()
@@ -157,8 +164,13 @@ class Proxy:
             for stream in (writer, up_writer):
                 stream.transport.abort()
 
-    async def _requests(self, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> bytes | None:
-        """Pass requests on until the connection ends; the frame that was held back, if one was."""
+    async def _requests(
+        self, reader: asyncio.StreamReader, up: asyncio.StreamWriter, awaited: set[bytes]
+    ) -> bytes | None:
+        """Pass requests on until the connection ends; the frame that was held back, if one was.
+
+        The correlation ids of those whose answers a hold waits for go to `awaited`.
+        """
         while True:
             size = await reader.readexactly(4)
             frame = await reader.readexactly(int.from_bytes(size, "big"))
@@ -167,31 +179,35 @@ class Proxy:
                 hold.is_taken = True
                 return size + frame
             await self._pause(len(frame))
+            if hold is not None and hold.passes(request, frame):
+                awaited.add(frame[4:8])
             up.write(size + frame)
             await up.drain()
-            if hold is not None:
-                hold.passed(request, frame)
 
     async def _deliver_late(self, frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hold = self.hold
         while hold is not None and not hold.is_due:
-            await asyncio.sleep(_ANSWERED_S)
+            await asyncio.sleep(_LOOK_EVERY_S)
             hold = self.hold
         if hold is None:
             return
-        # The broker is to have answered the request that was waited for.
-        await asyncio.sleep(_ANSWERED_S)
         writer.write(frame)
         await writer.drain()
         answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         hold.replies.append(answer[8:])
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while chunk := await reader.read(_CHUNK_BYTES):
-                await self._pause(len(chunk))
-                writer.write(chunk)
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, awaited: set[bytes]) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                size = await reader.readexactly(4)
+                answer = await reader.readexactly(int.from_bytes(size, "big"))
+                await self._pause(len(answer))
+                writer.write(size + answer)
                 await writer.drain()
+                if answer[:4] in awaited:
+                    awaited.discard(answer[:4])
+                    if self.hold is not None:
+                        self.hold.answered(answer)
         writer.close()
 
     async def _pause(self, size: int) -> None:
