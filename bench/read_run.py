@@ -31,7 +31,6 @@ from tidemark.processes import wait_until
 _LONGEST_S = 3_600
 _READY_S = 300.0
 _REST_S = 120.0
-_APPLIED_S = 10.0
 _CHECKED = 300
 
 
@@ -168,7 +167,7 @@ class Run:
             return not left
 
         # A store is written after the commit in Kafka that the offsets show.
-        wait_until(all_right, _APPLIED_S, 0.5)
+        wait_until(all_right, _REST_S, 0.5)
         verdict = verify(self.bootstrap, case.sized(events), self.start_ms)
         if not verdict.right:
             left.append(

@@ -105,14 +105,25 @@ class CountingSource:
 
 
 class StreamingSource(CountingSource):
-    """Goes on for ever, whatever brokers come and go: that is Spark's to do, and not what is tested here."""
+    """Goes on for ever, whatever brokers come and go: that is Spark's to do, and not what is tested here.
+
+    A batch has at least `least` records.
+    """
+
+    least = 1
+
+    def start(self, next_offsets, max_batch_records):
+        self._gathered = []
+        super().start(next_offsets, max_batch_records)
 
     def next(self, timeout_s: float) -> SourceBatch | None:
         """The next batch, None while there is none."""
-        found = [] if self._consumer is None else self._consumer.consume(self._most, timeout_s)
-        messages = [message for message in found if message.error() is None]
-        if not messages:
+        if self._consumer is None:
             return None
+        self._gathered += [m for m in self._consumer.consume(self._most, timeout_s) if m.error() is None]
+        if len(self._gathered) < self.least:
+            return None
+        messages, self._gathered = self._gathered, []
         starts, ends = dict(self._next), dict(self._next)
         for message in messages:
             ends[TopicPartition(message.topic(), message.partition())] = message.offset() + 1

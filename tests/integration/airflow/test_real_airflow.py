@@ -214,7 +214,10 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
     wanted = {"adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"}
 
     def missing() -> set[str]:
-        text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
+        # A second try begins when the worker is killed; a busy machine may add more, because Airflow is impatient here.
+        text = "".join(
+            airflow.task_log(dag_id, run_id, "instance", 0, n) for n in range(1, airflow.tries(dag_id, run_id) + 1)
+        )
         return {said for said in wanted if said not in text}
 
     # A watcher says something with its first look, which comes after its task is deferred.

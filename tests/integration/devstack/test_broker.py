@@ -87,6 +87,13 @@ def test_should_continue_without_one_node_of_a_cluster(cluster: EmbeddedCluster,
     topic = unique("replicated")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(60)
+
+    def is_known_to(node: int) -> bool:
+        asked = AdminClient({"bootstrap.servers": cluster.node(node).bootstrap, "log_level": 0})
+        return topic in asked.list_topics(timeout=60).topics
+
+    # A client that asks a broker which does not know it for three seconds takes it for one that does not exist.
+    assert wait_until(lambda: is_known_to(1) and is_known_to(3), 60)
     cluster.kill_node(2)
     try:
         _produce(cluster.bootstrap, topic)

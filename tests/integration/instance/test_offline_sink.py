@@ -6,7 +6,6 @@ Batches are made in plain Python; instances, transactions and brokers are real.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -24,6 +23,7 @@ from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.events.event import Event, EventKind
 from tidemark.instance.assembly import make_instance
+from tidemark.kafka import availability
 from tidemark.kafka.availability import find_outage
 from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, retry_until_stable
 from tidemark.kafka.topics import partition_counts
@@ -55,10 +55,16 @@ class StreamingApp(CountingApp):
         self.settings = self.settings.model_copy(update={"broker_timeout_ms": 10_000, "commit_interval_ms": 50})
 
     @contextmanager
-    def streaming(self, probe: Callable[[str], None] = lambda _point: None) -> Iterator[list[BaseException]]:
-        """Runs while the block does; what it has ended with is in the list, which must be empty at the end."""
+    def streaming(
+        self, probe: Callable[[str], None] = lambda _point: None, least: int = 1
+    ) -> Iterator[list[BaseException]]:
+        """Runs while the block does; what it has ended with is in the list, which must be empty at the end.
+
+        A batch has at least `least` records.
+        """
         self.instance = make_instance(self.plan, self.settings, 0, "counting", probe)
         source = StreamingSource(self.settings.bootstrap_servers, f"{self.name}-in", threading.Event())
+        source.least = least
         with in_thread(self.instance, source) as ended:
             self.ended = ended
             yield ended
@@ -70,13 +76,11 @@ class StreamingApp(CountingApp):
         found = committed_offsets({"bootstrap.servers": self.settings.bootstrap_servers}, self.name, places, 60)
         return all(place in found and found[place].offset == ends[place] for place in places)
 
-    def drain(self, records: int) -> float:
-        """Feed and wait for the commits; seconds."""
-        started = time.monotonic()
+    def drain(self, records: int) -> None:
+        """Feed and wait for the commits."""
         self.feed(records)
         assert wait_until(lambda: bool(self.ended) or self.is_level(), 90, EVERY_S), "not all input is committed"
         assert self.ended == []
-        return time.monotonic() - started
 
     def exact(self) -> bool:
         """Whether each update is in the sink once, and the last of each key is its count."""
@@ -87,9 +91,15 @@ class StreamingApp(CountingApp):
 
 @pytest.fixture
 def make(
-    cluster: EmbeddedCluster, settings: Settings, tmp_path: Path, unique: Callable[[str], str]
+    cluster: EmbeddedCluster,
+    settings: Settings,
+    tmp_path: Path,
+    unique: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., StreamingApp]:
     """Makes applications on the three brokers."""
+    # A broker of a busy machine that needs longer than three seconds for its answer is not away.
+    monkeypatch.setattr(availability, "_ANSWER_S", 60.0)
     client_config = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
     admin = AdminClient(client_config)
     # Kafka creates the topic of the transactions' coordinators for the first transactional id.
@@ -144,7 +154,7 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
     app, other = make("waits", [[GONE], [1]]), make("goes-on", [[1], [2]], spared=True)
     partition = f"{app.name}-out[0]"
     with app.streaming() as ended, other.streaming() as other_ended:
-        before_s = app.drain(5000)
+        app.drain(5000)
         other.drain(500)
         records = app.instance.size.records
         with without_a_broker(cluster, app):
@@ -164,8 +174,8 @@ def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_o
             assert "start its broker again" in found.message
             assert [f for f in check_lag(other.plan, other.settings, "counting") if f.verdict is Verdict.FAILED] == []
         assert wait_until(app.is_level, 60, EVERY_S), caplog.text
-        # What else the machine does may slow one of them down, and a batch size that has shrunk does so with all.
-        assert any(app.drain(5000) < 3 * before_s + 5 for _ in range(3))
+        # The batches are as large as before.
+        app.drain(5000)
         assert app.instance.size.records == records
         assert wait_until(lambda: read_outage(recorded) is None, 60)
     assert (ended, other_ended) == ([], [])
@@ -211,12 +221,13 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
 
     try:
         app.feed(500)
-        with app.streaming(kill) as ended:
+        # All in one batch: a second one would need the partition.
+        with app.streaming(kill, least=500) as ended:
             assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90, EVERY_S)
             recorded = outage_path(app.settings.var_dir, app.name, 0)
             wait_until(lambda: bool(ended) or read_outage(recorded) is not None or app.is_level(), 120, EVERY_S)
             # One that waits for the broker goes on waiting.
-            wait_until(lambda: bool(ended) or app.is_level(), LONG_S, EVERY_S)
+            wait_until(lambda: bool(ended) or app.is_level(), LONG_S if point == "3-changelogs" else 120, EVERY_S)
         for error in ended:
             assert isinstance(error, TidemarkError), error
             assert error.exit_code is ExitCode.RETRY, error

@@ -12,8 +12,10 @@ from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, dlq_topic, topology_topic
+from tidemark.overview import live
 from tidemark.overview.commit_window import BUCKET_MS
-from tidemark.overview.live import ANSWER_S, LiveReader
+from tidemark.overview.live import LiveReader
+from tidemark.processes import wait_until
 from tidemark.registry.description import describe_state
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.update import DeadLetter
@@ -53,6 +55,21 @@ class App:
         self.produce(dlq_topic(self.id), 0, value, key, headers)
 
 
+def looked(reader, now_ms, app, is_complete):
+    """What a look shows of the application, once it shows what it should: one look waits only briefly for a broker."""
+    views = {}
+
+    def is_shown():
+        try:
+            views.update(reader.look(now_ms))
+        except OutcomeUnknown:
+            return False
+        return views[app.id].fault is None and is_complete(views[app.id])
+
+    assert wait_until(is_shown, 60), views
+    return views[app.id]
+
+
 @pytest.fixture
 def app(settings, create_topic, unique):
     return App(settings, create_topic, unique("live"))
@@ -72,9 +89,7 @@ def test_should_show_lag_rates_late_rows_and_dead_letters_and_follow_them(app, r
     now_ms = wall_clock_ms() // BUCKET_MS * BUCKET_MS
     app.commit(now_ms - BUCKET_MS, 0, (0, 10), sinks={app.sink: 20}, late_rows=4, bad_rows=1)
     app.dead_letter("not JSON")
-    view = reader.look(now_ms)[app.id]
-    assert view.fault is None
-    assert view.figures is not None
+    view = looked(reader, now_ms, app, lambda seen: seen.figures and seen.figures.bad and seen.dead_letters)
     # Task 0 has committed 10 of 15, task 1 nothing of 15.
     assert (view.total_lag, view.figures.bad, view.figures.late) == (20, 1, {0: 4})
     assert (view.figures.read_per_s, view.figures.written_per_s) == ({app.source: 1.0}, {app.sink: 2.0})
@@ -86,8 +101,9 @@ def test_should_show_lag_rates_late_rows_and_dead_letters_and_follow_them(app, r
     app.commit(now_ms, 0, (10, 15))
     app.commit(now_ms, 1, (0, 15))
     app.dead_letter("refused")
-    view = reader.look(now_ms + BUCKET_MS)[app.id]
-    assert view.figures is not None
+    view = looked(
+        reader, now_ms + BUCKET_MS, app, lambda seen: seen.figures.last_commit_ms == now_ms and len(seen.reasons) == 2
+    )
     assert (view.total_lag, view.figures.last_commit_ms) == (0, now_ms)
     assert view.figures.read_per_s == {app.source: 2.0}
     assert view.reasons == {"not JSON": 1, "refused": 1}
@@ -99,8 +115,7 @@ def test_the_last_commit_of_an_idle_application_should_be_found_before_the_windo
     day_ms = 86_400_000
     now_ms = wall_clock_ms()
     app.commit(now_ms, 0, (0, 1), late_rows=2)
-    view = reader.look(now_ms + day_ms)[app.id]
-    assert view.figures is not None
+    view = looked(reader, now_ms + day_ms, app, lambda seen: seen.figures and seen.total_lag is not None)
     assert (view.total_lag, view.figures.late, view.figures.last_commit_ms) == (0, {}, now_ms)
 
 
@@ -110,18 +125,19 @@ def test_an_application_that_never_ran_should_not_hide_the_others(app, settings,
     other.stream(f"{unique('never')}-in", schema="id STRING", key="id").group_by_key().count(store="n").to("out")
     reader = LiveReader({"other": other.plan(), app.id: app.plan}, settings)
     try:
-        views = reader.look(wall_clock_ms())
+        view = looked(reader, wall_clock_ms(), app, lambda seen: seen.total_lag is not None)
+        assert reader.look(wall_clock_ms())["other"].total_lag is None
     finally:
         reader.close()
-    assert views["other"].total_lag is None
-    assert views[app.id].total_lag == 0
+    assert view.total_lag == 0
 
 
 @pytest.mark.broker
-def test_a_broker_that_is_away_should_be_named_within_the_time_for_an_answer(settings, app):
+def test_a_broker_that_is_away_should_be_named_within_the_time_for_an_answer(settings, app, monkeypatch):
+    monkeypatch.setattr(live, "ANSWER_S", 0.5)
     away = settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
     reader = LiveReader({app.id: app.plan}, away)
     began_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match=r"no broker answers at 127\.0\.0\.1:1"):
         reader.look(wall_clock_ms())
-    assert time.monotonic() - began_s < 3 * ANSWER_S
+    assert time.monotonic() - began_s < settings.broker_timeout_ms / 1000

@@ -186,7 +186,7 @@ def test_should_show_only_committed_contents_of_every_store_through_a_crash_and_
     settings, admin, unique, tmp_path, monkeypatch
 ):
     app = CountingApp(
-        settings.model_copy(update={"query_port": 0}),
+        settings.model_copy(update={"query_port": 0, "query_timeout_ms": 30_000}),
         admin,
         unique("client"),
         topology=in_every_kind,

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def app(settings, admin, unique):
-    return CountingApp(settings.model_copy(update={"query_port": 0}), admin, unique("queried"))
+    return CountingApp(
+        settings.model_copy(update={"query_port": 0, "query_timeout_ms": 30_000}), admin, unique("queried")
+    )
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def app(
     certificate, key = in_two_files(authority.signed("server"))
     secured = {
         "query_port": 0,
+        "query_timeout_ms": 30_000,
         "query_tls_certificate": str(certificate),
         "query_tls_key": str(key),
         "query_tls_ca": str(authority.file),
@@ -110,7 +111,7 @@ def test_an_instance_and_its_standby_should_answer_over_tls_alone_and_reach_each
             assert wait_until(lambda: value(standby, KEY)[1].get("role") == "active", 60)
             assert value(standby, KEY)[0] == expected[KEY]
             assert wait_until(lambda: urls(instance) == [str(standby.base_url)], 60)
-            assert urls(standby) == [url]
+            assert wait_until(lambda: urls(standby) == [url], 60)
             assert str(standby.base_url).startswith("https://")
             instance_lives.close()
             assert wait_until(lambda: value(standby, KEY)[1].get("role") == "standby", 60)

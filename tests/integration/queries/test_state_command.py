@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_should_show_what_the_stores_hold(settings, admin, unique, tmp_path, monkeypatch):
-    app = CountingApp(settings.model_copy(update={"query_port": 0}), admin, unique("asked"))
+    app = CountingApp(settings.model_copy(update={"query_port": 0, "query_timeout_ms": 30_000}), admin, unique("asked"))
     module = app.for_commands(tmp_path, monkeypatch)
 
     def command(*words: str):

@@ -65,6 +65,18 @@ def copy_of(app):
         store.close()
 
 
+def await_copy(app):
+    """The standby has copied all that was committed. It says once a second what its copies hold."""
+    end = app.ends.of([app.changelog("n")])[app.changelog("n")]
+    copies = StandbyCopies(app.settings.state_dir, app.id, answer_s=60.0)
+
+    def is_complete():
+        found = copies.find([TASK])[TASK].get("n", ())
+        return any(copy.checkpoint.changelog_offset >= end for copy in found)
+
+    assert wait_until(is_complete, 60)
+
+
 @pytest.mark.broker
 @pytest.mark.timeout(300)
 def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
@@ -83,10 +95,7 @@ def test_should_follow_the_new_changelog_of_a_rewritten_store(counting):
         assert ended == []
         (row,) = local_instances(counting.settings.var_dir, time.time())
         assert (row.changelog_generation, row.useful, row.useless_because) == (1, True, None)
-        end = after.ends.of([after.changelog("n")])[after.changelog("n")]
-        copies = StandbyCopies(counting.settings.state_dir, counting.id)
-        # A standby says once a second what its copies hold.
-        assert wait_until(lambda: copies.find([TASK])[TASK]["n"][0].checkpoint.changelog_offset >= end, 60)
+        await_copy(after)
     assert ended == []
     assert copy_of(counting) == {b"new": count(2)} == after.fold("n")
 
@@ -157,6 +166,7 @@ def test_should_wait_until_an_instance_has_created_the_topics(settings, admin, u
         app.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
         assert wait_until(lambda: ended or is_level(app, 0), 60), said(app)
         assert said(app)["useful"] is True
+        await_copy(app)
     assert ended == []
     assert copy_of(app) == {b"a": count(1)}
 

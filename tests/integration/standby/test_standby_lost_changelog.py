@@ -51,7 +51,7 @@ def is_told_lost(app):
 
 def handed_over(app, tmp_path):
     """What an instance or a repair that asks for the copy is given."""
-    source = StandbyCopies(app.settings.state_dir, app.id)
+    source = StandbyCopies(app.settings.state_dir, app.id, answer_s=60.0)
     (copy,) = source.find([TASK])[TASK]["n"]
     source.fetch(copy, TASK, "n", tmp_path / "fetched")
     store = RocksStore(tmp_path / "fetched", write_buffer_bytes=1 << 20)

@@ -112,6 +112,11 @@ class RealAirflow:
 
         assert wait_until(answered(reached), timeout_s, every_s=0.5), f"{task_id} did not become {state}"
 
+    def tries(self, dag_id: str, run_id: str) -> int:
+        """How often the mapped task `instance` has been tried."""
+        said = self.api.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/instance/0")
+        return int(said["try_number"])
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, map_index: int, tries: int = 1) -> str:
         """What the page shows as the log of a task's try."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{tries}?map_index={map_index}"

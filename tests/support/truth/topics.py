@@ -169,7 +169,7 @@ def read_all(
     With those that `past` has kept, without those before it. Blocks, and raises, as `each_row` does.
     """
     places = partitions(bootstrap, topics)
-    starts = beginnings(bootstrap, places, timeout_s)
+    starts = beginnings(bootstrap, places)
     rows: dict[Place, list[Row]] = {place: [] for place in places}
     for row in each_row(bootstrap, places, timeout_s):
         rows[row.topic, row.partition].append(row)
@@ -189,7 +189,7 @@ def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -
     """
     places = list(places)
     ends = end_offsets(bootstrap, places, "read_uncommitted")
-    starts = beginnings(bootstrap, places, timeout_s)
+    starts = beginnings(bootstrap, places)
     unread = {p for p in places if starts[p] < ends[p]}
     consumer = _consumer(bootstrap, "read_committed")
     try:

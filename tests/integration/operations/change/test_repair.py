@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -32,6 +33,7 @@ from tidemark.errors import PreflightFailed, StartRefused
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.operations import copy_sources
 from tidemark.operations.change.current_state import read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repaired_stores import repaired_ms
@@ -186,7 +188,9 @@ def test_should_write_an_up_to_date_store_to_a_new_changelog_when_the_old_one_is
         repair_of(app).run(not_asked)
 
 
-def test_should_repair_from_a_standby_when_everything_else_is_lost(app):
+def test_should_repair_from_a_standby_when_everything_else_is_lost(app, monkeypatch):
+    # A busy machine may need more than five seconds until the standby hands its copy over.
+    monkeypatch.setattr(copy_sources, "StandbyCopies", partial(StandbyCopies, answer_s=60.0))
     places = [TopicPartition(changelog_of(app), number) for number in range(PARTITIONS)]
     tasks = list(app.last_records())
 
