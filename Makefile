@@ -32,7 +32,7 @@ jars: setup
 	@$(BIN)/tidemark jars kafka spark
 
 # Quix Streams, the other side of a benchmark, needs other versions of what Tidemark needs.
-QUIX := bench/build/quix
+QUIX := .tools/quix
 quix: $(QUIX)/.ready
 
 $(QUIX)/.ready: bench/quix/requirements.txt .venv/.ready

@@ -18,7 +18,7 @@ from tidemark.kafka import jars, java
 from tidemark.settings import Settings
 
 _QUIX = ROOT / "bench" / "quix"
-_QUIX_PYTHON = ROOT / "bench" / "build" / "quix" / "bin" / "python"
+_QUIX_PYTHON = ROOT / ".tools" / "quix" / "bin" / "python"
 
 
 @dataclass(frozen=True)
