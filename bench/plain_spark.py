@@ -33,7 +33,7 @@ _SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING"
 
 @dataclass(frozen=True)
 class Options:
-    """What one run needs; folders and jars are paths."""
+    """The options of one run. `jars` and `folder` are paths."""
 
     bootstrap: str
     jars: list[str]

@@ -13,7 +13,7 @@ from bench.case import QUIX, SPARK, Case
 from bench.errors import BenchFailed
 from bench.machine import ROOT
 from bench.programs import COUNTING, PROCESSING
-from bench.sides import Command
+from bench.sides import Command, has_written
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings
 
@@ -37,12 +37,13 @@ class QuixSide:
             raise BenchFailed(f"there is no program of {case.name} for Quix Streams")
         if not _QUIX_PYTHON.exists():
             raise BenchFailed(f"Quix Streams is not installed, {_QUIX_PYTHON} is missing: run `make quix`")
-        program = [str(_QUIX_PYTHON), str(_QUIX / "pulse_totals.py"), bootstrap, str(folder / "state")]
-        return Command([*program, str(case.commit_interval_ms)], {})
+        program, (source,) = [str(_QUIX_PYTHON), str(_QUIX / "pulse_totals.py")], case.program.sources
+        options = [bootstrap, self.group(case), source, case.program.sink, str(folder / "state")]
+        return Command([*program, *options, str(case.commit_interval_ms)], {})
 
     def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether it has said that it processes messages."""
-        return "now processing incoming messages" in log.read_text(encoding="utf-8", errors="replace")
+        return has_written(log, "now processing incoming messages")
 
 
 @dataclass(frozen=True)
@@ -75,4 +76,4 @@ class PlainSparkSide:
 
     def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether its first batch is finished, or there was nothing to read."""
-        return plain_spark.RUNNING in log.read_text(encoding="utf-8", errors="replace")
+        return has_written(log, plain_spark.RUNNING)

@@ -32,6 +32,11 @@ class Command:
     environment: dict[str, str]
 
 
+def has_written(log: Path, text: str) -> bool:
+    """Return whether the log of a process contains a text."""
+    return text in log.read_text(encoding="utf-8", errors="replace")
+
+
 class Side(Protocol):
     """One of the two programs that are compared."""
 
@@ -91,7 +96,7 @@ class StreamsSide:
 
     def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether the state listener has reported RUNNING."""
-        return "-> RUNNING" in log.read_text(encoding="utf-8", errors="replace")
+        return has_written(log, "-> RUNNING")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _READS = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_WAIT_S = 45.0
-"""Longer than a request may wait for another process that has the lock. One that never ends keeps nobody out for ever."""
+"""A request waits this long for its turn. Then it is passed on all the same, so that one that hangs cannot block all others.
+
+This is more than the 30 s for which a request may wait for SQLite's lock while another process has it.
+"""
 
 
 class OneWriter:
@@ -33,7 +36,7 @@ class OneWriter:
         if scope["type"] != "http" or scope["method"] in _READS:
             await self._app(scope, receive, send)
             return
-        # All of the request first: one whose sender is slow keeps nobody waiting.
+        # The whole body is read before the request takes its turn, so that a slow sender does not block others.
         messages = await _all_of_the_request(receive)
 
         async def received() -> MutableMapping[str, Any]:

@@ -51,7 +51,7 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class ActionKind(StrEnum):
-    """What a button opens. `LOOK` is shown as a link, also to people who may only read the DAG."""
+    """What an action does in Airflow. `LOOK` is shown as a link, also to users who may only read DAGs; the rest as buttons."""
 
     TRIGGER = "trigger"
     UNPAUSE = "unpause"

@@ -56,7 +56,7 @@ class App:
 
 
 def looked(reader, now_ms, app, is_complete):
-    """What a look shows of the application, once it shows what it should: one look waits only briefly for a broker."""
+    """Look until `is_complete` holds for the application, and return its view. One look may miss what a slow broker sends."""
     views = {}
 
     def is_shown():

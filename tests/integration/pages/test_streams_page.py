@@ -187,7 +187,7 @@ def test_prometheus_should_scrape_what_its_user_may_see(site: Site) -> None:
     def missing() -> set[str]:
         return wanted - set(site.get("/streams/metrics", "guest").text.splitlines())
 
-    # Files and the database of facts are read apart, when somebody asks first.
+    # The first request starts two threads: one reads the run files, the other the database of facts.
     assert processes.wait_until(lambda: not missing(), 60), missing()
     assert site.get("/streams/metrics/targets", "guest").json() == [
         {

@@ -113,7 +113,7 @@ class RealAirflow:
         assert wait_until(answered(reached), timeout_s, every_s=0.5), f"{task_id} did not become {state}"
 
     def tries(self, dag_id: str, run_id: str) -> int:
-        """How often the mapped task `instance` has been tried."""
+        """The number of tries so far of the task `instance` with map index 0."""
         said = self.api.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/instance/0")
         return int(said["try_number"])
 
