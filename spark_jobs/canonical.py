@@ -16,13 +16,16 @@ from tidemark.topology.plan import Column
 SEPARATOR = "\\u0001"
 QUOTE = '"'
 _SPACE = " ?"
-# Printable ASCII without quote and backslash: Java matches such a class with a bit set. There is no backtracking (`+` after a
-# quantifier), because no value can contain what follows it.
+# Printable ASCII without quote and backslash, each by itself: Java looks up a class of single characters in a table, one of
+# ranges range by range, which takes twice as long. There is no backtracking (an atomic group, and `+` after a quantifier),
+# because no value can contain what follows it.
+_CHARACTERS = "".join(re.escape(chr(code)) for code in range(0x20, 0x7F) if chr(code) not in '"\\')
+_TEXT = f"(?>[{_CHARACTERS}]*)"
 _VALUES = {
-    "STRING": r'"([\x20\x21\x23-\x5b\x5d-\x7e]*+)"',
-    "BIGINT": r"(0|-?[1-9][0-9]{0,17}+)",
-    "INT": r"(0|-?[1-9][0-9]{0,8}+)",
-    "BOOLEAN": r"(true|false)",
+    "STRING": _TEXT,
+    "BIGINT": r"0|-?[1-9][0-9]{0,17}+",
+    "INT": r"0|-?[1-9][0-9]{0,8}+",
+    "BOOLEAN": r"true|false",
 }
 
 
@@ -36,18 +39,23 @@ def pattern(schema: Sequence[Column], columns: Sequence[int]) -> str:
 
     If only one column is needed and it is a string, its group includes the quotes, so that no match is empty.
     """
-    fields = [
-        f'"{re.escape(column.name)}":{_SPACE}{_value(column.type, is_group=i in columns, is_quoted=len(columns) == 1)}'
+    return rf"\A\{{{_fields(schema, columns, _SPACE, is_quoted=len(columns) == 1)}\}}\z"
+
+
+def _fields(schema: Sequence[Column], columns: Sequence[int], space: str, *, is_quoted: bool = False) -> str:
+    """Return the regular expression of what is between the braces, with `space` between fields, names and values."""
+    fields = (
+        f'"{re.escape(column.name)}":{space}{_value(column.type, is_group=i in columns, is_quoted=is_quoted)}'
         for i, column in enumerate(schema)
-    ]
-    return r"\A\{" + f",{_SPACE}".join(fields) + r"\}\z"
+    )
+    return f",{space}".join(fields)
 
 
 def _value(kind: str, *, is_group: bool, is_quoted: bool) -> str:
-    text = _VALUES[kind]
-    if not is_group:
-        return text.replace("(", "(?:")
-    return f"({text.replace('(', '(?:')})" if is_quoted and kind == "STRING" else text
+    value = f"({_VALUES[kind]})" if is_group else f"(?:{_VALUES[kind]})"
+    if kind != "STRING":
+        return value
+    return f'("{_TEXT}")' if is_group and is_quoted else f'"{value}"'
 
 
 def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, ...]:
@@ -56,31 +64,53 @@ def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, .
     return tuple(i for i, column in enumerate(schema) if any(column.name.casefold() in text for text in texts))
 
 
-def extracted_sql(schema: Sequence[Column], columns: Sequence[int], value: str) -> str:
+def extracted_sql(schema: Sequence[Column], columns: Sequence[int], value: str, *, is_marked: bool = False) -> str:
     """Return the SQL of the needed columns of a record as one text.
 
     If the record is not in the usual form, the text is one that `is_extracted_sql` recognises. A single column is extracted
-    by itself, which is cheapest. Several are put behind separators, which no plain value contains.
+    by itself, which is cheapest. Several are put behind separators, which no plain value contains. If the text `is_marked`, it
+    also has what `as_rendered_sql` reads.
     """
-    if len(columns) > 1:
-        groups = "".join(f"{SEPARATOR}${number + 1}" for number in range(len(columns)))
-        replaced = f"regexp_replace({value}, {literal(pattern(schema, columns))}, '{groups}')"
-        return f"CASE WHEN startswith({value}, '{{') THEN {replaced} ELSE '' END"
-    return f"regexp_extract({value}, {literal(pattern(schema, columns))}, {len(columns)})"
+    if is_marked:
+        compact, spaced = (_fields(schema, columns, space) for space in ("", _SPACE))
+        matched = rf"\A(?:(\{{){compact}\}}|\{{{spaced}\}})\z"
+        # Only one of the two alternatives has matched. The groups of the other one are empty.
+        groups = "".join(f"{SEPARATOR}${n + 2}${n + 2 + len(columns)}" for n in range(len(columns))) + f"{SEPARATOR}$1"
+    elif len(columns) > 1:
+        matched = pattern(schema, columns)
+        groups = "".join(f"{SEPARATOR}${n + 1}" for n in range(len(columns)))
+    else:
+        return f"regexp_extract({value}, {literal(pattern(schema, columns))}, {len(columns)})"
+    replaced = f"regexp_replace({value}, {literal(matched)}, '{groups}')"
+    return f"CASE WHEN startswith({value}, '{{') THEN {replaced} ELSE '' END"
 
 
-def is_extracted_sql(columns: Sequence[int], text: str) -> str:
+def is_extracted_sql(columns: Sequence[int], text: str, *, is_marked: bool = False) -> str:
     """Return the SQL of whether `extracted_sql` has found the usual form."""
-    return f"startswith({text}, '{SEPARATOR}')" if len(columns) > 1 else f"{text} <> ''"
+    return f"startswith({text}, '{SEPARATOR}')" if is_marked or len(columns) > 1 else f"{text} <> ''"
 
 
-def field_sql(schema: Sequence[Column], columns: Sequence[int], column: int, text: str) -> str:
+def field_sql(
+    schema: Sequence[Column], columns: Sequence[int], column: int, text: str, *, is_marked: bool = False
+) -> str:
     """Return the SQL of one of the needed columns, by its number, in the text of `extracted_sql`."""
-    if len(columns) == 1:
+    if len(columns) == 1 and not is_marked:
         return f"substring({text}, 2, length({text}) - 2)" if schema[column].type == "STRING" else text
     position = columns.index(column)
-    until = text if position == len(columns) - 1 else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
+    is_last = position == len(columns) - 1 and not is_marked
+    until = text if is_last else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
     return f"substring_index({until}, '{SEPARATOR}', -1)"
+
+
+def as_rendered_sql(schema: Sequence[Column], text: str, value: str) -> str:
+    """Return the SQL of what `to_json` gives for a record in the usual form: its value without the spaces between its fields.
+
+    `text` is its marked text, which says whether there are any.
+    """
+    spaced = rf"\A\{{{_fields(schema, range(len(schema)), _SPACE, is_quoted=True)}\}}\z"
+    compact = "{" + ",".join(f'"{column.name}":${n + 1}' for n, column in enumerate(schema)) + "}"
+    rewritten = f"regexp_replace({value}, {literal(spaced)}, {literal(compact)})"
+    return f"CASE WHEN endswith({text}, '{SEPARATOR}{{') THEN {value} ELSE {rewritten} END"
 
 
 def first_field_is_sql(schema: Sequence[Column], text: str, value: str) -> str:

@@ -39,6 +39,8 @@ from tidemark.topology.plan import (
 
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
+_AS_READ = ("__value", "__text")
+"""The value of a canonical record as it was read, and the marked text of `canonical.extracted_sql`."""
 _HEADERS = {"__headers": "headers"}
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _PLACE = f"__p AS {Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
@@ -133,9 +135,18 @@ def unread_sql(source: Source, view: str, max_timestamp_ahead_ms: int, *, has_he
 
 
 def _canonical_sql(
-    source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: Mapping[str, str]
+    source: Source,
+    view: str,
+    max_timestamp_ahead_ms: int,
+    reads: Iterable[str],
+    extra: Mapping[str, str],
+    *,
+    is_marked: bool = False,
 ) -> str:
-    """Return the SQL of `judged_sql`, in which good records in the usual form have their status and all others are unread."""
+    """Return the SQL of `judged_sql`, in which good records in the usual form have their status and all others are unread.
+
+    If it `is_marked`, the columns `_AS_READ` have what `canonical.as_rendered_sql` needs.
+    """
     schema = source.schema
     key_column = next((i for i, column in enumerate(schema) if column.name == source.key), None)
     # Comparing the first column in place is cheaper than extracting it.
@@ -144,7 +155,7 @@ def _canonical_sql(
     needed = canonical.needed(schema, wanted)
     if is_compared:
         needed = tuple(i for i in needed if i != 0)
-    fields = [_canonical_field(source, i, needed, is_compared) for i in range(len(schema))]
+    fields = [_canonical_field(source, i, needed, is_compared, is_marked=is_marked) for i in range(len(schema))]
     kept = ", ".join(["__p", "__offset", *extra, *RESERVED])
     more = "".join(f", {column} AS {name}" for name, column in extra.items())
     key = "_key" if is_compared or source.key == "_key" else f"CAST(({source.key}) AS STRING)"
@@ -155,23 +166,26 @@ def _canonical_sql(
         is_good.append("__k = _key")
     else:
         is_good.append("is_valid_utf8(_key)")
-    is_extracted = canonical.is_extracted_sql(needed, "__text")
+    is_extracted = canonical.is_extracted_sql(needed, "__text", is_marked=is_marked)
+    marked = ", __text" if is_marked else ""
     good = f"coalesce({' AND '.join(['__is_canonical', *is_good])}, false)"
     status = f"CASE WHEN {good} THEN {Status.GOOD} ELSE {Status.UNREAD} END"
     return f"""
 SELECT *, {status} AS __status FROM (
 SELECT *, {key} AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
-SELECT {kept}, __value, false AS __deleted, {is_extracted} AS __is_canonical, {", ".join(fields)} FROM (
-SELECT *, {canonical.extracted_sql(schema, needed, "__value")} AS __text FROM (
+SELECT {kept}, __value{marked}, false AS __deleted, {is_extracted} AS __is_canonical, {", ".join(fields)} FROM (
+SELECT *, {canonical.extracted_sql(schema, needed, "__value", is_marked=is_marked)} AS __text FROM (
 SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic,
     partition AS _partition, offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}))))"""
 
 
-def _canonical_field(source: Source, number: int, needed: tuple[int, ...], key_is_compared: bool) -> str:
+def _canonical_field(
+    source: Source, number: int, needed: tuple[int, ...], key_is_compared: bool, *, is_marked: bool
+) -> str:
     column = source.schema[number]
     if number in needed:
-        text = canonical.field_sql(source.schema, needed, number, "__text")
+        text = canonical.field_sql(source.schema, needed, number, "__text", is_marked=is_marked)
     else:
         text = "_key" if number == 0 and key_is_compared else "NULL"
     return f"CAST({text} AS {column.type}) AS {quoted(column.name)}"
@@ -193,7 +207,8 @@ def pipeline_sql(
     """
     sql = _reaching_sql(subtopology, pipeline, view, max_timestamp_ahead_ms, canonical_only)
     if pipeline.aggregation is None:
-        return _records_sql(sql, pipeline)
+        source = subtopology.sources[pipeline.source]
+        return _records_sql(sql, pipeline, source if canonical_only and _sends_as_read(pipeline) else None)
     return _partials_sql(sql, pipeline.aggregation, is_grouped)
 
 
@@ -205,9 +220,13 @@ def _reaching_sql(
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     extra = _HEADERS if pipeline.sinks else {}
-    judged = _canonical_sql if canonical_only else judged_sql
-    sql = judged(source, view, max_timestamp_ahead_ms, _expressions(source, pipeline), extra)
-    always = [*_KEPT, *extra]
+    always, reads = [*_KEPT, *extra], _expressions(source, pipeline)
+    if canonical_only and _sends_as_read(pipeline):
+        reads, always = _of_steps(pipeline), [*always, *_AS_READ]
+        sql = _canonical_sql(source, view, max_timestamp_ahead_ms, reads, extra, is_marked=True)
+    else:
+        judged = _canonical_sql if canonical_only else judged_sql
+        sql = judged(source, view, max_timestamp_ahead_ms, reads, extra)
     columns = [*(c.name for c in source.schema), *RESERVED]
     for step in pipeline.steps:
         if isinstance(step, Select):
@@ -263,10 +282,14 @@ def passes_over_null_values(aggregation: Aggregation) -> bool:
 
 def _expressions(source: Source, pipeline: Pipeline) -> list[str]:
     """Return every expression of a pipeline. One that ends in a sink uses all of its columns."""
-    found = [e for step in pipeline.steps for e in (_texts(step))]
+    found = _of_steps(pipeline)
     if pipeline.aggregation is None:
         return [*found, *(column.name for column in source.schema)]
     return [*found, *(a.expression for a in pipeline.aggregation.aggregates if a.expression is not None)]
+
+
+def _of_steps(pipeline: Pipeline) -> list[str]:
+    return [expression for step in pipeline.steps for expression in _texts(step)]
 
 
 def _texts(step: Step) -> list[str]:
@@ -275,7 +298,14 @@ def _texts(step: Step) -> list[str]:
     return [step.condition if isinstance(step, Filter) else step.key]
 
 
-def _records_sql(sql: str, pipeline: Pipeline) -> str:
+def _sends_as_read(pipeline: Pipeline) -> bool:
+    """Whether a record in the usual form is sent to a sink as it was read, except for spaces between its fields."""
+    is_changed = pipeline.enters or any(isinstance(step, Select) for step in pipeline.steps)
+    return bool(pipeline.sinks) and not is_changed
+
+
+def _records_sql(sql: str, pipeline: Pipeline, as_read: Source | None) -> str:
+    """Return the SQL of the records of a pipeline. With `as_read`, its source, canonical records are sent as they were read."""
     json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in pipeline.columns)
     selected = [
         f"__p AS {Partial.PARTITION}",
@@ -286,8 +316,12 @@ def _records_sql(sql: str, pipeline: Pipeline) -> str:
         f"__offset AS {Partial.RECORD_OFFSET}",
     ]
     if pipeline.sinks:
-        struct = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
-        selected.append(f"CASE WHEN NOT __deleted THEN {struct} END AS {Partial.VALUE}")
+        if as_read is not None:
+            value = canonical.as_rendered_sql(as_read.schema, *reversed(_AS_READ))
+        else:
+            value = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
+        is_sent = f"NOT __deleted AND __status IN ({Status.GOOD}, {Status.NO_KEY})"
+        selected.append(f"CASE WHEN {is_sent} THEN {value} END AS {Partial.VALUE}")
         selected.append(f"__headers AS {Partial.HEADERS}")
     if pipeline.enters:
         selected.append(f"__deleted AS {Partial.DELETED}")

@@ -34,7 +34,7 @@ class Partial:
     RECORD_OFFSET = "record_offset"
     """BIGINT, the offset of the record."""
     VALUE = "value"
-    """STRING, the record's value as JSON; null if it has none."""
+    """STRING, the record's value as JSON; null if it has none, or if the record is not sent."""
     HEADERS = "headers"
     """ARRAY<STRUCT<key: STRING, value: BINARY>>, the record's headers; null if there are none."""
     DELETED = "deleted"

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import logging
 import random
+from itertools import product
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -15,7 +16,7 @@ from spark_jobs.session import configured
 from spark_jobs.statements import Statements, _Read
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
-from tidemark.tasks.partials import Status
+from tidemark.tasks.partials import Partial, Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling
 
@@ -46,6 +47,7 @@ PATHS = {
     ),
     "selected": lambda s: s.select(patient_id="patient_id", twice="ibi_ms * 2").to("out"),
     "sent on": lambda s: s.to("out"),
+    "filtered and sent on": lambda s: s.filter("ibi_ms > 500 AND recording <> 'x'").to("out"),
     "table": lambda s: s.filter("true").to_table("t"),
     "under a new key": lambda s: s.group_by("recording", name="by-recording").count(name="n", store="s"),
     "two paths": lambda s: (s.to("out"), s.group_by_key().count(name="n", store="s")),
@@ -142,6 +144,25 @@ def test_should_not_mistake_a_key_for_the_beginning_of_a_record(spark):
     assert_alike(spark, plan_of(PATHS["counted"]), records)
 
 
+def test_should_send_records_on_without_the_spaces_between_their_fields(spark):
+    def written(recording, comma=", ", colon=": "):
+        record = {"patient_id": "p1", "beat_ms": NOW, "ibi_ms": -7, "recording": recording}
+        return json.dumps(record, separators=(comma, colon), ensure_ascii=False)
+
+    texts = ['a": "b', ', "b": 1', "$1 \\1", "{", "}", " ", "", "r", "a, b: c", "é", "\x7f", *map(chr, range(0x100))]
+    records = [(b"p1", written(text, *form).encode()) for text in texts for form in product((", ", ","), (": ", ":"))]
+    records.append((b"p1", b'{"patient_id":"p1","beat_ms":1,"ibi_ms":2,"recording":"\xff"}'))
+    for key in ("patient_id", "_key"):
+        assert_alike(spark, plan_of(PATHS["sent on"], key=key), records)
+    plain = "".join(map(chr, range(0x20, 0x7F))).replace('"', "").replace("\\", "")
+    statements = Statements(plan_of(PATHS["sent on"]), "plain", AHEAD)
+    rows = SparkRows.of(
+        frame_of(spark, [(b"p1", written(plain, *form).encode()) for form in ((",", ":"), (", ", ": "))])
+    )
+    (table,) = statements.tables(rows, [0], 2).values()
+    assert table.column(Partial.VALUE).to_pylist() == [written(plain, ",", ":")] * 2
+
+
 def test_should_count_the_same_for_random_records(spark):
     chance = random.Random(5)
     values = [
@@ -151,7 +172,7 @@ def test_should_count_the_same_for_random_records(spark):
         b"{broken", None,
     ]  # fmt: skip
     keys = [b"p0", b"p1", b"p2", b"p3", b"p4", None]
-    for path in ("counted", "without windows", "sessions"):
+    for path in ("counted", "without windows", "sessions", "sent on", "filtered and sent on"):
         records = [(chance.choice(keys), chance.choice(values)) for _ in range(1000)]
         assert_alike(spark, plan_of(PATHS[path]), records)
 
