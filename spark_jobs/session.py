@@ -64,7 +64,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
             for cache in ("cache", "fetchedData.cache")
             for name, seconds in (("timeout", "10s"), ("evictorThreadRunInterval", "2s"))
         },
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.task.maxDirectResultSize": "64m",
         # Spark keeps what its web page would show in the heap, even without the page: by default the last thousand of each.
         **{f"spark.ui.retained{what}": "20" for what in ("Jobs", "Stages", "Tasks", "DeadExecutors")},
         "spark.sql.ui.retainedExecutions": "20",
