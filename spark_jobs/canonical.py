@@ -16,9 +16,9 @@ from tidemark.topology.plan import Column
 SEPARATOR = "\\u0001"
 QUOTE = '"'
 _SPACE = " ?"
-# Printable ASCII without quote and backslash, each by itself: Java looks up a class of single characters in a table, one of
-# ranges range by range, which takes twice as long. There is no backtracking (an atomic group, and `+` after a quantifier),
-# because no value can contain what follows it.
+# Printable ASCII without quote and backslash. Each character is listed by itself, because Java then looks it up in a table;
+# for ranges it tries one range after the other, which takes more than twice as long. There is no backtracking (an atomic
+# group, and `+` after a quantifier), because no value can contain what follows it.
 _CHARACTERS = "".join(re.escape(chr(code)) for code in range(0x20, 0x7F) if chr(code) not in '"\\')
 _TEXT = f"(?>[{_CHARACTERS}]*)"
 _VALUES = {
@@ -67,9 +67,9 @@ def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, .
 def extracted_sql(schema: Sequence[Column], columns: Sequence[int], value: str, *, is_marked: bool = False) -> str:
     """Return the SQL of the needed columns of a record as one text.
 
-    If the record is not in the usual form, the text is one that `is_extracted_sql` recognises. A single column is extracted
-    by itself, which is cheapest. Several are put behind separators, which no plain value contains. If the text `is_marked`, it
-    also has what `as_rendered_sql` reads.
+    If the record is not in the usual form, the text is one that `is_extracted_sql` recognises. Several columns are put behind
+    separators, which no plain value contains. A single column is extracted by itself, which is cheapest, unless the text
+    `is_marked`: then it also says whether the record has spaces between its fields, for `as_rendered_sql`.
     """
     if is_marked:
         compact, spaced = (_fields(schema, columns, space) for space in ("", _SPACE))

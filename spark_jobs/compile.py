@@ -305,7 +305,11 @@ def _sends_as_read(pipeline: Pipeline) -> bool:
 
 
 def _records_sql(sql: str, pipeline: Pipeline, as_read: Source | None) -> str:
-    """Return the SQL of the records of a pipeline. With `as_read`, its source, canonical records are sent as they were read."""
+    """Return the SQL of the records of a pipeline.
+
+    With `as_read`, its source, the records are canonical, and their values are those that were read, without spaces between
+    fields.
+    """
     json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in pipeline.columns)
     selected = [
         f"__p AS {Partial.PARTITION}",

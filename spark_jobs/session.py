@@ -65,7 +65,9 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
             for name, seconds in (("timeout", "10s"), ("evictorThreadRunInterval", "2s"))
         },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.task.maxDirectResultSize": "64m",
+        # Where tasks run in this process, a result is handed over as it is. By default one of more than 1 MB goes through
+        # the block manager and a connection. Remote executors keep the default, which protects the heap of the driver.
+        **({"spark.task.maxDirectResultSize": "64m"} if settings.spark_master.startswith("local") else {}),
         # Spark keeps what its web page would show in the heap, even without the page: by default the last thousand of each.
         **{f"spark.ui.retained{what}": "20" for what in ("Jobs", "Stages", "Tasks", "DeadExecutors")},
         "spark.sql.ui.retainedExecutions": "20",
