@@ -105,6 +105,8 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             raise InvalidTopology(f"{found} contains *; name the columns")
         if isinstance(node, exp.Placeholder | exp.Parameter):
             raise InvalidTopology(f"{found} contains a placeholder; write the value itself")
+        if name == "identifier":
+            raise InvalidTopology(f"{found} computes a name with IDENTIFIER(); write the name itself")
         if isinstance(node, exp.UDTF) or name in GENERATORS:
             raise InvalidTopology(f"{found} makes several rows from one ({name}()); give one value per record")
         if name in NON_DETERMINISTIC or (name == "str_to_unix" and not node.this):
