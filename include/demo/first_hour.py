@@ -15,6 +15,7 @@ from demo.steps import Report, Step
 from tidemark.devstack.airflow import AirflowRefused
 from tidemark.errors import TidemarkError
 from tidemark.processes import wait_until
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.supervision.local_instances import LocalInstance
 from tidemark.supervision.state import InstanceState
 
@@ -101,7 +102,10 @@ class FirstHour:
         return [*streams, *operations]
 
     def _stream(self, topology: str, report: Report) -> str:
-        """Launch a stream, and wait until it has committed a batch."""
+        """Launch a stream, and wait until it has committed records.
+
+        The next stream would take the processors that the first batch needs to compile its code.
+        """
         dag_id = f"stream__{topology}"
         report("Airflow reads its DAG")
         _patiently(lambda: self._dags.wait_for_dag(dag_id))
@@ -114,10 +118,7 @@ class FirstHour:
         def has_committed() -> bool:
             found = self._instances(topology)
             report(why_waiting(found))
-            return any(
-                one.is_alive and one.state == InstanceState.RUNNING and (one.last_commit_ms or 0) >= self._began_ms
-                for one in found
-            )
+            return any(_has_committed_records(one, self._began_ms) for one in found)
 
         if not wait_until(has_committed, self._pace.stream_s, self._pace.every_s):
             raise TidemarkError(
@@ -163,6 +164,13 @@ class FirstHour:
         _patiently(lambda: self._dags.unpause(dag_id))
         if not wait_until(has_run, self._pace.run_begins_s, self._pace.every_s):
             _patiently(lambda: self._dags.trigger(dag_id))
+
+
+def _has_committed_records(one: LocalInstance, since_ms: int) -> bool:
+    """Whether an instance has. Its first commit has none, only where its tasks begin to read, and no stream time."""
+    is_running = one.is_alive and one.state == InstanceState.RUNNING
+    has_time = one.stream_time_ms is not None and one.stream_time_ms != NO_STREAM_TIME
+    return is_running and has_time and (one.last_commit_ms or 0) >= since_ms
 
 
 def why_waiting(instances: list[LocalInstance]) -> str:

@@ -10,6 +10,7 @@ from demo.capacity import Capacity, capacity
 from demo.first_hour import AUDIT, OPERATIONS, FirstHour, Pace, why_waiting
 from demo.steps import StepRunner, StepState, StepView
 from tidemark.devstack.airflow import AirflowRefused
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.supervision.outage_file import RecordedOutage
 
 BEGAN_MS = 1_000_000
@@ -64,7 +65,7 @@ class Airflow:
 
 
 def running(_topology):
-    return [instance(last_commit_ms=BEGAN_MS)]
+    return [instance(last_commit_ms=BEGAN_MS, stream_time_ms=0)]
 
 
 def run(airflow, able=SMALL, instances=running, services=lambda: None):
@@ -137,10 +138,13 @@ def test_a_run_that_does_not_end_should_be_a_failed_step_with_where_to_look():
     assert "its run has not ended in 0 min" in found[AUDIT].text
 
 
-@pytest.mark.parametrize("committed_ms", [None, BEGAN_MS - 1])
-def test_a_stream_should_be_done_only_with_a_commit_since_the_demo_began(committed_ms):
+@pytest.mark.parametrize(
+    ("committed_ms", "stream_time_ms"), [(None, 5), (BEGAN_MS - 1, 5), (BEGAN_MS, NO_STREAM_TIME), (BEGAN_MS, None)]
+)
+def test_a_stream_should_be_done_only_with_records_committed_since_the_demo_began(committed_ms, stream_time_ms):
     able = Capacity(("clicks",), keeps_audit=True, reasons=())
-    found = run(Airflow(), able, lambda _topology: [instance(last_commit_ms=committed_ms)])
+    one = instance(last_commit_ms=committed_ms, stream_time_ms=stream_time_ms)
+    found = run(Airflow(), able, lambda _topology: [one])
     assert found["stream clicks"].state is StepState.FAILED
     assert "no batch was committed in 0 s" in found["stream clicks"].text
     assert "task `instance` of stream__clicks" in found["stream clicks"].text
