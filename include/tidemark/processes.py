@@ -105,6 +105,15 @@ def cpu_seconds() -> float:
     return total
 
 
+def give_way(pid: int) -> None:
+    """Let a process and those that it starts run only while the processors have nothing else to do, as far as possible."""
+    with suppress(psutil.Error):
+        psutil.Process(pid).nice(19)
+    # Linux first divides the processors among sessions. Among those, only the nice value of the session counts.
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("19")
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
     """Check until the condition holds; return False if it did not within `timeout_s`. Blocks."""
     deadline = time.monotonic() + timeout_s

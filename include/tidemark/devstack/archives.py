@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.devstack.broker import EmbeddedBroker
-from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.errors import OutcomeUnknown, PreflightFailed, TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.kafka import class_data, jars
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.spark_submit import job_lines
 
@@ -17,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "class_data.py"
 _DUMP_S = 120.0
+_OTHER_S = 600.0
 WORK = "archiving the classes of Kafka and Spark, once, so that they start in half the time"
 """The text that is shown while `make_archives` works."""
 
@@ -29,13 +35,37 @@ def is_archive_missing(settings: Settings) -> bool:
 def make_archives(settings: Settings) -> None:
     """Create the archives of Spark and of brokers, which blocks for about half a minute.
 
-    They matter only to the time of a start, so a failure is logged as a warning.
+    If another process is doing that, waits for it. The archives matter only to the time of a start, so a failure is logged as a
+    warning.
     """
     try:
-        class_data.FOLDER.mkdir(parents=True, exist_ok=True)
-        _make(settings, jars.ensure("kafka", settings), *_archives(settings))
+        with _only_maker() as folder:
+            if is_archive_missing(settings):
+                _make(settings, folder, jars.ensure("kafka", settings), *_archives(settings))
     except (OSError, OutcomeUnknown, PreflightFailed, subprocess.SubprocessError) as error:
         log.warning("failed to create class-data archives, so brokers and Spark start slower: %s", error)
+
+
+@contextmanager
+def _only_maker() -> Iterator[Path]:
+    """Yield an empty folder to work in, which no other process uses. What a killed one has left there is removed."""
+    locks: list[FolderLock] = []
+
+    def is_free() -> bool:
+        try:
+            locks.append(FolderLock(class_data.FOLDER / "work"))
+        except TaskLocked:
+            return False
+        return True
+
+    if not wait_until(is_free, _OTHER_S, every_s=0.5):
+        raise OutcomeUnknown(f"another process has not ended its work in {class_data.FOLDER} within {_OTHER_S:.0f} s")
+    with locks[0] as lock:
+        for left in lock.folder.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=lock.folder) as name:
+            yield Path(name)
 
 
 def _archives(settings: Settings) -> tuple[Path, Path]:
@@ -43,27 +73,26 @@ def _archives(settings: Settings) -> tuple[Path, Path]:
     return class_data.kafka_archive(kafka), class_data.spark_archive(spark)
 
 
-def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=class_data.FOLDER) as name:
-        made = {archive: Path(name) / archive.name for archive in (kafka, spark)}
-        options = {"JDK_JAVA_OPTIONS": " ".join(class_data.archiving_options(made[kafka]))}
-        with EmbeddedBroker(Path(name) / "broker", kafka_jars, environment=options) as broker:
-            own = settings.model_copy(
-                update={
-                    "bootstrap_servers": broker.bootstrap,
-                    "security_protocol": "PLAINTEXT",
-                    "state_dir": Path(name) / "state",
-                    "spark_master": "local[2]",
-                }
-            )
-            for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
-                log.info("%s", line)
-            # The broker writes the archive when it ends.
-            broker.stop(_DUMP_S)
-        for archive, there in made.items():
-            if there.exists():
-                _remove_others(archive)
-                there.replace(archive)
+def _make(settings: Settings, folder: Path, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:
+    made = {archive: folder / archive.name for archive in (kafka, spark)}
+    options = {"JDK_JAVA_OPTIONS": " ".join(class_data.archiving_options(made[kafka]))}
+    with EmbeddedBroker(folder / "broker", kafka_jars, environment=options) as broker:
+        own = settings.model_copy(
+            update={
+                "bootstrap_servers": broker.bootstrap,
+                "security_protocol": "PLAINTEXT",
+                "state_dir": folder / "state",
+                "spark_master": "local[2]",
+            }
+        )
+        for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
+            log.info("%s", line)
+        # The broker writes the archive when it ends.
+        broker.stop(_DUMP_S)
+    for archive, there in made.items():
+        if there.exists():
+            _remove_others(archive)
+            there.replace(archive)
 
 
 def _remove_others(archive: Path) -> None:

@@ -6,6 +6,7 @@ recorded parts, then every process that carries the stack's mark: nothing that a
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -49,7 +50,9 @@ class Up:
 
 
 def up(settings: Settings, *, with_airflow: bool = True) -> Up:
-    """Start every part and wait until it answers. Blocks (10 s; a minute the first time, when classes are archived).
+    """Start every part and wait until it answers. Blocks (10 s; half a minute the first time).
+
+    The first time, a process stays that archives classes beside the parts, so that later JVMs start faster.
 
     A broker at neither the default nor the recorded address is the user's own: it is not started, only checked. Raises
     `PreflightFailed` with the part and its log; parts that were started stay, for the next `up` or `down`.
@@ -128,10 +131,7 @@ class _Starter:
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
                 task = progress.add_task(f"broker at {address}", total=1)
-                start = partial(
-                    self._broker, kafka, port, partial(_describe, progress, task), archives_classes=with_airflow
-                )
-                work.append(pool.submit(_finishing, progress, task, start))
+                work.append(pool.submit(_finishing, progress, task, partial(self._broker, kafka, port)))
             elif not brokers_answer(
                 {**librdkafka_config(self._settings), "bootstrap.servers": address},
                 self._settings.broker_timeout_ms / 1000,
@@ -150,6 +150,8 @@ class _Starter:
                 work.append(pool.submit(_finishing, progress, task, lambda: self._airflow(settings, report)))
             for future in work:
                 future.result()
+        if with_airflow and BROKER in self._record.services and archives.is_archive_missing(self._settings):
+            self._archive_classes()
         return Up(self._record, tuple(self._started))
 
     def _broker_port(self) -> int:
@@ -158,18 +160,11 @@ class _Starter:
             return ports.choose(BROKER_PORT)
         return service.port if service.identity.is_alive() else ports.choose(service.port)
 
-    def _broker(
-        self, kafka: list[Path], port: int, report: Callable[[str], None], *, archives_classes: bool = False
-    ) -> None:
+    def _broker(self, kafka: list[Path], port: int) -> None:
         if self._is_alive(BROKER):
             if processes.wait_until(lambda: answers(f"{ports.LOOPBACK}:{port}"), READY_TIMEOUT_S):
                 return
             raise PreflightFailed(f"the broker runs but does not answer (log: {self._record.services[BROKER].log})")
-        if archives_classes and archives.is_archive_missing(self._settings):
-            # Before the first JVM of the stack starts; meanwhile Airflow does, which has none.
-            report(f"broker: {archives.WORK}")
-            archives.make_archives(self._settings)
-        report(f"broker at {ports.LOOPBACK}:{port}")
         broker = EmbeddedBroker(
             self._settings.var_dir / "kafka",
             kafka,
@@ -180,6 +175,13 @@ class _Starter:
         if broker.identity:
             self._remember(BROKER, broker.identity, port, broker.log)
         broker.wait_ready()
+
+    def _archive_classes(self) -> None:
+        """Start a process that archives classes, and that gives way to the streams, which a user waits for."""
+        command = [sys.executable, "-m", "tidemark.cli.main", "jars", "kafka", "spark"]
+        log = self._settings.var_dir / "log" / "class-data.log"
+        environment = airflow_parts.base_environment(self._settings, self._record.stack_id)
+        processes.give_way(processes.start(command, log, environment, project_root()).pid)
 
     def _airflow(self, settings: Settings, report: Callable[[str], None]) -> None:
         known = self._record.services.get("api-server")

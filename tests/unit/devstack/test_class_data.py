@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from tidemark.devstack import archives
 from tidemark.kafka import class_data, java
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.spark_driver import driver_jvm_conf
 
@@ -49,3 +52,30 @@ def test_should_be_used_together_with_the_configured_garbage_collector(
     conf = driver_jvm_conf(settings, [tmp_path / "a.jar", tmp_path / "b.jar"])
     assert conf["spark.driver.extraJavaOptions"] == expected
     assert conf["spark.driver.extraClassPath"] == f"{tmp_path}/a.jar:{tmp_path}/b.jar"
+
+
+def test_should_archive_in_one_process_at_a_time_and_remove_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_data, "FOLDER", tmp_path)
+    monkeypatch.setattr(archives, "is_archive_missing", lambda _settings: True)
+    monkeypatch.setattr(archives.jars, "ensure", lambda *_: [])
+    (tmp_path / "work" / "left").mkdir(parents=True)
+    begun, may_end, folders = threading.Event(), threading.Event(), []
+
+    def make(_settings: Settings, folder: Path, *_: object) -> None:
+        folders.append(sorted(each.name for each in folder.parent.iterdir() if each.is_dir()))
+        begun.set()
+        may_end.wait(60)
+
+    monkeypatch.setattr(archives, "_make", make)
+    makers = [threading.Thread(target=archives.make_archives, args=(Settings.load(),)) for _ in range(2)]
+    makers[0].start()
+    assert begun.wait(60)
+    makers[1].start()
+    assert not wait_until(lambda: len(folders) > 1, 1.0)
+    may_end.set()
+    for maker in makers:
+        maker.join(60)
+    assert [len(found) for found in folders] == [1, 1]
+    assert "left" not in folders[0]

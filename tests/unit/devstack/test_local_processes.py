@@ -9,6 +9,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tidemark import processes
@@ -118,3 +119,12 @@ def test_should_treat_a_zombie_as_ended() -> None:
     assert identity is not None
     assert processes.wait_until(lambda: not identity.is_alive(), 60)
     child.wait()
+
+
+def test_should_let_a_process_and_its_children_give_way(tmp_path: Path, own_mark: str) -> None:
+    parent = start(PARENT, own_mark, tmp_path)
+    processes.give_way(parent.pid)
+    assert psutil.Process(parent.pid).nice() == 19
+    assert processes.wait_until(lambda: len(processes.carrying(own_mark)) == 2, 60)
+    processes.give_way(2**22 + 1)  # There is no such process.
+    processes.sweep(own_mark, 1.0)

@@ -9,6 +9,7 @@ import pytest
 from tidemark.devstack import stack
 from tidemark.devstack.record import StackRecord
 from tidemark.errors import PreflightFailed
+from tidemark.processes import Identity
 from tidemark.settings import Settings
 
 
@@ -34,24 +35,28 @@ def test_should_name_the_part_that_never_became_healthy(starter, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("runs", "is_missing", "archives_classes", "made"),
-    [
-        (False, True, True, ["archives", "broker"]),
-        (False, False, True, ["broker"]),
-        (False, True, False, ["broker"]),
-        (True, True, True, []),
-    ],
+    ("own_broker", "with_airflow", "is_missing", "archives"),
+    [(True, True, True, 1), (True, True, False, 0), (True, False, True, 0), (False, True, True, 0)],
 )
-def test_should_archive_classes_before_the_broker_starts(
-    starter, monkeypatch, runs, is_missing, archives_classes, made
+def test_should_archive_classes_beside_a_new_stack(
+    starter, monkeypatch, own_broker, with_airflow, is_missing, archives
 ):
-    done, reported = [], []
-    broker = SimpleNamespace(identity=None, launch=lambda: done.append("broker"), wait_ready=lambda: None)
-    monkeypatch.setattr(stack, "EmbeddedBroker", lambda *_args, **_options: broker)
-    monkeypatch.setattr(stack, "answers", lambda _address: True)
-    monkeypatch.setattr(starter, "_is_alive", lambda _name: runs)
+    began, gave_way, done = [], [], []
+    if own_broker:
+        starter._record.services[stack.BROKER] = SimpleNamespace(identity=Identity(1, 0.0), port=9092, log="")
+    monkeypatch.setattr(stack, "brokers_answer", lambda *_: True)
+    monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])
+    monkeypatch.setattr(stack.record, "save", lambda *_: None)
+    monkeypatch.setattr(starter, "_broker", lambda *_: done.append("broker"))
+    monkeypatch.setattr(starter, "_airflow", lambda *_: done.append("Airflow"))
     monkeypatch.setattr(stack.archives, "is_archive_missing", lambda _settings: is_missing)
-    monkeypatch.setattr(stack.archives, "make_archives", lambda _settings: done.append("archives"))
-    starter._broker([], 9092, reported.append, archives_classes=archives_classes)
-    assert done == made
-    assert ("archiving" in " ".join(reported)) == ("archives" in made)
+    monkeypatch.setattr(
+        stack.processes, "start", lambda command, *_: began.append((command[3:], sorted(done))) or Identity(7, 0.0)
+    )
+    monkeypatch.setattr(stack.processes, "give_way", gave_way.append)
+    if not own_broker:
+        starter._settings = Settings.load(var_dir=starter._settings.var_dir, bootstrap_servers="other:9092")
+    starter.run(with_airflow)
+    parts = sorted((["broker"] if own_broker else []) + (["Airflow"] if with_airflow else []))
+    assert began == [(["jars", "kafka", "spark"], parts)] * archives
+    assert gave_way == [7] * archives
