@@ -154,7 +154,7 @@ def stop(identity: Identity, timeout_s: float = 15.0) -> None:
     with suppress(psutil.Error):
         family = process.children(recursive=True)
         process.terminate()
-        psutil.wait_procs([process], timeout=timeout_s)
+        _await_end([process], timeout_s)
         _kill([process, *family])
 
 
@@ -185,7 +185,7 @@ def sweep(mark: str, timeout_s: float = 15.0, *, spare: Collection[int] = (), se
             for process in found:
                 with suppress(psutil.Error):
                     process.terminate()
-            psutil.wait_procs(found, timeout=max(0.0, deadline - time.monotonic()))
+            _await_end(found, max(0.0, deadline - time.monotonic()))
         else:
             _kill(found)
     return len(ended)
@@ -204,7 +204,19 @@ def _kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(processes, timeout=5)
+    _await_end(processes, 5.0)
+
+
+def _await_end(processes: Sequence[psutil.Process], timeout_s: float) -> None:
+    """Wait until the processes have ended. One whose parent has not asked for its exit code yet has ended, too."""
+
+    def has_ended(process: psutil.Process) -> bool:
+        try:
+            return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return True
+
+    wait_until(lambda: all(map(has_ended, processes)), timeout_s)
 
 
 def _reap_in_background(started: subprocess.Popen[bytes]) -> None:

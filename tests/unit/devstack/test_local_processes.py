@@ -128,3 +128,13 @@ def test_should_let_a_process_and_its_children_give_way(tmp_path: Path, own_mark
     assert processes.wait_until(lambda: len(processes.carrying(own_mark)) == 2, 60)
     processes.give_way(2**22 + 1)  # There is no such process.
     processes.sweep(own_mark, 1.0)
+
+
+def test_should_not_wait_for_a_process_whose_parent_has_not_asked_how_it_ended(own_mark: str) -> None:
+    child = subprocess.Popen(["sleep", "600"], env=os.environ | {processes.MARK: own_mark})
+    # Longer than a test may take.
+    assert processes.sweep(own_mark, 3600.0) == 1
+    identity = processes.Identity.of(child.pid)
+    assert identity is not None
+    processes.stop(identity, 3600.0)
+    assert child.wait() == -signal.SIGTERM
