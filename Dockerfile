@@ -6,7 +6,8 @@ RUN apt-get update \
 WORKDIR /opt/tidemark
 COPY requirements.txt requirements-tools.txt requirements-postgres.txt ./
 COPY .ci/setup .ci/setup
-RUN bash .ci/setup && .tools/bin/uv pip install --no-cache --require-hashes --python .venv/bin/python -r requirements-postgres.txt
+# Compiled here, because containers would compile anew what they import.
+RUN UV_COMPILE_BYTECODE=1 bash .ci/setup && .tools/bin/uv pip install --no-cache --require-hashes --python .venv/bin/python -r requirements-postgres.txt
 COPY . .
 ENV PATH=/opt/tidemark/.venv/bin:$PATH TIDEMARK_CACHE_DIR=/opt/jars TIDEMARK_HOME=/opt/tidemark
 # Fetched into the image, so that no container needs a network beyond its own.

@@ -34,7 +34,7 @@ from tidemark.topology_loader import load
 
 TOPOLOGY = "patient_monitoring"
 _RECORDS = 100
-_WAIT_S = 60.0
+_WAIT_S = 600.0
 
 
 def main(arguments: list[str]) -> int:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.devstack.broker import EmbeddedBroker
-from tidemark.errors import OutcomeUnknown, PreflightFailed, TaskLocked
-from tidemark.folder_lock import FolderLock
+from tidemark.errors import OutcomeUnknown, TaskLocked, TidemarkError
+from tidemark.folder_lock import FolderLock, is_locked
 from tidemark.kafka import class_data, jars
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -21,8 +21,8 @@ from tidemark.spark_submit import job_lines
 log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "class_data.py"
-_DUMP_S = 120.0
-_OTHER_S = 600.0
+_DUMP_S, _OTHER_S = 600.0, 600.0
+"""Beside a busy stack this gets a tenth of the processors."""
 WORK = "archiving the classes of Kafka and Spark, once, so that they start in half the time"
 """The text that is shown while `make_archives` works."""
 
@@ -42,7 +42,7 @@ def make_archives(settings: Settings) -> None:
         with _only_maker() as folder:
             if is_archive_missing(settings):
                 _make(settings, folder, jars.ensure("kafka", settings), *_archives(settings))
-    except (OSError, OutcomeUnknown, PreflightFailed, subprocess.SubprocessError) as error:
+    except (OSError, TidemarkError, subprocess.SubprocessError) as error:
         log.warning("failed to create class-data archives, so brokers and Spark start slower: %s", error)
 
 
@@ -50,10 +50,12 @@ def make_archives(settings: Settings) -> None:
 def _only_maker() -> Iterator[Path]:
     """Yield an empty folder to work in, which no other process uses. What a killed one has left there is removed."""
     locks: list[FolderLock] = []
+    folder = _work()
+    folder.mkdir(parents=True, exist_ok=True)
 
     def is_free() -> bool:
         try:
-            locks.append(FolderLock(class_data.FOLDER / "work"))
+            locks.append(FolderLock(folder))
         except TaskLocked:
             return False
         return True
@@ -66,6 +68,15 @@ def _only_maker() -> Iterator[Path]:
                 shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=lock.folder) as name:
             yield Path(name)
+
+
+def is_at_work() -> bool:
+    """Return whether a process is creating archives now."""
+    return is_locked(_work())
+
+
+def _work() -> Path:
+    return class_data.FOLDER / "work"
 
 
 def _archives(settings: Settings) -> tuple[Path, Path]:
@@ -87,12 +98,22 @@ def _make(settings: Settings, folder: Path, kafka_jars: list[Path], kafka: Path,
         )
         for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
             log.info("%s", line)
-        # The broker writes the archive when it ends.
-        broker.stop(_DUMP_S)
+        _end(broker)
     for archive, there in made.items():
         if there.exists():
             _remove_others(archive)
             there.replace(archive)
+
+
+def _end(broker: EmbeddedBroker) -> None:
+    """End the broker, which then writes its archive. Raises `OutcomeUnknown` if it takes too long: the file is not whole."""
+    identity = broker.identity
+    process = identity.process() if identity else None
+    if identity is None or process is None:
+        raise OutcomeUnknown(f"the broker whose classes are archived has ended by itself (log: {broker.log})")
+    process.terminate()
+    if not wait_until(lambda: not identity.is_alive(), _DUMP_S):
+        raise OutcomeUnknown(f"the broker has not written its archive within {_DUMP_S:.0f} s")
 
 
 def _remove_others(archive: Path) -> None:

@@ -6,6 +6,7 @@ recorded parts, then every process that carries the stack's mark: nothing that a
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
@@ -30,6 +31,8 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import brokers_answer
 from tidemark.settings import Settings, project_root, stack_file
 from tidemark.supervision.local_instances import local_instances
+
+logger = logging.getLogger(__name__)
 
 BROKER = "broker"
 BROKER_PORT = 9092
@@ -150,7 +153,7 @@ class _Starter:
                 work.append(pool.submit(_finishing, progress, task, lambda: self._airflow(settings, report)))
             for future in work:
                 future.result()
-        if with_airflow and BROKER in self._record.services and archives.is_archive_missing(self._settings):
+        if with_airflow and BROKER in self._record.services:
             self._archive_classes()
         return Up(self._record, tuple(self._started))
 
@@ -177,11 +180,17 @@ class _Starter:
         broker.wait_ready()
 
     def _archive_classes(self) -> None:
-        """Start a process that archives classes, and that gives way to the streams, which a user waits for."""
+        """Start a process that archives classes, if they are not. It gives way to the streams, which a user waits for."""
+        if not archives.is_archive_missing(self._settings) or archives.is_at_work():
+            return
         command = [sys.executable, "-m", "tidemark.cli.main", "jars", "kafka", "spark"]
         log = self._settings.var_dir / "log" / "class-data.log"
         environment = airflow_parts.base_environment(self._settings, self._record.stack_id)
-        processes.give_way(processes.start(command, log, environment, project_root()).pid)
+        try:
+            processes.give_way(processes.start(command, log, environment, project_root()).pid)
+        except OSError as failed:
+            # Without archives, JVMs only start slower.
+            logger.warning("failed to start the process that archives classes: %s", failed)
 
     def _airflow(self, settings: Settings, report: Callable[[str], None]) -> None:
         known = self._record.services.get("api-server")

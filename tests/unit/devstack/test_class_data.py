@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.devstack import archives
+from tidemark.errors import TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.kafka import class_data, java
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -57,25 +59,44 @@ def test_should_be_used_together_with_the_configured_garbage_collector(
 def test_should_archive_in_one_process_at_a_time_and_remove_what_a_killed_one_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_data, "FOLDER", tmp_path)
-    monkeypatch.setattr(archives, "is_archive_missing", lambda _settings: True)
-    monkeypatch.setattr(archives.jars, "ensure", lambda *_: [])
-    (tmp_path / "work" / "left").mkdir(parents=True)
-    begun, may_end, folders = threading.Event(), threading.Event(), []
+    made, refused, begun, may_end = [], [], threading.Event(), threading.Event()
+
+    class NotedLock(FolderLock):
+        def __init__(self, folder: Path) -> None:
+            try:
+                super().__init__(folder)
+            except TaskLocked:
+                refused.append(folder)
+                raise
 
     def make(_settings: Settings, folder: Path, *_: object) -> None:
-        folders.append(sorted(each.name for each in folder.parent.iterdir() if each.is_dir()))
+        made.append([each.name for each in folder.parent.iterdir() if each.is_dir() and each != folder])
         begun.set()
         may_end.wait(60)
 
+    monkeypatch.setattr(class_data, "FOLDER", tmp_path)
+    monkeypatch.setattr(archives, "FolderLock", NotedLock)
+    monkeypatch.setattr(archives, "is_archive_missing", lambda _settings: not made)
+    monkeypatch.setattr(archives.jars, "ensure", lambda *_: [])
     monkeypatch.setattr(archives, "_make", make)
+    (tmp_path / "work" / "left").mkdir(parents=True)
     makers = [threading.Thread(target=archives.make_archives, args=(Settings.load(),)) for _ in range(2)]
     makers[0].start()
     assert begun.wait(60)
+    assert archives.is_at_work()
     makers[1].start()
-    assert not wait_until(lambda: len(folders) > 1, 1.0)
+    assert wait_until(lambda: bool(refused), 60)
     may_end.set()
     for maker in makers:
         maker.join(60)
-    assert [len(found) for found in folders] == [1, 1]
-    assert "left" not in folders[0]
+    assert made == [[]]
+    assert not archives.is_at_work()
+
+
+def test_should_only_warn_where_archives_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(class_data, "FOLDER", tmp_path / "file")
+    archives.make_archives(Settings.load())
+    assert "failed to create class-data archives, so brokers and Spark start slower" in caplog.text

@@ -121,20 +121,24 @@ def test_should_treat_a_zombie_as_ended() -> None:
     child.wait()
 
 
-def test_should_let_a_process_and_its_children_give_way(tmp_path: Path, own_mark: str) -> None:
-    parent = start(PARENT, own_mark, tmp_path)
-    processes.give_way(parent.pid)
-    assert psutil.Process(parent.pid).nice() == 19
-    assert processes.wait_until(lambda: len(processes.carrying(own_mark)) == 2, 60)
-    processes.give_way(2**22 + 1)  # There is no such process.
-    processes.sweep(own_mark, 1.0)
+def test_should_let_a_process_give_way(tmp_path: Path, own_mark: str) -> None:
+    identity = start("import time; time.sleep(300)", own_mark, tmp_path)
+    processes.give_way(identity.pid)
+    assert psutil.Process(identity.pid).nice() == 10
+    of_session = Path(f"/proc/{identity.pid}/autogroup")
+    assert not of_session.exists() or of_session.read_text().split()[-2:] == ["nice", "10"]
+    processes.stop(identity)
+    processes.give_way(identity.pid)  # It has ended.
 
 
 def test_should_not_wait_for_a_process_whose_parent_has_not_asked_how_it_ended(own_mark: str) -> None:
-    child = subprocess.Popen(["sleep", "600"], env=os.environ | {processes.MARK: own_mark})
-    # Longer than a test may take.
-    assert processes.sweep(own_mark, 3600.0) == 1
-    identity = processes.Identity.of(child.pid)
-    assert identity is not None
-    processes.stop(identity, 3600.0)
-    assert child.wait() == -signal.SIGTERM
+    child = f"{[sys.executable, '-c', 'import time; time.sleep(300)']}, env={os.environ | {processes.MARK: own_mark}}"
+    parent = f"import subprocess, time; print(subprocess.Popen({child}).pid, flush=True); time.sleep(300)"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as careless:
+        assert careless.stdout is not None
+        pid = int(careless.stdout.readline())
+        assert processes.wait_until(lambda: len(processes.carrying(own_mark)) == 1, 60)
+        # Longer than a test may take.
+        assert processes.sweep(own_mark, 3600.0) == 1
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        careless.kill()

@@ -9,7 +9,7 @@ import pytest
 from tidemark.devstack import stack
 from tidemark.devstack.record import StackRecord
 from tidemark.errors import PreflightFailed
-from tidemark.processes import Identity
+from tidemark.processes import MARK, Identity
 from tidemark.settings import Settings
 
 
@@ -35,11 +35,17 @@ def test_should_name_the_part_that_never_became_healthy(starter, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("own_broker", "with_airflow", "is_missing", "archives"),
-    [(True, True, True, 1), (True, True, False, 0), (True, False, True, 0), (False, True, True, 0)],
+    ("own_broker", "with_airflow", "is_missing", "is_at_work", "archives"),
+    [
+        (True, True, True, False, 1),
+        (True, True, True, True, 0),
+        (True, True, False, False, 0),
+        (True, False, True, False, 0),
+        (False, True, True, False, 0),
+    ],
 )
 def test_should_archive_classes_beside_a_new_stack(
-    starter, monkeypatch, own_broker, with_airflow, is_missing, archives
+    starter, monkeypatch, own_broker, with_airflow, is_missing, is_at_work, archives
 ):
     began, gave_way, done = [], [], []
     if own_broker:
@@ -50,13 +56,28 @@ def test_should_archive_classes_beside_a_new_stack(
     monkeypatch.setattr(starter, "_broker", lambda *_: done.append("broker"))
     monkeypatch.setattr(starter, "_airflow", lambda *_: done.append("Airflow"))
     monkeypatch.setattr(stack.archives, "is_archive_missing", lambda _settings: is_missing)
-    monkeypatch.setattr(
-        stack.processes, "start", lambda command, *_: began.append((command[3:], sorted(done))) or Identity(7, 0.0)
-    )
+    monkeypatch.setattr(stack.archives, "is_at_work", lambda: is_at_work)
+
+    def start(command, _log, environment, _folder):
+        began.append((command[3:], environment[MARK], sorted(done)))
+        return Identity(7, 0.0)
+
+    monkeypatch.setattr(stack.processes, "start", start)
     monkeypatch.setattr(stack.processes, "give_way", gave_way.append)
     if not own_broker:
         starter._settings = Settings.load(var_dir=starter._settings.var_dir, bootstrap_servers="other:9092")
     starter.run(with_airflow)
     parts = sorted((["broker"] if own_broker else []) + (["Airflow"] if with_airflow else []))
-    assert began == [(["jars", "kafka", "spark"], parts)] * archives
+    assert began == [(["jars", "kafka", "spark"], "stack", parts)] * archives
     assert gave_way == [7] * archives
+
+
+def test_a_stack_should_run_also_when_classes_cannot_be_archived(starter, monkeypatch, caplog):
+    def start(*_given):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(stack.archives, "is_archive_missing", lambda _settings: True)
+    monkeypatch.setattr(stack.archives, "is_at_work", lambda: False)
+    monkeypatch.setattr(stack.processes, "start", start)
+    starter._archive_classes()
+    assert "failed to start the process that archives classes: no more processes" in caplog.text
