@@ -106,12 +106,12 @@ def cpu_seconds() -> float:
 
 
 def give_way(pid: int) -> None:
-    """Give a process, and those that it starts in its session, a tenth of what others get of busy processors."""
+    """Give a process, and those that it starts in its session, what others leave of the processors, and little more."""
     with suppress(psutil.Error):
-        psutil.Process(pid).nice(10)
+        psutil.Process(pid).nice(19)
     # Linux first divides the processors among sessions. Among those, only the nice value of the session counts.
     with suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text("10")
+        Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:

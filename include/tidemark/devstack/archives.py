@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "class_data.py"
 _DUMP_S, _OTHER_S = 600.0, 600.0
-"""Beside a busy stack this gets a tenth of the processors."""
+"""Long, because beside a busy stack this gets little of the processors."""
 WORK = "archiving the classes of Kafka and Spark, once, so that they start in half the time"
 """The text that is shown while `make_archives` works."""
 

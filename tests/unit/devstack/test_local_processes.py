@@ -124,9 +124,9 @@ def test_should_treat_a_zombie_as_ended() -> None:
 def test_should_let_a_process_give_way(tmp_path: Path, own_mark: str) -> None:
     identity = start("import time; time.sleep(300)", own_mark, tmp_path)
     processes.give_way(identity.pid)
-    assert psutil.Process(identity.pid).nice() == 10
+    assert psutil.Process(identity.pid).nice() == 19
     of_session = Path(f"/proc/{identity.pid}/autogroup")
-    assert not of_session.exists() or of_session.read_text().split()[-2:] == ["nice", "10"]
+    assert not of_session.exists() or of_session.read_text().split()[-2:] == ["nice", "19"]
     processes.stop(identity)
     processes.give_way(identity.pid)  # It has ended.
 
