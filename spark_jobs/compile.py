@@ -321,7 +321,7 @@ def _records_sql(sql: str, pipeline: Pipeline, as_read: Source | None) -> str:
     ]
     if pipeline.sinks:
         if as_read is not None:
-            value = canonical.as_rendered_sql(as_read.schema, *reversed(_AS_READ))
+            value = canonical.as_rendered_sql(as_read.schema, "__text", "__value")
         else:
             value = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
         is_sent = f"NOT __deleted AND __status IN ({Status.GOOD}, {Status.NO_KEY})"

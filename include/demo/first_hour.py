@@ -167,7 +167,10 @@ class FirstHour:
 
 
 def _has_committed_records(one: LocalInstance, since_ms: int) -> bool:
-    """Whether an instance has. Its first commit has none, only where its tasks begin to read, and no stream time."""
+    """Return whether an instance has committed records since then.
+
+    Its very first commit has no records and no stream time: it says only where its tasks begin to read.
+    """
     is_running = one.is_alive and one.state == InstanceState.RUNNING
     has_time = one.stream_time_ms is not None and one.stream_time_ms != NO_STREAM_TIME
     return is_running and has_time and (one.last_commit_ms or 0) >= since_ms

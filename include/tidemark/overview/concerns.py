@@ -51,7 +51,11 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class ActionKind(StrEnum):
-    """What an action does in Airflow. `LOOK` is shown as a link, also to users who may only read DAGs; the rest as buttons."""
+    """What a user can do with a DAG: trigger a run, unpause it, answer its request for approval, or only look at it.
+
+    The Streams page shows `LOOK` as a link to every user who may read the DAG. It shows each other action as a button to
+    users with the right to it.
+    """
 
     TRIGGER = "trigger"
     UNPAUSE = "unpause"
@@ -61,7 +65,7 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True)
 class Action:
-    """A button: it opens the DAG. `params` are the values to enter in its form."""
+    """A button or a link that opens the DAG in Airflow. `params` are the values to enter in its form."""
 
     kind: ActionKind
     label: str
