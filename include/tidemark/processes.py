@@ -146,16 +146,20 @@ def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, st
     return identity or Identity(started.pid, time.time())
 
 
-def stop(identity: Identity, timeout_s: float = 15.0) -> None:
-    """End a process with SIGTERM; after `timeout_s`, and for its remaining children, with SIGKILL. Blocks."""
+def stop(identity: Identity, timeout_s: float = 15.0) -> bool:
+    """End a process with SIGTERM; after `timeout_s`, and for its remaining children, with SIGKILL. Blocks.
+
+    Returns whether the process ended within `timeout_s`, or had ended before.
+    """
     process = identity.process()
-    if process is None:
-        return
-    with suppress(psutil.Error):
-        family = process.children(recursive=True)
-        process.terminate()
-        _await_end([process], timeout_s)
-        _kill([process, *family])
+    has_ended = process is None
+    if process is not None:
+        with suppress(psutil.Error):
+            family = process.children(recursive=True)
+            process.terminate()
+            has_ended = _await_end([process], timeout_s)
+            _kill([process, *family])
+    return has_ended
 
 
 def carrying(mark: str) -> list[psutil.Process]:
@@ -207,8 +211,11 @@ def _kill(processes: list[psutil.Process]) -> None:
     _await_end(processes, 5.0)
 
 
-def _await_end(processes: Sequence[psutil.Process], timeout_s: float) -> None:
-    """Wait until the processes have ended. One whose parent has not asked for its exit code yet has ended, too."""
+def _await_end(processes: Sequence[psutil.Process], timeout_s: float) -> bool:
+    """Wait until the processes have ended, and return whether they have within `timeout_s`.
+
+    A process whose parent has not asked for its exit code yet has ended, too.
+    """
 
     def has_ended(process: psutil.Process) -> bool:
         try:
@@ -218,7 +225,7 @@ def _await_end(processes: Sequence[psutil.Process], timeout_s: float) -> None:
         except psutil.Error:
             return True
 
-    wait_until(lambda: all(map(has_ended, processes)), timeout_s)
+    return wait_until(lambda: all(map(has_ended, processes)), timeout_s)
 
 
 def _reap_in_background(started: subprocess.Popen[bytes]) -> None:

@@ -98,22 +98,13 @@ def _make(settings: Settings, folder: Path, kafka_jars: list[Path], kafka: Path,
         )
         for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
             log.info("%s", line)
-        _end(broker)
+        # The broker writes its archive when it ends. One that was killed meanwhile may have left a part of it.
+        if not broker.stop(_DUMP_S):
+            raise OutcomeUnknown(f"the broker has not written its archive within {_DUMP_S:.0f} s")
     for archive, there in made.items():
         if there.exists():
             _remove_others(archive)
             there.replace(archive)
-
-
-def _end(broker: EmbeddedBroker) -> None:
-    """End the broker, which then writes its archive. Raises `OutcomeUnknown` if it takes too long: the file is not whole."""
-    identity = broker.identity
-    process = identity.process() if identity else None
-    if identity is None or process is None:
-        raise OutcomeUnknown(f"the broker whose classes are archived has ended by itself (log: {broker.log})")
-    process.terminate()
-    if not wait_until(lambda: not identity.is_alive(), _DUMP_S):
-        raise OutcomeUnknown(f"the broker has not written its archive within {_DUMP_S:.0f} s")
 
 
 def _remove_others(archive: Path) -> None:

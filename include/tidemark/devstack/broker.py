@@ -124,10 +124,12 @@ class EmbeddedBroker:
         """Return whether its process runs."""
         return self.identity is not None and self.identity.is_alive()
 
-    def stop(self, timeout_s: float = 20.0) -> None:
-        """End it with SIGTERM, as an operator would, and with SIGKILL after `timeout_s`. Blocks."""
-        if self.identity:
-            processes.stop(self.identity, timeout_s)
+    def stop(self, timeout_s: float = 20.0) -> bool:
+        """End it with SIGTERM, as an operator would, and with SIGKILL after `timeout_s`. Blocks.
+
+        Returns whether it has ended without SIGKILL.
+        """
+        return self.identity is None or processes.stop(self.identity, timeout_s)
 
     def kill(self) -> None:
         """End it with SIGKILL, as the loss of a machine would. Blocks until the process is gone."""

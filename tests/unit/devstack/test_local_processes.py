@@ -142,3 +142,13 @@ def test_should_not_wait_for_a_process_whose_parent_has_not_asked_how_it_ended(o
         assert processes.sweep(own_mark, 3600.0) == 1
         assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         careless.kill()
+
+
+def test_should_say_whether_a_process_ended_before_it_was_killed(tmp_path: Path, own_mark: str) -> None:
+    willing = start("import time; time.sleep(300)", own_mark, tmp_path)
+    assert processes.stop(willing, 60.0)
+    assert processes.stop(willing, 60.0), "it had ended before"
+    stubborn = start(STUBBORN, own_mark, tmp_path)
+    assert ready(tmp_path)
+    assert not processes.stop(stubborn, 0.1)
+    assert not stubborn.is_alive()
