@@ -31,6 +31,7 @@ TOGETHER = {
             "tests/integration/instance/test_offline_sink.py",
             "tests/integration/kafka/test_broker_availability.py",
             "tests/integration/kafka/test_end_offsets.py",
+            "tests/integration/kafka/test_lost_controller.py",
             "tests/integration/kafka/test_purge.py",
         ),
         THREE_BROKERS,

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.kafka.attempts import ask_controller
 from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.kafka.topics import user_topics
 from tidemark.names import (
@@ -126,11 +127,15 @@ def verify_granted(wanted: Collection[Acl], group: str, settings: Settings, admi
     needed = [acl for acl in wanted if acl.operation != "Create" and acl.resource in ("topic", "group")]
     asked = {acl.name for acl in needed if acl.resource == "topic"}
     timeout_s = settings.broker_timeout_ms / 1000
-    try:
+
+    def of_topics(seconds: float) -> dict[tuple[str, str], frozenset[str] | None]:
         topics = admin.describe_topics(
-            TopicCollection(sorted(asked)), include_authorized_operations=True, request_timeout=timeout_s
+            TopicCollection(sorted(asked)), include_authorized_operations=True, request_timeout=seconds
         )
-        allowed = {("topic", name): _allowed(future.result) for name, future in topics.items()}
+        return {("topic", name): _allowed(future.result) for name, future in topics.items()}
+
+    try:
+        allowed = ask_controller(admin, timeout_s, of_topics)
     except KafkaException as error:
         reason = error.args[0].str()
         raise OutcomeUnknown(

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidemark.errors import BrokersAway, PreflightFailed
 from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.attempts import ask_controller
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
@@ -85,28 +86,29 @@ def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings)
     """
     if not topics:
         return {}
+    timeout_s = settings.broker_timeout_ms / 1000
     answers: list[dict[str, dict[str, str]]] = []
     last: list[KafkaException] = []
 
     def answered() -> bool:
         try:
-            answers.append(_configs(admin, topics, settings))
+            answers.append(ask_controller(admin, timeout_s, lambda seconds: _configs(admin, topics, seconds)))
         except KafkaException as error:
             last.append(error)
             # The topic may have just been created, as in `describe_known_topics`.
             return bool(error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
         return True
 
-    wait_until(answered, settings.broker_timeout_ms / 1000)
+    wait_until(answered, timeout_s)
     if not answers:
         what = f"failed to read the settings of topics {', '.join(topics)}"
         raise failed_request(what, last[-1], "give this user the right to describe them") from last[-1]
     return answers[0]
 
 
-def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
+def _configs(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    futures = admin.describe_configs(resources, request_timeout=settings.broker_timeout_ms / 1000)
+    futures = admin.describe_configs(resources, request_timeout=timeout_s)
     found: dict[str, dict[str, str]] = {}
     denied: list[str] = []
     for resource, future in futures.items():
@@ -147,16 +149,23 @@ def topic_ids(admin: AdminClient, topics: Collection[str], settings: Settings) -
 
 
 def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, str]:
-    timeout_s = settings.broker_timeout_ms / 1000
+    try:
+        return ask_controller(
+            admin, settings.broker_timeout_ms / 1000, lambda seconds: _ids_once(admin, topics, seconds)
+        )
+    except KafkaException as error:
+        what = f"failed to describe {'topic' if len(topics) == 1 else 'topics'} {', '.join(topics)}"
+        raise failed_request(what, error, "give this user the right to describe them") from error
+
+
+def _ids_once(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, str]:
     found: dict[str, str] = {}
     for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
         try:
             found[topic] = str(future.result().topic_id)
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                continue
-            what = f"failed to describe topic {topic}"
-            raise failed_request(what, error, "give this user the right to describe it") from error
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
     return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
-from tenacity.nap import sleep
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.attempts import attempt_s, retrying, retrying_with_fresh_metadata
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import TopicPartition, commits_topic
 from tidemark.settings import Settings
@@ -32,10 +30,7 @@ _COORDINATOR_MOVES = {
     KafkaError.UNSTABLE_OFFSET_COMMIT,
     KafkaError._TIMED_OUT,
 }
-_RETRY_S = 0.1
 _COORDINATOR_S, _TOLD_S = 5.0, 0.1
-_ATTEMPTS, _ATTEMPT_S = 5, 1.0
-"""One attempt gets a fifth of the timeout, but at least a second. A client that asks a dead leader waits for all of it."""
 
 T = TypeVar("T")
 
@@ -46,23 +41,12 @@ def retry_until_stable(ask: Callable[[], T], group: str, timeout_s: float) -> T:
     Blocks. Raises `OutcomeUnknown` for any other `KafkaException`, and if this takes longer than `timeout_s`.
     """
     try:
-        return _retrying(_COORDINATOR_MOVES, timeout_s)(ask)
+        return retrying(_COORDINATOR_MOVES, timeout_s)(ask)
     except KafkaException as error:
         reason: KafkaError = error.args[0]
         raise OutcomeUnknown(
             f"failed to read group {group}: {reason.str()}; try again, or look at the broker's log"
         ) from error
-
-
-def _retrying(codes: Collection[int], timeout_s: float, pause: Callable[[float], None] = sleep) -> Retrying:
-    """Return a caller that repeats a call while it raises a `KafkaException` with one of the codes."""
-    return Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].code() in codes),
-        stop=stop_after_delay(timeout_s),
-        wait=wait_fixed(_RETRY_S),
-        sleep=pause,
-        reraise=True,
-    )
 
 
 def committed_offsets(
@@ -120,12 +104,6 @@ def describe_group(settings: Settings, admin: AdminClient, group: str, **options
     return found
 
 
-def look_for_leaders(admin: AdminClient, timeout_s: float) -> None:
-    """Refresh the client's metadata, which the admin client itself does only every few minutes. Blocks; never raises."""
-    with contextlib.suppress(KafkaException):  # The next request to a leader reports what is wrong.
-        admin.list_topics(timeout=timeout_s)
-
-
 def is_unanswered(error: OutcomeUnknown) -> bool:
     """Return whether this error of `EndOffsets` says that no leader has answered in time, which may pass by itself."""
     cause = error.__cause__
@@ -138,7 +116,6 @@ class EndOffsets:
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
-        self._attempt_s = min(timeout_s, max(_ATTEMPT_S, timeout_s / _ATTEMPTS))
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
@@ -167,13 +144,9 @@ class EndOffsets:
         if not partitions:
             return {}
 
-        def pause(seconds: float) -> None:
-            # The leader has just moved or been elected; or it is gone, and the client still asks it.
-            sleep(seconds)
-            look_for_leaders(self._admin, self._attempt_s)
-
         try:
-            return _retrying(_LEADER_MOVES, self._timeout_s, pause)(self._ask_once, partitions, spec, isolation)
+            retry = retrying_with_fresh_metadata(_LEADER_MOVES, self._admin, self._timeout_s)
+            return retry(self._ask_once, partitions, spec, isolation)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             raise OutcomeUnknown(
@@ -184,7 +157,7 @@ class EndOffsets:
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._attempt_s)
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=attempt_s(self._timeout_s))
         found = {
             TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
             for asked_for, future in futures.items()

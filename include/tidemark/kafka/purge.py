@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from tidemark.kafka.offsets import look_for_leaders
+from tidemark.kafka.attempts import refresh_metadata
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
 
@@ -72,4 +72,4 @@ class RepartitionPurge:
         failed = [f"{place}: {error}" for place, _, answer in answered if (error := answer.exception()) is not None]
         if failed:
             log.warning("failed to purge repartition topics; it is tried again now: %s", "; ".join(failed))
-            look_for_leaders(self._admin, _LEADERS_S)
+            refresh_metadata(self._admin, _LEADERS_S)

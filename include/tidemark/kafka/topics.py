@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 
 from tidemark.errors import PreflightFailed, TidemarkError
 from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.attempts import find_controller
 from tidemark.kafka.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
 from tidemark.kafka.topic_config import (
     changelog_policy,
@@ -202,6 +203,7 @@ def create_topics(
         return
     failed: TidemarkError | None = None
     timeout_s = settings.broker_timeout_ms / 1000
+    find_controller(admin, timeout_s)
     # Longer than the broker may take, so that its answer comes.
     answers = admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=2 * timeout_s)
     for name, future in answers.items():
@@ -236,7 +238,9 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
     wanted = [NewPartitions(spec.name, spec.partitions) for spec in specs]
     if not wanted:
         return
-    for name, future in admin.create_partitions(wanted, request_timeout=settings.broker_timeout_ms / 1000).items():
+    timeout_s = settings.broker_timeout_ms / 1000
+    find_controller(admin, timeout_s)
+    for name, future in admin.create_partitions(wanted, request_timeout=timeout_s).items():
         try:
             future.result()
         except KafkaException as error:
@@ -247,7 +251,7 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
         found = partition_counts(admin, settings)
         return all(found.get(spec.name, 0) >= spec.partitions for spec in specs)
 
-    if not wait_until(grown, settings.broker_timeout_ms / 1000):
+    if not wait_until(grown, timeout_s):
         raise PreflightFailed(
             f"topics {', '.join(spec.name for spec in specs)} do not have their new partitions after "
             f"{settings.broker_timeout_ms} ms; look at the brokers' logs, or raise TIDEMARK_BROKER_TIMEOUT_MS"

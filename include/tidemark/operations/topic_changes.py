@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.attempts import find_controller
 from tidemark.kafka.cluster import describe_topics, topic_configs
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import internal_topics
@@ -70,6 +71,8 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
     Raises `PreflightFailed` with the topic that refused; the topics before it are changed. Raises `OutcomeUnknown` if the
     brokers do not answer, or do not show the new settings, within `broker_timeout_ms`.
     """
+    timeout_s = settings.broker_timeout_ms / 1000
+    find_controller(admin, timeout_s)
     for topic in dict.fromkeys(change.topic for change in changes):
         entries = [
             ConfigEntry(change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET)
@@ -77,7 +80,7 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
             if change.topic == topic
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        answer = admin.incremental_alter_configs([resource], request_timeout=settings.broker_timeout_ms / 1000)
+        answer = admin.incremental_alter_configs([resource], request_timeout=timeout_s)
         try:
             answer[resource].result()
         except KafkaException as error:
@@ -90,7 +93,7 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
         shown = topic_configs(admin, topics, settings)
         return all(_is_alike(shown[c.topic].get(c.setting, ""), c.wanted) for c in changes)
 
-    if not wait_until(is_shown, settings.broker_timeout_ms / 1000):
+    if not wait_until(is_shown, timeout_s):
         raise OutcomeUnknown(
             f"the brokers do not show the new settings of {', '.join(topics)} yet; check with `tidemark topics plan`"
         )

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import BatchAborted
 from tidemark.kafka.acls import verify_granted
+from tidemark.kafka.attempts import find_controller
 from tidemark.kafka.operator_acls import OPERATOR_GRANT, TopicNames, created_acls
 from tidemark.kafka.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.settings import Settings
@@ -75,8 +76,10 @@ class NewTopics:
             self._delete()
 
     def _delete(self) -> None:
+        timeout_s = self._settings.broker_timeout_ms / 1000
+        find_controller(self._admin, timeout_s)
         try:
-            answers = self._admin.delete_topics(self._made, request_timeout=self._settings.broker_timeout_ms / 1000)
+            answers = self._admin.delete_topics(self._made, request_timeout=timeout_s)
             for answer in answers.values():
                 answer.result()
         except KafkaException as error:
