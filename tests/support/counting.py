@@ -216,9 +216,14 @@ class CountingApp:
         Others that have stopped leave the group first, so that the tasks move without the wait for the end of their sessions.
         """
         self.leave_group(but=number)
-        stop = threading.Event()
+        stop, is_late = threading.Event(), threading.Event()
         instance = make_instance(self.plan, settings or self.settings, number, "counting", probe)
-        too_long = threading.Timer(180, stop.set)
+
+        def give_up() -> None:
+            is_late.set()
+            stop.set()
+
+        too_long = threading.Timer(180, give_up)
         too_long.start()
         failure: BaseException | None = None
         try:
@@ -230,6 +235,7 @@ class CountingApp:
             too_long.cancel()
             instance.close(failure)
             self._stopped.add(number)
+        assert not is_late.is_set(), "not all input was committed within 180 s"
         # A commit returns before its offsets can be seen. Who asks for stable ones waits for that.
         sources = [TopicPartition(f"{self.name}-in", number) for number in range(PARTITIONS)]
         committed_offsets(librdkafka_config(settings or self.settings), self.name, sources, 60)

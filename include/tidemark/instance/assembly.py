@@ -100,6 +100,17 @@ def make_instance(
             "batch_records": size.records,
         },
     )
+    # They remove old requests, so before the run file is written: a command that finds it there may write a new one.
+    savepoints = SavepointTaker(app, plan.version, number, settings.var_dir, directory.folder, run_file, clock)
+    last_savepoint = LastSavepoint(
+        app,
+        plan.version,
+        task_ids(plan, partitions),
+        leaving_path(settings.var_dir, app, number),
+        directory.folder / LINKS_FOLDER,
+        settings.last_savepoint_timeout_ms / 1000,
+        clock,
+    )
     restores = RestoreBoardListener()
     events = EventFeed(str(clock()))
     counters = InstanceCounters(app, clock)
@@ -147,16 +158,6 @@ def make_instance(
     stores = StoreOpener(settings, cache, clock)
     restorer = Restorer(client, stalled_after(settings), listeners, probe, attached, clock)
     copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
-    savepoints = SavepointTaker(app, plan.version, number, settings.var_dir, directory.folder, run_file, clock)
-    last_savepoint = LastSavepoint(
-        app,
-        plan.version,
-        task_ids(plan, partitions),
-        leaving_path(settings.var_dir, app, number),
-        directory.folder / LINKS_FOLDER,
-        settings.last_savepoint_timeout_ms / 1000,
-        clock,
-    )
     opener = TaskOpener(
         plan=plan,
         settings=settings,

@@ -18,6 +18,7 @@ from tidemark.processes import Identity
 from tidemark.supervision.run_file import RunView
 
 ANSWER = "savepoint"
+_TAKEN = ".taken"
 
 
 class Saving(StrEnum):
@@ -77,10 +78,19 @@ def write_request(path: Path, request: Request) -> None:
 
 
 def take_request(path: Path) -> Request | None:
-    """Read a request and delete it. Returns None if there is none, or its content is invalid. Raises `OSError`."""
-    asked = read_request(path)
-    path.unlink(missing_ok=True)
-    return asked
+    """Read a request and delete it. Returns None if there is none, or its content is invalid. Raises `OSError`.
+
+    It is renamed first, so that a request that is written meanwhile is not deleted unread.
+    """
+    taken = path.with_suffix(_TAKEN)
+    try:
+        path.replace(taken)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_request(taken)
+    finally:
+        taken.unlink(missing_ok=True)
 
 
 def read_request(path: Path) -> Request | None:

@@ -17,6 +17,8 @@ from tidemark.instance.source import SourceBatch, StartingSource
 from tidemark.names import TopicPartition, commits_topic
 from tidemark.processes import wait_until
 from tidemark.queries.hosts import CopyState
+from tidemark.supervision.live_instances import Request, live_instances, request_path, write_request
+from tidemark.supervision.run_file import RunFile
 from tidemark.supervision.state import InstanceState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -155,3 +157,21 @@ def test_should_be_awaited_unless_others_process_its_tasks(application, settings
         assert not is_awaited(1)
     assert is_awaited(0), "the group keeps the tasks of a member that has stopped for it until its session ends"
     assert not is_awaited(1)
+
+
+def test_should_keep_a_request_for_a_savepoint_that_comes_once_the_instance_is_seen(application, settings, monkeypatch):
+    """A command waits for its answer for as long as the instance runs."""
+    app = application.application_id
+    path = request_path(settings.var_dir, app, 0)
+    real, asked = RunFile._write, []
+
+    def written(run_file: RunFile) -> None:
+        real(run_file)
+        if not asked:
+            asked.extend(live_instances(settings.var_dir, app))
+            write_request(path, Request("20270101T000000-aaaaaa", settings.savepoint_location))
+
+    monkeypatch.setattr(RunFile, "_write", written)
+    make_instance(application, settings, 0, "counting", NO_PROBE).close(None)
+    assert [one.instance for one in asked] == [0]
+    assert path.exists()
