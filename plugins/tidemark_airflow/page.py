@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -25,14 +26,22 @@ from tidemark.metrics.registry import TEXT_FORMAT, MetricRegistry
 from tidemark.overview.application import Application
 from tidemark.overview.cases import report_page
 from tidemark.overview.concerns import stream_dag_id
+from tidemark.overview.forms import fields_of
 from tidemark.overview.metrics import read_applications, read_dags
-from tidemark.overview.pages import Links, application_sections, message_page, overview_sections, whole_page
+from tidemark.overview.pages import (
+    Links,
+    application_sections,
+    form_page,
+    message_page,
+    overview_sections,
+    whole_page,
+)
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import LoadedTopologies, Overview, Sampler
 from tidemark.overview.scrape_targets import scrape_targets
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
-from tidemark_airflow.page_access import dags_of, dags_that_are_on, login_address, rights_of
+from tidemark_airflow.page_access import dags_of, dags_that_are_on, form_of, login_address, rights_of
 from tidemark_airflow.page_mount import URL_PREFIX
 
 _UPDATE_S = 2.0
@@ -44,7 +53,7 @@ _OPERATION_DAGS = (
     "compaction_check", "durability_check", "exactly_once_audit", "lag_check", "repair", "rescale", "reset", "restore_drill",
     "restore_oncall", "retention_check", "savepoint", "upgrade",
 )  # fmt: skip
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 401, 403, 404, 422
 
 Sections = Mapping[str, str]
 
@@ -186,6 +195,27 @@ def audit(topology: str, view: Shown, who: Known) -> Response:
     return _file(view.settings.var_dir / "audit" / app_id / "pages" / "index.html", "no audit has written a page here")
 
 
+@ROUTES.get("/forms/{dag_id}")
+def form(dag_id: str, request: Request, view: Shown, who: Known) -> Response:
+    """Show the form that triggers a DAG, with the values that the address has. The person's browser sends it to Airflow."""
+    if dag_id not in who.rights.readable:
+        raise HTTPException(_NOT_FOUND, f"there is no DAG {dag_id} of streams that you may see")
+    if dag_id not in who.rights.triggerable:
+        raise HTTPException(_FORBIDDEN, f"you may see the DAG {dag_id}, but not trigger it")
+    found = form_of(dag_id)
+    if found is None:
+        raise HTTPException(_NOT_FOUND, f"Airflow has no DAG {dag_id}; it may not have read its file yet")
+    given = {name: request.query_params.getlist(name) for name in request.query_params}
+    try:
+        fields = fields_of(found, given)
+    except ValueError as error:
+        raise HTTPException(_UNPROCESSABLE, str(error)) from error
+    named = [value for name in ("topology", "topologies") for value in given.get(name, ())]
+    topology = next((name for name in named if name in view.plans(who.rights)), None)
+    nonce, run_id = secrets.token_urlsafe(12), f"manual__{datetime.now(UTC).isoformat()}_{secrets.token_hex(4)}"
+    return _html(form_page(found, fields, who.links, topology, run_id, nonce), nonce)
+
+
 @ROUTES.get("/metrics")
 def metrics(view: Shown, who: Known) -> Response:
     """Show Prometheus the applications, checks, drills, audits and DAGs that this user may see."""
@@ -239,7 +269,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         login = f"{links.airflow}{login_address()}"
         text = message_page("Log in to see the streams", "Airflow does not know who you are.", login, "Log in", nonce)
     else:
-        title = "You may not see this" if status == _FORBIDDEN else "There is nothing here"
+        titles = {_FORBIDDEN: "You may not do this", _UNPROCESSABLE: "This address is not right"}
+        title = titles.get(status, "There is nothing here")
         text = message_page(title, f"{detail[:1].upper()}{detail[1:]}.", f"{links.airflow}/", "Open Airflow", nonce)
     return _html(text, nonce, status)
 

@@ -9,10 +9,12 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
 from tidemark.overview.concerns import stream_dag_id
+from tidemark.overview.forms import DagForm, Parameter
 from tidemark.overview.metrics import DagView, LastRun
 from tidemark.overview.rights import Rights
 
@@ -56,6 +58,18 @@ def dags_of(dag_ids: Iterable[str]) -> list[DagView]:
         return [
             DagView(row.dag_id, not row.is_paused, tuple(runs.get(row.dag_id, ()))) for row in session.execute(query)
         ]
+
+
+def form_of(dag_id: str) -> DagForm | None:
+    """Return what a form that triggers the DAG has to show; None if Airflow has no such DAG. Blocks."""
+    with create_session() as session:
+        model = session.scalar(select(DagModel).where(DagModel.dag_id == dag_id, DagModel.is_stale.is_(False)))
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        if model is None or dag is None:
+            return None
+        found = ((name, dag.params.get_param(name)) for name in dag.params)
+        parameters = {name: Parameter(one.value, one.schema, one.description or "") for name, one in found}
+        return DagForm(dag_id, dag.description or "", model.is_paused, parameters)
 
 
 def login_address() -> str:

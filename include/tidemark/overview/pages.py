@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
@@ -23,6 +23,7 @@ from tidemark.overview.format import (
     format_prose,
     format_span,
 )
+from tidemark.overview.forms import DagForm, Field
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import Overview
 from tidemark.overview.store_history import SizePoint
@@ -86,8 +87,14 @@ class Links:
         """Airflow's page of a DAG."""
         return f"{self.airflow}/dags/{quote(dag_id, safe='')}"
 
+    def runs(self, dag_id: str) -> str:
+        """The address of Airflow's API that triggers a DAG."""
+        return f"{self.airflow}/api/v2/dags/{quote(dag_id, safe='')}/dagRuns"
+
     def action(self, action: Action) -> str:
-        """The page that a button opens."""
+        """The page that a button opens. That of a trigger is our own form, as Airflow has no address of one with values."""
+        if action.kind is ActionKind.TRIGGER:
+            return f"{self.streams}/forms/{quote(action.dag_id, safe='')}?{urlencode(action.params)}"
         return self.dag(action.dag_id) + ("/required_actions" if action.kind is ActionKind.ANSWER else "")
 
     def updates(self, topology: str | None) -> str:
@@ -142,6 +149,22 @@ def whole_page(title: str, sections: Mapping[str, str], links: Links, topology: 
 def message_page(title: str, message: str, link: str, label: str, nonce: str) -> str:
     """Return a page that says why there is nothing to see, and where to go."""
     return render_page("overview/message.html", title=title, message=message, link=link, label=label, nonce=nonce)
+
+
+def form_page(
+    form: DagForm, fields: Sequence[Field], links: Links, topology: str | None, run_id: str, nonce: str
+) -> str:
+    """Return the page with a DAG's form. However often it is sent, it starts one run, `run_id`."""
+    return render_page(
+        "overview/form.html",
+        form=form,
+        fields=fields,
+        links=links,
+        topology=topology,
+        run_id=run_id,
+        nonce=nonce,
+        prose=format_prose,
+    )
 
 
 def _chart(app: Application) -> Markup:

@@ -15,6 +15,7 @@ import pytest
 
 from tidemark.devstack import airflow_parts
 from tidemark.names import MAINTENANCE_POOL
+from tidemark.overview.forms import Parameter
 from tidemark.settings import Settings, project_root
 from tidemark.topology_loader import load, names
 
@@ -132,6 +133,7 @@ def test_should_describe_and_type_every_parameter(report: Mapping[str, Any]) -> 
             assert param["type"], name
             assert param["title"], name
             assert len(param["description"]) > 20, name
+            assert Parameter(param["value"], param).kind is not None, name
     assert report["dags"]["stream__patient_monitoring"]["params"]["instances"]["value"] == 1
 
 

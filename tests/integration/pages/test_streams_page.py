@@ -34,10 +34,11 @@ from tidemark.topology_loader import load
 from tidemark_airflow.dag import stream_dag
 dag = stream_dag("clicks", load("clicks"))
 """
+_FORM = "/streams/forms/restore_oncall?topology=clicks"
 _ROUTES = (
     "/streams/", "/streams/applications/clicks", "/streams/dags/stream__clicks", "/streams/updates",
     "/streams/updates?topology=clicks", f"/streams/applications/clicks/cases/{_CASE}", "/streams/applications/clicks/audit",
-    "/streams/metrics", "/streams/metrics/targets",
+    "/streams/metrics", "/streams/metrics/targets", _FORM,
 )  # fmt: skip
 _FRAME = "document.querySelector('iframe')?.contentDocument"
 
@@ -67,8 +68,9 @@ _PALE = """(() => {
   }
   return pale;
 })()"""
-_UNLABELLED = """[...document.querySelectorAll("a, button, summary, [role=region], [role=img], progress, table th")]
-  .filter(found => !(found.getAttribute("aria-label") || found.textContent).trim())
+_UNLABELLED = """[...document.querySelectorAll(
+    "a, button, summary, [role=region], [role=img], progress, table th, input, select, textarea")]
+  .filter(found => !(found.getAttribute("aria-label") || found.labels?.[0]?.textContent || found.textContent).trim())
   .map(found => found.outerHTML.slice(0, 80))"""
 _OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -106,7 +108,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     dags = folder / "dags"
     dags.mkdir()
     (dags / "stream.py").write_text(_DAG)
-    shutil.copy(Path(__file__).parents[3] / "dags" / "durability_check.py", dags)
+    for name in ("durability_check", "restore_oncall"):
+        shutil.copy(project_root() / "dags" / f"{name}.py", dags)
     settings = Settings.load(
         var_dir=folder / "var", state_dir=folder / "state", bootstrap_servers="127.0.0.1:1", sasl_password=_SECRET
     )
@@ -122,7 +125,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(processes.MARK, mark)
         with real_airflow(settings, dags, mark, "api-server", "dag-processor") as airflow:
-            for dag_id in ("stream__clicks", "durability_check"):
+            for dag_id in ("stream__clicks", "durability_check", "restore_oncall"):
                 airflow.api.wait_for_dag(dag_id, 120)
             airflow.api.unpause("stream__clicks")
             passwords = json.loads(airflow_parts.password_file(settings).read_text())
@@ -266,15 +269,88 @@ def test_the_page_should_follow_what_happens_without_being_loaded_again(tab: Tab
 
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
-def test_a_button_in_airflows_frame_should_open_the_dag(tab: Tab, site: Site) -> None:
+def test_a_button_in_airflows_frame_should_open_the_form_filled_in_and_trigger_the_dag(tab: Tab, site: Site) -> None:
     outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
     write_outage(outage_path(site.settings.var_dir, "clicks", 0), outage)
     tab.open(f"{site.url}/plugin/streams")
     tab.wait_for(f"Boolean({_FRAME}?.querySelector('#s-concerns .button'))")
     tab.value(f"{_FRAME}.querySelector('#s-concerns .button').click()")
-    tab.wait_for(
-        "location.pathname === '/dags/durability_check' && document.body.innerText.includes('durability_check')"
+    tab.wait_for(f"Boolean({_FRAME}?.querySelector('#form button'))")
+    checked = f"[...{_FRAME}.querySelectorAll('input:checked')].map(box => box.value)"
+    assert tab.value(checked) == ["clicks"]
+    assert "This DAG is paused" in tab.value(f"{_FRAME}.body.innerText")
+    tab.value(f"{_FRAME}.querySelector('#form button').click()")
+    tab.wait_for("location.pathname.startsWith('/dags/durability_check/runs/manual__')")
+    run = site.airflow.newest_run("durability_check")
+    assert run["conf"] == {"topologies": ["clicks"]}
+    assert tab.value("decodeURIComponent(location.pathname)").startswith(
+        f"/dags/durability_check/runs/{run['dag_run_id']}"
     )
+    assert run["triggering_user_name"] == "admin"
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_form_should_start_one_run_with_what_was_entered_and_say_why_airflow_refuses(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/streams/applications/clicks")
+    tab.wait_for("document.querySelector('[data-key^=\"restore_oncall\"]') !== null")
+    tab.value("document.querySelector('[data-key^=\"restore_oncall\"]').click()")
+    tab.wait_for("document.getElementById('form') !== null")
+    assert tab.value("document.getElementById('p-topology').value") == "clicks"
+    assert tab.value("document.getElementById('p-dry_run').checked") is True
+    # The browser itself asks for the reason, and sends nothing.
+    tab.value("document.querySelector('#form button').click()")
+    assert tab.value("document.querySelector(':invalid:not(form)').id") == "p-reason"
+    # What it lets through, Airflow refuses: it alone knows all rules.
+    tab.value("document.getElementById('p-reason').value = 'the disk <died>'")
+    tab.value("document.getElementById('p-tasks').value = '0_0\\n  none  \\n'")
+    tab.value("document.querySelector('#form button').click()")
+    tab.wait_for("document.getElementById('answer').innerText.startsWith('Airflow refuses it: ')")
+    assert "none" in tab.value("document.getElementById('answer').innerText")
+    assert tab.value("document.querySelector('#form button').disabled") is False
+    tab.value("document.getElementById('p-tasks').value = '0_0\\n  0_1  \\n'")
+    # The answer to the first request is lost, and the person presses again.
+    tab.value(
+        "(() => { const real = fetch; window.fetch = async (...sent) => { window.fetch = real; await real(...sent);"
+        " throw new TypeError('lost'); }; })()"
+    )
+    tab.value("document.querySelector('#form button').click()")
+    tab.wait_for("document.getElementById('answer').innerText.startsWith('Airflow did not answer')")
+    tab.value("document.querySelector('#form button').click()")
+    tab.wait_for("location.pathname.startsWith('/dags/restore_oncall/runs/manual__')")
+    runs = site.get("/api/v2/dags/restore_oncall/dagRuns", "admin").json()["dag_runs"]
+    assert [run["conf"] for run in runs] == [
+        {
+            "topology": "clicks",
+            "source": "fastest",
+            "tasks": ["0_0", "0_1"],
+            "stores": [],
+            "target": "latest",
+            "dry_run": True,
+            "reason": "the disk <died>",
+            "relaunch_timeout_s": 300,
+            "drain_timeout_s": 1800,
+        }
+    ]
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_form_should_be_for_those_who_may_trigger_its_dag(site: Site) -> None:
+    refused = site.get("/streams/forms/restore_oncall?topology=clicks", "guest")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        403,
+        "you may see the DAG restore_oncall, but not trigger it",
+    )
+    assert site.get("/streams/forms/restore_oncall", "admin").status_code == 200
+    for path, status, said in (
+        ("restore_oncall?topology=unknown", 422, "unknown cannot be the value of the parameter topology"),
+        ("restore_oncall?nothing=1", 422, "the DAG restore_oncall has no parameter nothing"),
+        ("savepoint", 404, "Airflow has no DAG savepoint"),
+        ("example", 404, "there is no DAG example"),
+    ):
+        answer = site.get(f"/streams/forms/{path}", "admin")
+        assert (answer.status_code, said in answer.json()["detail"]) == (status, True), answer.text
 
 
 @pytest.mark.airflow
@@ -292,15 +368,16 @@ def test_the_menu_should_have_the_page_and_the_dag_of_a_stream_a_tab(tab: Tab, s
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("path", ["/streams/", "/streams/applications/clicks"])
+@pytest.mark.parametrize("path", ["/streams/", "/streams/applications/clicks", _FORM])
 def test_the_page_should_be_readable_in_every_size_and_light(
     tab: Tab, site: Site, path: str, width: int, dark: bool
 ) -> None:
     write_outage(outage_path(site.settings.var_dir, "clicks", 0), RecordedOutage(wall_clock_ms(), "no leader", ()))
     tab.look_like(width, dark=dark)
     tab.open(site.url + path)
-    tab.wait_for("document.getElementById('live').textContent === 'Live'")
-    if path.endswith("clicks"):
+    if path != _FORM:
+        tab.wait_for("document.getElementById('live').textContent === 'Live'")
+    if path.endswith("applications/clicks"):
         tab.wait_for("document.querySelectorAll('#s-sizes polyline').length === 2")
     assert tab.value(_OVERFLOW) == 0
     assert tab.value(_PALE) == []

@@ -16,11 +16,13 @@ from tidemark.overview.application import ProcessFiles
 from tidemark.overview.chart import size_chart, throughput_chart
 from tidemark.overview.dead_letter_samples import DeadLetterSample
 from tidemark.overview.figures import drawing_figures
+from tidemark.overview.forms import DagForm, Parameter, fields_of
 from tidemark.overview.pages import (
     APPLICATION_SECTIONS,
     OVERVIEW_SECTIONS,
     Links,
     application_sections,
+    form_page,
     message_page,
     overview_sections,
     whole_page,
@@ -76,11 +78,28 @@ def test_nothing_should_be_in_the_list_of_concerns_if_all_is_well():
     assert text(of_all(WELL)["concerns"]) == ""
 
 
-def test_a_concern_should_have_a_button_that_opens_the_dag_and_says_what_to_enter():
+def test_a_concern_should_have_a_button_that_opens_the_form_of_the_dag_filled_in():
     said = of_all(FAILING)["concerns"]
-    assert 'href="/air/dags/lag_check"' in said
-    assert 'target="_top"' in said
-    assert "In its form: topologies = clicks" in text(said)
+    assert 'href="/air/streams/forms/lag_check?topologies=clicks"' in said
+    assert "target" not in said
+
+
+def test_a_form_should_show_input_as_text_and_lead_back_to_its_stream():
+    parameters = {
+        "reason": Parameter(EVIL, {"type": "string", "title": EVIL}, EVIL),
+        "topology": Parameter("clicks", {"type": "string", "enum": ["clicks", EVIL]}, EVIL),
+        "tasks": Parameter([EVIL], {"type": "array", "items": {"type": "string"}}, EVIL),
+    }
+    form = DagForm("savepoint", EVIL, is_paused=True, parameters=parameters)
+    page = form_page(form, fields_of(form, {}), LINKS, "clicks", "manual__1", "n")
+    assert EVIL not in page
+    assert page.count("&lt;script&gt;") == 8
+    assert "This DAG is paused" in text(page)
+    assert 'data-runs="/air/api/v2/dags/savepoint/dagRuns"' in page
+    assert page.count('href="/air/streams/applications/clicks"') == 2
+    without = form_page(replace(form, is_paused=False), [], LINKS, None, "manual__1", "n")
+    assert "This DAG is paused" not in text(without)
+    assert '<a href="/air/streams/">Cancel</a>' in without
 
 
 def test_a_reader_should_see_the_concern_and_no_button():

@@ -1,0 +1,43 @@
+const form = document.getElementById("form"), answer = document.getElementById("answer");
+const button = form.querySelector("button");
+
+function entered(field) {
+  const controls = [...field.querySelectorAll("input, select, textarea")], text = controls[0].value;
+  switch (field.dataset.kind) {
+    case "switch": return controls[0].checked;
+    case "choices": return controls.filter(box => box.checked).map(box => box.value);
+    case "lines": return text.split("\n").map(line => line.trim()).filter(Boolean);
+    case "number": return text === "" ? null : Number(text);
+    default: return text === "" && field.dataset.nullable ? null : text;
+  }
+}
+
+function say(text) {
+  answer.textContent = text;
+  answer.hidden = !text;
+}
+
+form.addEventListener("submit", async event => {
+  event.preventDefault();
+  say("");
+  button.disabled = true;
+  const conf = {};
+  for (const field of form.querySelectorAll("[data-kind]")) conf[field.dataset.name] = entered(field);
+  const run = form.dataset.run;
+  try {
+    const response = await fetch(form.dataset.runs, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/json" },
+      body: JSON.stringify({ dag_run_id: run, logical_date: null, conf }),
+    });
+    // The run of this form exists: its first answer was lost.
+    if (response.ok || response.status === 409) return leave(form.dataset.dag + "/runs/" + encodeURIComponent(run));
+    const detail = (await response.json().catch(() => ({}))).detail;
+    say(response.status === 401 ? "Airflow does not know any more who you are. Log in again in another tab, then press Trigger again."
+      : response.status === 403 ? "You may not trigger this DAG. Ask somebody who may."
+      : "Airflow refuses it: " + (typeof detail === "string" ? detail : JSON.stringify(detail ?? response.status)));
+  } catch {
+    say("Airflow did not answer. Press Trigger again: this form starts one run, however often it is sent.");
+  }
+  button.disabled = false;
+});
