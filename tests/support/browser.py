@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,19 @@ class Tab:
         """Wait until an expression is true. It is not asked while one page replaces another, and there is no body."""
         script = f"document.body !== null && ({condition})"
         assert wait_until(lambda: bool(self.value(script)), timeout_s, every_s=0.2), condition
+
+    def barriers(self) -> list[str]:
+        """Return what axe finds in the page that keeps people from reading or using it: rule, help, and the elements."""
+        # The package has the script beside code for Playwright, which is not installed.
+        package = find_spec("axe_playwright_python")
+        assert package is not None
+        assert package.origin is not None
+        self.value(f"{Path(package.origin).with_name('axe.min.js').read_text(encoding='utf-8')};0")
+        found: list[str] = self.value(
+            "axe.run().then(all => all.violations.map(one => "
+            "`${one.id}: ${one.help}: ${one.nodes.map(node => node.html.slice(0, 150)).join(' ')}`))"
+        )
+        return found
 
     def press(self, key: str) -> None:
         """Press and release a key such as `Tab`."""

@@ -42,36 +42,6 @@ _ROUTES = (
 )  # fmt: skip
 _FRAME = "document.querySelector('iframe')?.contentDocument"
 
-# The ratio that WCAG asks for between every text and what is behind it.
-_PALE = """(() => {
-  const channels = colour => {
-    const numbers = colour.match(/[\\d.]+/g).map(Number);
-    return colour.startsWith("color(") ? numbers.map((v, i) => i < 3 ? v * 255 : v) : numbers;
-  };
-  const light = rgb => rgb.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const behind = found => {
-    for (let e = found; e; e = e.parentElement) {
-      const colour = channels(getComputedStyle(e).backgroundColor);
-      if (colour.length < 4 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const pale = [];
-  for (const found of document.querySelectorAll("body *")) {
-    const text = [...found.childNodes].filter(n => n.nodeType === 3).map(n => n.textContent.trim()).join("");
-    if (!text || found.closest("svg, script, style, noscript, .skip")) continue;
-    const style = getComputedStyle(found), big = parseFloat(style.fontSize) >= 24;
-    const [a, b] = [light(channels(style.color)), light(behind(found))].sort((x, y) => y - x);
-    const ratio = (a + .05) / (b + .05);
-    if (ratio < (big ? 3 : 4.5)) pale.push(`${ratio.toFixed(2)} ${text.slice(0, 40)}`);
-  }
-  return pale;
-})()"""
-_UNLABELLED = """[...document.querySelectorAll(
-    "a, button, summary, [role=region], [role=img], progress, table th, input, select, textarea")]
-  .filter(found => !(found.getAttribute("aria-label") || found.labels?.[0]?.textContent || found.textContent).trim())
-  .map(found => found.outerHTML.slice(0, 80))"""
 _OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -380,12 +350,19 @@ def test_the_page_should_be_readable_in_every_size_and_light(
     if path.endswith("applications/clicks"):
         tab.wait_for("document.querySelectorAll('#s-sizes polyline').length === 2")
     assert tab.value(_OVERFLOW) == 0
-    assert tab.value(_PALE) == []
-    assert tab.value(_UNLABELLED) == []
+    assert tab.barriers() == []
     ground = tab.value("getComputedStyle(document.documentElement).backgroundColor")
     assert ground == ("rgb(17, 20, 24)" if dark else "rgb(255, 255, 255)")
     assert [address for address in tab.requests if not address.startswith((site.url, "data:"))] == []
     assert tab.errors == []
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
+def test_a_field_without_a_label_should_be_found(tab: Tab, site: Site) -> None:
+    tab.open(site.url + _FORM)
+    tab.value("document.querySelector('label[for=p-reason]').remove()")
+    assert [found for found in tab.barriers() if found.startswith("label: ") and 'id="p-reason"' in found]
 
 
 @pytest.mark.airflow
