@@ -9,7 +9,9 @@ from airflow.plugins_manager import AirflowPlugin
 
 from tidemark_airflow.alerting import SinceCreated
 from tidemark_airflow.one_writer import middlewares
-from tidemark_airflow.page_mount import URL_PREFIX, StreamsPage, page_views
+from tidemark_airflow.page_mount import URL_PREFIX, LoadsEarly, StreamsPage, page_views
+
+_PAGE = StreamsPage()
 
 
 class TidemarkPlugin(AirflowPlugin):
@@ -20,6 +22,9 @@ class TidemarkPlugin(AirflowPlugin):
 
     name = "tidemark"
     deadline_references = (SinceCreated,)
-    fastapi_apps = ({"app": StreamsPage(), "url_prefix": URL_PREFIX, "name": "Streams"},)
-    fastapi_root_middlewares = middlewares(conf.get("database", "sql_alchemy_conn", fallback=""))
+    fastapi_apps = ({"app": _PAGE, "url_prefix": URL_PREFIX, "name": "Streams"},)
+    fastapi_root_middlewares = (
+        *middlewares(conf.get("database", "sql_alchemy_conn", fallback="")),
+        {"middleware": LoadsEarly, "kwargs": {"page": _PAGE}, "name": "Load the Streams page early"},
+    )
     external_views = page_views(urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/"))

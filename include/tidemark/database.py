@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from sqlalchemy import (
     Table,
     create_engine,
     event,
+    func,
+    select,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -59,6 +61,7 @@ class FactsDatabase:
         self._engine = _engine(self._url)
         self._has_tables = False
         self._lock = threading.Lock()
+        self._reading = threading.local()
 
     @property
     def name(self) -> str:
@@ -71,10 +74,29 @@ class FactsDatabase:
         with self._transaction() as connection:
             connection.execute(table.insert(), [dict(row) for row in rows])
 
-    def read(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        """Return all rows of a query. Blocks. Raises `FactsUnavailable`."""
+    def read(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        """Return all rows of a query with these values of its parameters. Blocks. Raises `FactsUnavailable`."""
+        held: Connection | None = getattr(self._reading, "connection", None)
+        with self._transaction() if held is None else nullcontext(held) as connection:
+            return connection.execute(query, values).all()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Let every `read` of this thread in the block use one connection: to make one takes as long as a small query.
+
+        A block may not be in another one. Blocks. Raises `FactsUnavailable`.
+        """
         with self._transaction() as connection:
-            return connection.execute(query).all()
+            self._reading.connection = connection
+            try:
+                yield
+            finally:
+                del self._reading.connection
+
+    def newest(self, tables: Sequence[Table]) -> tuple[int | None, ...]:
+        """Return the newest id of each table: if it is the same later, no row was added. Blocks. Raises `FactsUnavailable`."""
+        (row,) = self.read(select(*(select(func.max(table.c.id)).scalar_subquery() for table in tables)))
+        return tuple(row)
 
     def delete(self, rows: Delete) -> None:
         """Remove rows. Blocks. Raises `FactsUnavailable`."""

@@ -8,12 +8,10 @@ still for as long as a request may wait for the lock, then the user's request fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
-from tidemark_airflow.page_mount import Receive, Scope, Send
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from tidemark_airflow.page_mount import App, Receive, Scope, Send
 
 _READS = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_WAIT_S = 45.0

@@ -87,7 +87,7 @@ class StreamsView:
         return {name: plan for name, plan in self.topologies.plans.items() if stream_dag_id(name) in rights.readable}
 
     def overview(self, rights: Rights) -> Overview:
-        """Return what may be seen. Blocks for a second at most."""
+        """Return what may be seen. Blocks for half a second at most."""
         seen = self.plans(rights)
         overview = self._sampler.overview(dags_that_are_on(seen))
         shown = tuple(app for app in overview.applications if app.topology in seen)
@@ -113,7 +113,7 @@ class StreamsView:
             return sections
 
     def metrics(self, rights: Rights) -> bytes:
-        """Return the metrics of what may be seen, in Prometheus's text format. Blocks for a second at most."""
+        """Return the metrics of what may be seen, in Prometheus's text format. Blocks for half a second at most."""
 
         def read(readings: Readings) -> None:
             read_applications(readings, self.overview(rights).applications)

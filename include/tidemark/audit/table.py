@@ -91,6 +91,15 @@ def past_audits(facts: FactsDatabase, application_id: str, limit: int) -> list[A
     return [_range(row) for row in facts.read(query)]
 
 
+def last_audit(facts: FactsDatabase, application_id: str) -> list[AuditedRange]:
+    """Return the ranges of the newest audit, one for each task; empty if there is none. Blocks. Raises `FactsUnavailable`."""
+    own = AUDITS.c.application_id == application_id
+    newest = select(AUDITS.c.audit_id).where(own).order_by(AUDITS.c.id.desc()).limit(1).scalar_subquery()
+    return [
+        _range(row) for row in facts.read(select(AUDITS).where(own, AUDITS.c.audit_id == newest).order_by(AUDITS.c.id))
+    ]
+
+
 def _range(row: Any) -> AuditedRange:
     return AuditedRange(
         row.audit_id,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, String, Table, Text, func, select
+from sqlalchemy import BigInteger, Column, Index, Select, String, Table, Text, bindparam, func, select
 
 from tidemark.clock import wall_clock_ms
 from tidemark.database import METADATA, FactsDatabase, id_column
@@ -93,10 +93,10 @@ def past_verdicts(
         yield PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row))
 
 
-def last_verdicts(facts: FactsDatabase, application_id: str) -> list[PastVerdict]:
-    """Return the findings of the last run of every check, without reading the history. Blocks. Raises `FactsUnavailable`."""
+def _last_verdicts() -> Select[Any]:
+    """Return a query for the findings of the last run of every check of `:application_id`, without reading the history."""
     columns = VERDICTS.c
-    own = columns.application_id == application_id
+    own = columns.application_id == bindparam("application_id")
     # Jumps from name to name in the index: a month of history has many rows of few checks.
     first = select(func.min(columns.check_name).label("check_name")).where(own)
     known = first.cte("checks", recursive=True)
@@ -104,11 +104,20 @@ def last_verdicts(facts: FactsDatabase, application_id: str) -> list[PastVerdict
     known = known.union_all(select(following.scalar_subquery()).where(known.c.check_name.is_not(None)))
     inner = VERDICTS.alias()
     newest = select(func.max(inner.c.time_ms)).where(
-        inner.c.application_id == application_id, inner.c.check_name == known.c.check_name
+        inner.c.application_id == bindparam("application_id"), inner.c.check_name == known.c.check_name
     )
     same_check = columns.check_name == known.c.check_name
     query = select(VERDICTS).join(known, same_check).where(own, columns.time_ms == newest.scalar_subquery())
-    rows = facts.read(query.order_by(columns.check_name, columns.id))
+    return query.order_by(columns.check_name, columns.id)
+
+
+# Made once: to make it takes longer than to run it.
+_LAST_VERDICTS = _last_verdicts()
+
+
+def last_verdicts(facts: FactsDatabase, application_id: str) -> list[PastVerdict]:
+    """Return the findings of the last run of every check, without reading the history. Blocks. Raises `FactsUnavailable`."""
+    rows = facts.read(_LAST_VERDICTS, {"application_id": application_id})
     return [PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row)) for row in rows]
 
 

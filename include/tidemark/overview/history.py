@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.audit.table import past_audits
-from tidemark.checks.verdict_table import PastVerdict, last_verdicts
+from tidemark.audit.table import AUDITS, last_audit
+from tidemark.checks.verdict_table import VERDICTS, PastVerdict, last_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event
-from tidemark.events.table import newest_events
-from tidemark.operations.drill_history.table import PastDrill, past_drills
+from tidemark.events.table import EVENTS, newest_events
+from tidemark.operations.drill_history.table import DRILLS, PastDrill, past_drills
 from tidemark.verdict import Finding, Verdict, worst
 
-_DRILLS, _EVENTS, _AUDITED_RANGES = 10, 40, 256
+HISTORY_TABLES = (VERDICTS, DRILLS, AUDITS, EVENTS)
+"""The tables that a history is read from."""
+_DRILLS, _EVENTS = 10, 40
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,7 @@ def checks_of(verdicts: Sequence[PastVerdict]) -> tuple[CheckView, ...]:
 
 
 def _last_audit(facts: FactsDatabase, application_id: str) -> AuditView | None:
-    ranges = past_audits(facts, application_id, _AUDITED_RANGES)
-    last = [one for one in ranges if one.audit_id == ranges[0].audit_id]
+    last = last_audit(facts, application_id)
     if not last:
         return None
     verdict = worst(Finding("", one.verdict, "") for one in last)

@@ -16,7 +16,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.errors import TidemarkError
 from tidemark.overview.application import Application, ProcessFiles, read_files
-from tidemark.overview.history import History, read_history
+from tidemark.overview.history import HISTORY_TABLES, History, read_history
 from tidemark.overview.live import LiveReader, LiveView
 from tidemark.overview.store_history import SizeHistory, SizeHistoryReader
 from tidemark.overview.stores import SavepointView, StoreView, read_savepoint, read_stores
@@ -27,7 +27,7 @@ from tidemark.topology_loader import load, names
 FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 2.0, 15.0, 5.0, 60.0
 UNWATCHED_S = 30.0
 """The threads end when nobody has looked for this long."""
-_FIRST_S = 0.8
+_FIRST_S = 0.5
 """How long the first page waits for files and history, so that it is not empty."""
 
 T = TypeVar("T")
@@ -149,6 +149,8 @@ class Sampler:
         self._topologies = topologies
         self._by_id = {plan.application_id: plan for plan in topologies.plans.values()}
         self._facts: FactsDatabase | None = None
+        self._newest_facts: tuple[int | None, ...] | None = None
+        self._histories: dict[str, History] = {}
         self._reader: LiveReader | None = None
         self._sizes = {app: SizeHistoryReader(history_path(settings.var_dir, app)) for app in self._by_id}
         self._files = Watched("files", FILES_EVERY_S, self._read_files)
@@ -159,10 +161,14 @@ class Sampler:
     def overview(self, wanted: Mapping[str, bool]) -> Overview:
         """Return the present knowledge. `wanted` says by topology whether its DAG is on.
 
-        Blocks for a second at most, and only the first time.
+        Blocks for half a second at most, and only the first time.
         """
+        until_s = time.monotonic() + _FIRST_S
+        self._files.reading()
+        self._history.reading()
+        files = self._files.reading(_FIRST_S)
+        history = self._history.reading(max(0.0, until_s - time.monotonic()))
         live, disk = self._live.reading(), self._disk.reading()
-        files, history = self._files.reading(_FIRST_S), self._history.reading(_FIRST_S)
         now_ms = wall_clock_ms()
         applications = []
         for name, plan in self._topologies.plans.items():
@@ -195,7 +201,13 @@ class Sampler:
         if self._facts is None:
             self._facts = FactsDatabase(self._settings)
         facts = self._facts
-        return {app: read_history(facts, app) for app in self._by_id}
+        with facts.reading():
+            newest = facts.newest(HISTORY_TABLES)
+            # Rows are only added, and removed when nothing that is shown depends on them.
+            if newest != self._newest_facts:
+                self._histories = {app: read_history(facts, app) for app in self._by_id}
+                self._newest_facts = newest
+        return self._histories
 
     def _read_live(self) -> dict[str, LiveView]:
         try:

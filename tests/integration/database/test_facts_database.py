@@ -11,6 +11,7 @@ from sqlalchemy import select
 from tests.support.event_writing import write
 from tests.support.events import state_event
 
+from tidemark.checks.verdict_table import VERDICTS
 from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
 from tidemark.events import table as events_module
@@ -148,3 +149,25 @@ def test_should_not_show_a_secret_that_the_drivers_message_contains(settings, tm
     with pytest.raises(FactsUnavailable) as away:
         facts.read(select(EVENTS))
     assert "cannot reach ***" in str(away.value)
+
+
+def test_should_use_one_connection_for_the_reads_of_a_block(facts, monkeypatch):
+    write_event(facts, state_event("RUNNING"))
+    made = []
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", lambda *given, **named: made.append(given) or real(*given, **named))
+    with facts.reading():
+        assert len(facts.read(select(EVENTS))) == len(facts.read(select(EVENTS))) == 1
+    assert len(made) == 1
+    assert len(facts.read(select(EVENTS))) == 1
+    assert len(made) == 2
+
+
+def test_should_tell_whether_rows_were_added(facts):
+    assert facts.newest([EVENTS, VERDICTS]) == (None, None)
+    write_event(facts, state_event("RUNNING"))
+    before = facts.newest([EVENTS, VERDICTS])
+    assert before == facts.newest([EVENTS, VERDICTS])
+    write_event(facts, state_event("RESTORING"))
+    now = facts.newest([EVENTS, VERDICTS])
+    assert (now[0] > before[0], now[1]) == (True, None)

@@ -98,16 +98,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             for dag_id in ("stream__clicks", "durability_check", "restore_oncall"):
                 airflow.api.wait_for_dag(dag_id, 120)
             airflow.api.unpause("stream__clicks")
-            passwords = json.loads(airflow_parts.password_file(settings).read_text())
-            tokens = {user: _token(airflow.api.url, user, passwords[user]) for user in ("admin", "guest")}
-            yield Site(airflow, settings, tokens)
-
-
-def _token(url: str, user: str, password: str) -> str:
-    with httpx.Client(trust_env=False, timeout=60) as client:
-        return str(
-            client.post(f"{url}/auth/token", json={"username": user, "password": password}).json()["access_token"]
-        )
+            yield Site(airflow, settings, {user: airflow.token(user) for user in ("admin", "guest")})
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from tidemark import processes
@@ -77,6 +79,15 @@ class RealAirflow:
 
         assert wait_until(answered(are_well), 3 * READY_TIMEOUT_S, every_s=0.5), names
 
+    def token(self, user: str) -> str:
+        """What a user sends to be known: a bearer token, or the cookie `_token` of a browser."""
+        passwords = json.loads(airflow_parts.password_file(self._settings).read_text())
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            said = client.post(
+                f"{self.api.url}/auth/token", json={"username": user, "password": passwords[user]}
+            ).json()
+        return str(said["access_token"])
+
     def send(self, part: str, number: signal.Signals) -> None:
         """Signal a part and everything in its session: its workers, its runners."""
         leader = self._parts[part].pid
@@ -89,6 +100,10 @@ class RealAirflow:
         """SIGKILL a part with everything in its session."""
         self.send(part, signal.SIGKILL)
         assert wait_until(lambda: not self._parts[part].is_alive(), 60)
+
+    def pid(self, part: str) -> int:
+        """The id of a part's own process."""
+        return self._parts[part].pid
 
     def is_alive(self, part: str) -> bool:
         """Whether the part's own process runs."""

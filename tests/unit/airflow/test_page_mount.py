@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from tidemark_airflow import page_mount
-from tidemark_airflow.page_mount import StreamsPage, page_views
+from tidemark_airflow.page_mount import LoadsEarly, StreamsPage, page_views
 
 
 @pytest.mark.parametrize("base_path", ["", "/airflow"])
@@ -31,7 +32,7 @@ def test_the_application_should_be_made_once_for_all_requests(monkeypatch):
             made.append(1)
             self._app = app
 
-    monkeypatch.setattr(StreamsPage, "_load", load)
+    monkeypatch.setattr(StreamsPage, "load", load)
     page = StreamsPage()
 
     async def ask():
@@ -40,6 +41,29 @@ def test_the_application_should_be_made_once_for_all_requests(monkeypatch):
 
     asyncio.run(ask())
     assert (made, [scope["number"] for scope in asked]) == ([1], [0, 1, 2])
+
+
+def test_the_page_should_be_loaded_once_a_browser_asks_for_anything(monkeypatch):
+    loaded, asked = threading.Semaphore(0), []
+    monkeypatch.setattr(StreamsPage, "load", lambda self: loaded.release())
+
+    async def app(scope, receive, send):
+        asked.append(scope)
+
+    early = LoadsEarly(app, StreamsPage())
+    program = {"type": "http", "headers": [(b"accept", b"application/json")]}
+    browser = {"type": "http", "headers": [(b"host", b"x"), (b"accept", b"text/html,*/*;q=0.8")]}
+
+    async def ask(*scopes):
+        for scope in scopes:
+            await early(scope, None, None)
+
+    asyncio.run(ask({"type": "lifespan"}, program))
+    assert not loaded.acquire(timeout=0.1)
+    asyncio.run(ask(browser, browser))
+    assert loaded.acquire(timeout=60)
+    assert not loaded.acquire(timeout=0.1)
+    assert asked == [{"type": "lifespan"}, program, browser, browser]
 
 
 def test_a_part_of_airflow_that_loads_the_plugin_should_not_load_the_page():

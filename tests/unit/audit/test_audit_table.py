@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.audit.ranges import Position
-from tidemark.audit.table import AuditedRange, audited_until, past_audits, write_audit
+from tidemark.audit.table import AuditedRange, audited_until, last_audit, past_audits, write_audit
 from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.settings import Settings
@@ -30,6 +30,17 @@ def test_should_continue_where_the_newest_audit_of_each_task_ended(tmp_path):
         TaskId(0, 1): audited(1, 3),
     }
     assert past_audits(facts, "app", 2) == [audited(0, 9, "b", Verdict.FAILED), audited(1, 3)]
+    facts.close()
+
+
+def test_should_return_the_whole_of_the_last_audit_of_however_many_tasks(tmp_path):
+    facts = FactsDatabase(Settings.load(var_dir=tmp_path))
+    assert last_audit(facts, "app") == []
+    write_audit(facts, "app", [audited(0, 5), audited(1, 3)])
+    newest = [audited(task, 9, "b", Verdict.OK if task else Verdict.FAILED) for task in range(300)]
+    write_audit(facts, "app", newest)
+    write_audit(facts, "other", [audited(0, 99, "c")])
+    assert last_audit(facts, "app") == newest
     facts.close()
 
 

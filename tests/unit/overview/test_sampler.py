@@ -7,11 +7,15 @@ import threading
 import pytest
 from tests.support.overview import write_run_file
 
+from tidemark.checks.verdict_table import write_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.errors import OutcomeUnknown
+from tidemark.overview import sampler as sampler_module
 from tidemark.overview.sampler import LoadedTopologies, Sampler, Watched
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
+from tidemark.verdict import Finding, Verdict
 
 
 def test_a_reader_should_read_once_for_everybody_who_looks():
@@ -83,3 +87,31 @@ def test_the_overview_should_show_files_and_history_before_any_broker_has_answer
     assert wait_until(lambda: fault() is not None, 60)
     assert "no broker answers at 127.0.0.1:1" in fault()
     assert sampler.overview({"clicks": True}).applications[0].records_per_second == 5.0
+
+
+def test_the_history_should_be_read_again_only_when_a_row_was_added(tmp_path, monkeypatch):
+    monkeypatch.setattr("tidemark.overview.sampler._FIRST_S", 60.0)
+    monkeypatch.setattr("tidemark.overview.sampler.HISTORY_EVERY_S", 0.01)
+    read = []
+    real = sampler_module.read_history
+    monkeypatch.setattr(sampler_module, "read_history", lambda facts, app: read.append(app) or real(facts, app))
+    settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
+    plan = load("clicks").plan()
+    looks = []
+    newest = FactsDatabase.newest
+    monkeypatch.setattr(FactsDatabase, "newest", lambda facts, tables: looks.append(1) or newest(facts, tables))
+    sampler = Sampler(settings, LoadedTopologies({"clicks": plan}, {}))
+
+    def checks():
+        (app,) = sampler.overview({}).applications
+        return app.history.checks
+
+    assert checks() == ()
+    seen = len(looks)
+    assert wait_until(lambda: len(looks) > seen + 5, 60)
+    assert read == ["clicks"]
+    facts = FactsDatabase(settings)
+    write_verdicts(facts, "clicks", "lag", 5, [Finding("clicks[0]", Verdict.OK, "no lag")])
+    facts.close()
+    assert wait_until(lambda: [one.check for one in checks()] == ["lag"], 60)
+    assert read == ["clicks"] * 2
