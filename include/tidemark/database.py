@@ -16,6 +16,7 @@ from alembic.util import CommandError
 from sqlalchemy import (
     BigInteger,
     Column,
+    CompoundSelect,
     Connection,
     Delete,
     Engine,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     event,
     func,
     select,
+    union,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -74,7 +76,9 @@ class FactsDatabase:
         with self._transaction() as connection:
             connection.execute(table.insert(), [dict(row) for row in rows])
 
-    def read(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+    def read(
+        self, query: Select[Any] | CompoundSelect[Any], values: Mapping[str, Any] | None = None
+    ) -> Sequence[Row[Any]]:
         """Return all rows of a query with these values of its parameters. Blocks. Raises `FactsUnavailable`."""
         held: Connection | None = getattr(self._reading, "connection", None)
         with self._transaction() if held is None else nullcontext(held) as connection:
@@ -93,10 +97,18 @@ class FactsDatabase:
             finally:
                 del self._reading.connection
 
-    def newest(self, tables: Sequence[Table]) -> tuple[int | None, ...]:
-        """Return the newest id of each table: if it is the same later, no row was added. Blocks. Raises `FactsUnavailable`."""
+    def newest(self, tables: Sequence[Table]) -> tuple[int, ...]:
+        """Return the newest id of each table, 0 if it has no rows. Blocks. Raises `FactsUnavailable`."""
         (row,) = self.read(select(*(select(func.max(table.c.id)).scalar_subquery() for table in tables)))
-        return tuple(row)
+        return tuple(newest or 0 for newest in row)
+
+    def applications_since(self, tables: Sequence[Table], seen: Sequence[int]) -> set[str]:
+        """Return the applications that have rows with ids above those that were `seen`, one for each table. Blocks.
+
+        Rows with smaller ids may be committed later. Raises `FactsUnavailable`.
+        """
+        named = (select(t.c.application_id).where(t.c.id > newest) for t, newest in zip(tables, seen, strict=True))
+        return {row.application_id for row in self.read(union(*named))}
 
     def delete(self, rows: Delete) -> None:
         """Remove rows. Blocks. Raises `FactsUnavailable`."""

@@ -19,7 +19,7 @@ URL_PREFIX = "/streams"
 
 
 class StreamsPage:
-    """Imports and makes the application at its first request, or before."""
+    """Imports and makes the application at its first request, or when `LoadsEarly` asks for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
@@ -11,9 +12,13 @@ from confluent_kafka.admin import AdminClient
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from tenacity.nap import sleep
 
+from tidemark.errors import OutcomeUnknown
+
 _RETRY_S = 0.1
 _ATTEMPTS, _ATTEMPT_S = 5, 1.0
 _ANY_TOPIC = "__consumer_offsets"
+_UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+"""No broker was reached, or it ended before it answered."""
 
 T = TypeVar("T")
 
@@ -41,7 +46,7 @@ def retrying(codes: Collection[int], timeout_s: float, pause: Callable[[float], 
 
 
 def retrying_with_fresh_metadata(codes: Collection[int], admin: AdminClient, timeout_s: float) -> Retrying:
-    """Return the same, which also asks for the leaders and the controller before each repetition."""
+    """Return a caller as `retrying` does, which also asks for the leaders and the controller before each repetition."""
 
     def pause(seconds: float) -> None:
         # They have just moved or been elected; or they are gone, and the client still asks them.
@@ -61,19 +66,37 @@ def ask_controller(admin: AdminClient, timeout_s: float, ask: Callable[[float], 
     """Return the result of `ask`, which is given the seconds for one attempt and may only read. Blocks.
 
     Kafka names any broker as the controller, also one that has just gone, and the client waits for that one until its metadata
-    is refreshed. Raises `KafkaException`, with `_TIMED_OUT` if no attempt was answered within `timeout_s`.
+    is refreshed. Each attempt gets twice the time of the one before, for brokers that are slow. Raises `KafkaException`, with
+    `_TIMED_OUT` if no attempt was answered within `timeout_s`.
     """
-    return retrying_with_fresh_metadata({KafkaError._TIMED_OUT}, admin, timeout_s)(ask, attempt_s(timeout_s))
+    ends_s = time.monotonic() + timeout_s
+    longest_s = attempt_s(timeout_s)
+
+    def attempt() -> T:
+        nonlocal longest_s
+        seconds = max(_RETRY_S, min(longest_s, ends_s - time.monotonic()))
+        longest_s *= 2
+        return ask(seconds)
+
+    return retrying_with_fresh_metadata(_UNANSWERED, admin, timeout_s)(attempt)
 
 
 def find_controller(admin: AdminClient, timeout_s: float) -> None:
-    """Wait until the client reaches a controller. To be called before a request that changes something. Blocks; never raises.
+    """Wait until a controller answers. To be called before a request that changes something. Blocks.
 
-    Such a request must not be repeated when it has timed out: whether it was done is not known.
+    Such a request must not be repeated when it has timed out: whether it was done is not known. Raises `OutcomeUnknown` if
+    none has answered within `timeout_s`.
     """
 
     def ask(seconds: float) -> None:
         admin.describe_topics(TopicCollection([_ANY_TOPIC]), request_timeout=seconds)[_ANY_TOPIC].result()
 
-    with contextlib.suppress(KafkaException):  # Any answer will do. If there is none, the request itself reports it.
+    try:
         ask_controller(admin, timeout_s, ask)
+    except KafkaException as error:
+        # Any answer will do, also that the topic does not exist or may not be seen.
+        if error.args[0].code() in _UNANSWERED:
+            raise OutcomeUnknown(
+                f"no broker answers as the controller within {timeout_s:.0f} s, and nothing was changed; look at the brokers' "
+                f"logs, then try again: {error.args[0].str()}"
+            ) from error

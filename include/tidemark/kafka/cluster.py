@@ -160,12 +160,17 @@ def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[
 
 def _ids_once(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, str]:
     found: dict[str, str] = {}
+    denied: list[str] = []
     for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
         try:
             found[topic] = str(future.result().topic_id)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                denied.append(topic)
+            elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
+    if denied:
+        raise PreflightFailed(f"this user may not describe the topics {', '.join(denied)}; give it the right to")
     return found
 
 

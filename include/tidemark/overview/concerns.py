@@ -65,7 +65,7 @@ class ActionKind(StrEnum):
 
 @dataclass(frozen=True)
 class Action:
-    """A button or a link that opens the DAG in Airflow. `params` are the values to enter in its form."""
+    """A button or a link. One that triggers opens the DAG's form, filled in with `params`; others open the DAG in Airflow."""
 
     kind: ActionKind
     label: str
@@ -89,7 +89,7 @@ def stream_dag_id(topology: str) -> str:
 
 
 def trigger(app: Application, dag_id: str, label: str, **params: str) -> Action:
-    """Return the button that opens an operation's DAG, for this application."""
+    """Return the button that opens an operation's form, filled in for this application."""
     topology = {"topologies": app.topology} if dag_id in _OF_MANY else {"topology": app.topology}
     return Action(ActionKind.TRIGGER, label, dag_id, {**topology, **params})
 

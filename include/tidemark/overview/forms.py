@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,9 +38,12 @@ class Parameter:
     def kind(self) -> FieldKind | None:
         """The kind of its field; None if the page has none for it."""
         types = self.types - {"null"}
-        if types == {"array"}:
-            return FieldKind.CHOICES if "enum" in self.schema.get("items", {}) else FieldKind.LINES
-        if types == {"boolean"}:
+        listed = self.schema.get("items", {}) if types == {"array"} else self.schema
+        if not all(isinstance(choice, str) for choice in listed.get("enum", ())):
+            return None
+        if types == {"array"} and listed.get("type", "string") == "string":
+            return FieldKind.CHOICES if "enum" in listed else FieldKind.LINES
+        if self.types == {"boolean"}:
             return FieldKind.SWITCH
         if types and types <= {"integer", "number"}:
             return FieldKind.NUMBER
@@ -51,7 +55,7 @@ class Parameter:
     def choices(self) -> tuple[str, ...]:
         """The values to choose from."""
         listed = self.schema.get("items", {}) if self.kind is FieldKind.CHOICES else self.schema
-        return tuple(map(str, listed.get("enum", ())))
+        return tuple(listed.get("enum", ()))
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,10 @@ class DagForm:
 
 @dataclass(frozen=True)
 class Field:
-    """A field with its `values`: one at most, unless it is a list. `limits` are attributes of its HTML element."""
+    """A field with its `values`: one at most, unless it is a list. `limits` are attributes of its HTML element.
+
+    `default` is the DAG's own value where the address has given another one; None elsewhere.
+    """
 
     name: str
     kind: FieldKind
@@ -77,15 +84,19 @@ class Field:
     is_needed: bool
     is_nullable: bool
     limits: Mapping[str, str]
+    default: str | None
 
 
+_WHOLE, _NUMBER = re.compile("-?[0-9]{1,18}"), re.compile("-?[0-9]{1,18}([.][0-9]{1,18})?")
+_NAMES_STREAM = frozenset({"topology", "topologies"})
+"""Every button gives these, and the page shows for which stream it is."""
 _LIMITS = {"minimum": "min", "maximum": "max", "minLength": "minlength", "maxLength": "maxlength"}
 
 
 def fields_of(form: DagForm, given: Mapping[str, Sequence[str]]) -> list[Field]:
     """Return the fields of a form, in the order of the DAG's parameters. Those that are `given` get these values.
 
-    Raises `ValueError` for a value that the DAG would refuse, a parameter that it does not have, or one that no field fits.
+    Raises `ValueError` for a parameter that the DAG does not have, one that no field fits, or a value that no field can hold.
     """
     if unknown := [name for name in given if name not in form.parameters]:
         raise ValueError(
@@ -99,7 +110,7 @@ def _field(name: str, parameter: Parameter, given: Sequence[str] | None) -> Fiel
     if kind is None:
         raise ValueError(f"this page has no field for the parameter {name}; trigger the DAG in Airflow")
     if given is not None:
-        for reason in _refused(kind, parameter.choices, given):
+        for reason in _refused(parameter, kind, given):
             raise ValueError(f"{', '.join(given)} cannot be the value of the parameter {name}: {reason}")
     is_nullable = "null" in parameter.types
     is_list = kind in (FieldKind.LINES, FieldKind.CHOICES)
@@ -107,16 +118,19 @@ def _field(name: str, parameter: Parameter, given: Sequence[str] | None) -> Fiel
     limits = {attribute: str(parameter.schema[key]) for key, attribute in _LIMITS.items() if key in parameter.schema}
     if kind is FieldKind.NUMBER:
         limits["step"] = "any" if "number" in parameter.types else "1"
+    default = _shown(parameter.default)
+    values = default if given is None else tuple(value for value in given if value or kind is FieldKind.TEXT)
     return Field(
         name,
         kind,
         str(parameter.schema.get("title") or name),
         parameter.description,
-        tuple(given) if given is not None else _shown(parameter.default),
+        values,
         parameter.choices,
         is_needed=not (is_nullable or is_list or is_empty or kind is FieldKind.SWITCH),
         is_nullable=is_nullable,
         limits=limits,
+        default=None if values == default or name in _NAMES_STREAM else ", ".join(default) or "nothing",
     )
 
 
@@ -129,21 +143,16 @@ def _shown(default: Any) -> tuple[str, ...]:
     return (str(default).lower() if isinstance(default, bool) else str(default),)
 
 
-def _refused(kind: FieldKind, choices: Sequence[str], given: Sequence[str]) -> Iterator[str]:
-    """Yield why a DAG would refuse these values."""
+def _refused(parameter: Parameter, kind: FieldKind, given: Sequence[str]) -> Iterator[str]:
+    """Yield why the field cannot hold these values."""
     if kind not in (FieldKind.LINES, FieldKind.CHOICES) and len(given) != 1:
         yield "it takes one value"
-    if choices and not set(given) <= set(choices):
-        yield f"it takes {', '.join(choices)}"
+    entered = [value for value in given if value or "null" not in parameter.types]
+    if parameter.choices and not set(entered) <= set(parameter.choices):
+        yield f"it takes {', '.join(parameter.choices)}"
     if kind is FieldKind.SWITCH and not set(given) <= {"true", "false"}:
         yield "it takes true or false"
-    if kind is FieldKind.NUMBER and not all(_is_number(value) for value in given):
-        yield "it takes a number"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if kind is FieldKind.NUMBER:
+        written, what = (_NUMBER, "a number") if "number" in parameter.types else (_WHOLE, "a whole number")
+        if not all(written.fullmatch(value) for value in entered):
+            yield f"it takes {what}"

@@ -28,6 +28,8 @@ FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 2.0, 15.0, 5.0, 60.
 UNWATCHED_S = 30.0
 """The threads end when nobody has looked for this long."""
 _FIRST_S = 0.5
+_LOOKS_UNTIL_READ = 8
+"""At every eighth look, once in two minutes, the history of every application is read, also of those that seem unchanged."""
 """How long the first page waits for files and history, so that it is not empty."""
 
 T = TypeVar("T")
@@ -149,8 +151,9 @@ class Sampler:
         self._topologies = topologies
         self._by_id = {plan.application_id: plan for plan in topologies.plans.values()}
         self._facts: FactsDatabase | None = None
-        self._newest_facts: tuple[int | None, ...] | None = None
+        self._newest_facts: tuple[int, ...] = ()
         self._histories: dict[str, History] = {}
+        self._looks = 0
         self._reader: LiveReader | None = None
         self._sizes = {app: SizeHistoryReader(history_path(settings.var_dir, app)) for app in self._by_id}
         self._files = Watched("files", FILES_EVERY_S, self._read_files)
@@ -203,10 +206,16 @@ class Sampler:
         facts = self._facts
         with facts.reading():
             newest = facts.newest(HISTORY_TABLES)
-            # Rows are only added, and removed when nothing that is shown depends on them.
-            if newest != self._newest_facts:
-                self._histories = {app: read_history(facts, app) for app in self._by_id}
-                self._newest_facts = newest
+            # A row with a smaller id may be committed after one with a larger id, and old rows are removed.
+            if self._looks % _LOOKS_UNTIL_READ == 0:
+                changed = set(self._by_id)
+            elif newest != self._newest_facts:
+                changed = facts.applications_since(HISTORY_TABLES, self._newest_facts) & self._by_id.keys()
+            else:
+                changed = set()
+            self._histories = self._histories | {app: read_history(facts, app) for app in changed}
+            self._newest_facts = newest
+        self._looks += 1
         return self._histories
 
     def _read_live(self) -> dict[str, LiveView]:

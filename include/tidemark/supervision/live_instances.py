@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -80,7 +81,8 @@ def write_request(path: Path, request: Request) -> None:
 def take_request(path: Path) -> Request | None:
     """Read a request and delete it. Returns None if there is none, or its content is invalid. Raises `OSError`.
 
-    It is renamed first, so that a request that is written meanwhile is not deleted unread.
+    It is renamed first, so that a request that is written meanwhile is not deleted unread. One that cannot be read, because
+    the process has too many files open, is kept.
     """
     taken = path.with_suffix(_TAKEN)
     try:
@@ -88,9 +90,14 @@ def take_request(path: Path) -> Request | None:
     except FileNotFoundError:
         return None
     try:
-        return read_request(taken)
-    finally:
+        asked = read_request(taken)
+    except OSError:
+        with suppress(FileExistsError):
+            path.hardlink_to(taken)
         taken.unlink(missing_ok=True)
+        raise
+    taken.unlink(missing_ok=True)
+    return asked
 
 
 def read_request(path: Path) -> Request | None:

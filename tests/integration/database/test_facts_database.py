@@ -11,12 +11,13 @@ from sqlalchemy import select
 from tests.support.event_writing import write
 from tests.support.events import state_event
 
-from tidemark.checks.verdict_table import VERDICTS
+from tidemark.checks.verdict_table import VERDICTS, write_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
 from tidemark.events import table as events_module
 from tidemark.events.table import EVENTS, EventReader, write_event
 from tidemark.settings import Settings
+from tidemark.verdict import Finding, Verdict
 
 PASSWORD = "hunter2"
 PROCESSES, EACH = 4, 60
@@ -164,10 +165,15 @@ def test_should_use_one_connection_for_the_reads_of_a_block(facts, monkeypatch):
 
 
 def test_should_tell_whether_rows_were_added(facts):
-    assert facts.newest([EVENTS, VERDICTS]) == (None, None)
+    assert facts.newest([EVENTS, VERDICTS]) == (0, 0)
     write_event(facts, state_event("RUNNING"))
     before = facts.newest([EVENTS, VERDICTS])
     assert before == facts.newest([EVENTS, VERDICTS])
     write_event(facts, state_event("RESTORING"))
     now = facts.newest([EVENTS, VERDICTS])
-    assert (now[0] > before[0], now[1]) == (True, None)
+    assert (now[0] > before[0], now[1]) == (True, 0)
+    assert facts.applications_since([EVENTS, VERDICTS], before) == {"app"}
+    assert facts.applications_since([EVENTS, VERDICTS], now) == set()
+    write_verdicts(facts, "other", "lag", 5, [Finding("in[0]", Verdict.OK, "no lag")] * 2)
+    assert facts.applications_since([EVENTS, VERDICTS], now) == {"other"}
+    assert facts.applications_since([EVENTS, VERDICTS], (0, 0)) == {"app", "other"}

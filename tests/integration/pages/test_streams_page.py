@@ -270,13 +270,20 @@ def test_a_form_should_start_one_run_with_what_was_entered_and_say_why_airflow_r
     assert "none" in tab.value("document.getElementById('answer').innerText")
     assert tab.value("document.querySelector('#form button').disabled") is False
     tab.value("document.getElementById('p-tasks').value = '0_0\\n  0_1  \\n'")
-    # The answer to the first request is lost, and the person presses again.
-    tab.value(
-        "(() => { const real = fetch; window.fetch = async (...sent) => { window.fetch = real; await real(...sent);"
-        " throw new TypeError('lost'); }; })()"
-    )
+    # The answers to two requests are lost: a proxy gives up, and the connection breaks.
+    for lost in ("return new Response('', {status: 504})", "throw new TypeError('lost')"):
+        tab.value(
+            "(() => { const real = fetch; window.fetch = async (...sent) => { window.fetch = real; await real(...sent);"
+            f" {lost}; }}; }})()"
+        )
+        tab.value("document.querySelector('#form button').click()")
+        tab.wait_for("window.fetch.toString().includes('native')")
+        tab.wait_for("document.getElementById('answer').innerText.startsWith('Airflow did not answer')")
+    # The person changes a value, but the run has begun with the first ones.
+    tab.value("document.getElementById('p-dry_run').click()")
     tab.value("document.querySelector('#form button').click()")
-    tab.wait_for("document.getElementById('answer').innerText.startsWith('Airflow did not answer')")
+    tab.wait_for("document.getElementById('answer').innerText.startsWith('This form has started its run already')")
+    tab.value("document.getElementById('p-dry_run').click()")
     tab.value("document.querySelector('#form button').click()")
     tab.wait_for("location.pathname.startsWith('/dags/restore_oncall/runs/manual__')")
     runs = site.get("/api/v2/dags/restore_oncall/dagRuns", "admin").json()["dag_runs"]
@@ -297,13 +304,27 @@ def test_a_form_should_start_one_run_with_what_was_entered_and_say_why_airflow_r
 
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
+def test_a_message_in_airflows_frame_should_lead_out_of_it(tab: Tab, site: Site) -> None:
+    tab.open(f"{site.url}/plugin/streams")
+    tab.wait_for(f"Boolean({_FRAME}?.querySelector('h1'))")
+    tab.value(
+        "document.querySelector('iframe').contentWindow.location = '/streams/forms/restore_oncall?topology=unknown'"
+    )
+    tab.wait_for(f"{_FRAME}?.querySelector('h1')?.textContent === 'This address is not right'")
+    tab.value(f"{_FRAME}.querySelector('.button').click()")
+    tab.wait_for("location.pathname === '/'")
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(600)
 def test_a_form_should_be_for_those_who_may_trigger_its_dag(site: Site) -> None:
     refused = site.get("/streams/forms/restore_oncall?topology=clicks", "guest")
     assert (refused.status_code, refused.json()["detail"]) == (
         403,
         "you may see the DAG restore_oncall, but not trigger it",
     )
-    assert site.get("/streams/forms/restore_oncall", "admin").status_code == 200
+    assert "From the link" not in site.get(_FORM, "admin").text
+    assert "From the link you followed; otherwise true." in site.get(f"{_FORM}&dry_run=false", "admin").text
     for path, status, said in (
         ("restore_oncall?topology=unknown", 422, "unknown cannot be the value of the parameter topology"),
         ("restore_oncall?nothing=1", 422, "the DAG restore_oncall has no parameter nothing"),

@@ -20,7 +20,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[3]
 HARNESSES = (
-    "smoke", "page", "letters", "peers", "fuzz", "failover", "crash", "change", "audit-faults", "drill", "oncall", "cluster",
+    "smoke", "letters", "peers", "fuzz", "failover", "crash", "change", "audit-faults", "drill", "oncall", "cluster",
     "restores", "chaos",
 )  # fmt: skip
 """Targets of the Makefile, the shorter ones first."""

@@ -2,6 +2,8 @@
 
     python -m tests.system.page.run [--streams 20] [--days 30] [--loads 20] [--report FOLDER]
 
+Between two loads passes more than the second for which the page shows to everybody what was rendered last.
+
 Each stream has committed records of its own, so that the page reads them from a real broker. The history is written to the
 database of facts: hourly checks, a drill and an audit a day, and events. No instance runs: their run files name this process.
 """
@@ -13,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -40,8 +43,8 @@ from tidemark.checks.verdict_table import write_verdicts
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.devstack.broker import EmbeddedBroker
-from tidemark.events.event import EventKind
-from tidemark.events.table import EVENTS
+from tidemark.events.event import Event, EventKind
+from tidemark.events.table import EVENTS, write_event
 from tidemark.kafka import jars
 from tidemark.names import TaskId
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod, StoreDrill
@@ -62,6 +65,11 @@ def topology():
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 _LIVE = "document.getElementById('live')?.textContent === 'Live'"
 _IDLE_S = 60.0
+_APART_S = 1.1
+_ASLEEP_S = 70.0
+"""After this time without a visitor nothing of the page works in the web server."""
+_EVENT_S = 5.0
+"""While a page is open, a stream has an event this often, so that the history is read again."""
 _GOAL_PAINT_MS, _GOAL_P95_MS, _GOAL_CORE = 1000, 200, 0.02
 
 
@@ -156,8 +164,8 @@ def write_history(facts: FactsDatabase, settings: Settings, app: CountingApp, da
 
 
 @contextmanager
-def site(streams: int, days: int, console: Console) -> Iterator[tuple[RealAirflow, str]]:
-    """Start a broker and Airflow's web server with so many streams. Yields it and the name of one of the streams."""
+def site(streams: int, days: int, console: Console) -> Iterator[tuple[RealAirflow, Settings, str]]:
+    """Start a broker and Airflow's web server with so many streams. Yields it, and the name of one of the streams."""
     with tempfile.TemporaryDirectory(prefix="tidemark-page-") as made:
         folder = Path(made)
         topologies = folder / "topologies"
@@ -189,11 +197,34 @@ def site(streams: int, days: int, console: Console) -> Iterator[tuple[RealAirflo
                         settings.var_dir, name, records_per_second=1234.0, last_commit_ms=wall_clock_ms(),
                         last_commit_seconds=0.2, partitions=[f"{name}-in[0]"], topology_version="1",
                     )  # fmt: skip
-                yield airflow, names[0]
+                yield airflow, settings, names[0]
 
 
-def measure(airflow: RealAirflow, stream: str, loads: int, folder: Path, console: Console) -> Measured:
-    """Load the pages so many times in the browser, and ask for each route ten times as often."""
+@contextmanager
+def events_of(stream: str, settings: Settings) -> Iterator[None]:
+    """Write an event of a stream every few seconds while the block runs."""
+    stop = threading.Event()
+    facts = FactsDatabase(settings)
+
+    def write() -> None:
+        while not stop.wait(_EVENT_S):
+            body = {"new": "RUNNING", "old": "RESTORING"}
+            write_event(facts, Event(EventKind.STATE, stream, "1", 0, wall_clock_ms(), body))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+        facts.close()
+
+
+def measure(
+    airflow: RealAirflow, settings: Settings, stream: str, loads: int, folder: Path, console: Console
+) -> Measured:
+    """Load the pages so many times in the browser, and ask for each route twice as often."""
     url, token = airflow.api.url, airflow.token("admin")
     pages = {
         "all streams": "/streams/",
@@ -216,19 +247,24 @@ def measure(airflow: RealAirflow, stream: str, loads: int, folder: Path, console
         tab.wait_for("document.querySelectorAll('.streams tbody tr').length > 3 && " + _LIVE)
         for name, path in pages.items():
             for _ in range(loads):
+                time.sleep(_APART_S)
                 tab.open(url + path)
                 tab.wait_for(f"({_PAINT}) !== null")
                 paints[name].append(float(tab.value(_PAINT)))
             console.print(f"{name}: first paint {np.median(paints[name]):.0f} ms")
         tab.open("about:blank")
+        time.sleep(_ASLEEP_S)
         idle = cores_of(airflow, _IDLE_S)
         tab.open(url + pages["one stream"])
         tab.wait_for(_LIVE)
+        tab.wait_for("!document.getElementById('s-figures').innerText.includes('…')")
         # Meanwhile the page asks for its updates, as in a browser that somebody looks at.
-        open_page = cores_of(airflow, _IDLE_S)
+        with events_of(stream, settings):
+            open_page = cores_of(airflow, _IDLE_S)
         with httpx.Client(trust_env=False, timeout=60, headers={"Authorization": f"Bearer {token}"}) as client:
             for name, path in routes.items():
-                for _ in range(10 * loads):
+                for _ in range(2 * loads):
+                    time.sleep(_APART_S)
                     began = time.perf_counter()
                     answer = client.get(url + path)
                     answers[name].append(1000 * (time.perf_counter() - began))
@@ -265,15 +301,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=20)
     parser.add_argument("--days", type=int, default=30, help="length of the history")
-    parser.add_argument(
-        "--loads", type=int, default=20, help="loads of each page; each route is asked ten times as often"
-    )
+    parser.add_argument("--loads", type=int, default=20, help="loads of each page; each route is asked twice as often")
     parser.add_argument("--report", type=Path, default=project_root() / "var" / "page", help="folder for the picture")
     options = parser.parse_args(arguments)
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory(prefix="tidemark-browser-") as browser:
-        with site(options.streams, options.days, console) as (airflow, stream):
-            measured = measure(airflow, stream, options.loads, Path(browser), console)
+        with site(options.streams, options.days, console) as (airflow, settings, stream):
+            measured = measure(airflow, settings, stream, options.loads, Path(browser), console)
         options.report.mkdir(parents=True, exist_ok=True)
         (Path(browser) / "page.png").replace(options.report / "page.png")
     console.print(table_of(measured))

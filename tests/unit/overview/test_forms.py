@@ -63,6 +63,8 @@ def test_should_fill_in_what_the_address_says():
     assert found["topologies"].values == ("clicks", "shopping")
     assert found["dry_run"].values == ("false",)
     assert found["keep"].values == ("3",)
+    assert of(keep="")["keep"].values == ()
+    assert of(tasks=[])["tasks"].values == ()
     assert found["tasks"].values == ("0_0", "0_1")
 
 
@@ -83,7 +85,11 @@ def test_should_ask_for_what_the_dag_needs():
         ({"topology": ["clicks", "shopping"]}, "clicks, shopping cannot be .* topology: it takes one value"),
         ({"topologies": ["clicks", "other"]}, "it takes clicks, shopping"),
         ({"dry_run": "maybe"}, "it takes true or false"),
-        ({"keep": "many"}, "many cannot be the value of the parameter keep: it takes a number"),
+        ({"keep": "many"}, "many cannot be the value of the parameter keep: it takes a whole number"),
+        ({"keep": "1_000"}, "it takes a whole number"),
+        ({"keep": "1.5"}, "it takes a whole number"),
+        ({"days": "nan"}, "nan cannot be the value of the parameter days: it takes a number"),
+        ({"days": ""}, "it takes a number"),
     ],
 )
 def test_should_refuse_an_address_that_the_dag_would_refuse(given, reason):
@@ -91,7 +97,23 @@ def test_should_refuse_an_address_that_the_dag_would_refuse(given, reason):
         of(**given)
 
 
-def test_should_refuse_a_parameter_that_no_field_fits():
-    odd = DagForm("odd", "", is_paused=False, parameters={"all": Parameter({}, {"type": "object"})})
+def test_should_mark_what_the_address_changes():
+    found = of(topology="clicks", tasks=["0_0", "0_1"], dry_run="false", keep="3", days="1.5")
+    marked = {name: field.default for name, field in found.items() if field.default is not None}
+    assert marked == {"dry_run": "true", "keep": "nothing"}
+
+
+@pytest.mark.parametrize(
+    ("default", "schema"),
+    [
+        ({}, {"type": "object"}),
+        (None, {"type": ["null", "boolean"]}),
+        ([1], {"type": "array", "items": {"type": "integer"}}),
+        (None, {"type": ["null", "string"], "enum": ["a", None]}),
+        (1, {"type": "integer", "enum": [1, 2]}),
+    ],
+)
+def test_should_refuse_a_parameter_that_no_field_fits(default, schema):
+    odd = DagForm("odd", "", is_paused=False, parameters={"all": Parameter(default, schema)})
     with pytest.raises(ValueError, match="this page has no field for the parameter all; trigger the DAG in Airflow"):
         fields_of(odd, {})

@@ -89,29 +89,51 @@ def test_the_overview_should_show_files_and_history_before_any_broker_has_answer
     assert sampler.overview({"clicks": True}).applications[0].records_per_second == 5.0
 
 
-def test_the_history_should_be_read_again_only_when_a_row_was_added(tmp_path, monkeypatch):
-    monkeypatch.setattr("tidemark.overview.sampler._FIRST_S", 60.0)
-    monkeypatch.setattr("tidemark.overview.sampler.HISTORY_EVERY_S", 0.01)
-    read = []
-    real = sampler_module.read_history
-    monkeypatch.setattr(sampler_module, "read_history", lambda facts, app: read.append(app) or real(facts, app))
-    settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
-    plan = load("clicks").plan()
-    looks = []
-    newest = FactsDatabase.newest
+@pytest.fixture
+def history_looks(monkeypatch):
+    """A quick look at the history instead of one in 15 s; a list of all looks, and one of all times that it was read."""
+    monkeypatch.setattr(sampler_module, "_FIRST_S", 60.0)
+    monkeypatch.setattr(sampler_module, "HISTORY_EVERY_S", 0.01)
+    looks, read = [], []
+    newest, read_history = FactsDatabase.newest, sampler_module.read_history
     monkeypatch.setattr(FactsDatabase, "newest", lambda facts, tables: looks.append(1) or newest(facts, tables))
-    sampler = Sampler(settings, LoadedTopologies({"clicks": plan}, {}))
+    monkeypatch.setattr(sampler_module, "read_history", lambda facts, app: read.append(app) or read_history(facts, app))
+    return looks, read
 
-    def checks():
-        (app,) = sampler.overview({}).applications
-        return app.history.checks
 
-    assert checks() == ()
-    seen = len(looks)
-    assert wait_until(lambda: len(looks) > seen + 5, 60)
-    assert read == ["clicks"]
+def sampler_of(tmp_path, *names):
+    settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
+    return settings, Sampler(settings, LoadedTopologies({name: load(name).plan() for name in names}, {}))
+
+
+def checks_of(sampler, topology):
+    return [one.check for one in sampler.overview({}).application(topology).history.checks]
+
+
+def keep_verdict(settings):
     facts = FactsDatabase(settings)
     write_verdicts(facts, "clicks", "lag", 5, [Finding("clicks[0]", Verdict.OK, "no lag")])
     facts.close()
-    assert wait_until(lambda: [one.check for one in checks()] == ["lag"], 60)
-    assert read == ["clicks"] * 2
+
+
+def test_the_history_of_an_application_should_be_read_again_when_a_row_was_added(tmp_path, monkeypatch, history_looks):
+    monkeypatch.setattr(sampler_module, "_LOOKS_UNTIL_READ", 1_000_000)
+    looks, read = history_looks
+    settings, sampler = sampler_of(tmp_path, "clicks", "shopping")
+    assert checks_of(sampler, "clicks") == []
+    seen = len(looks)
+    assert wait_until(lambda: len(looks) > seen + 5, 60)
+    assert sorted(read) == ["clicks", "shopping"]
+    keep_verdict(settings)
+    assert wait_until(lambda: checks_of(sampler, "clicks") == ["lag"], 60)
+    assert sorted(read) == ["clicks", "clicks", "shopping"]
+    assert checks_of(sampler, "shopping") == []
+
+
+def test_every_history_should_be_read_again_after_some_time_in_any_case(tmp_path, monkeypatch, history_looks):
+    """A row with a smaller id may be committed after one with a larger id."""
+    monkeypatch.setattr(FactsDatabase, "newest", lambda facts, tables: (7, 7, 7, 7))
+    settings, sampler = sampler_of(tmp_path, "clicks")
+    assert checks_of(sampler, "clicks") == []
+    keep_verdict(settings)
+    assert wait_until(lambda: checks_of(sampler, "clicks") == ["lag"], 60)

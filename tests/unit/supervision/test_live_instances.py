@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from pathlib import Path
+
+import pytest
 
 from tidemark.processes import wait_until
 from tidemark.supervision.live_instances import Request, request_path, take_request, write_request
@@ -34,6 +38,23 @@ def test_should_take_each_request_once_while_others_are_written(tmp_path):
         stop.set()
         taker.join(60)
     assert taken == asked
+    assert list(path.parent.iterdir()) == []
+
+
+def test_should_keep_a_request_that_cannot_be_read_now(tmp_path, monkeypatch):
+    path = request_path(tmp_path, "app", 0)
+    path.parent.mkdir()
+    request = Request("savepoint-1", "/savepoints")
+    write_request(path, request)
+
+    def too_many_files(path: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", too_many_files)
+        with pytest.raises(OSError, match="Too many open files"):
+            take_request(path)
+    assert take_request(path) == request
     assert list(path.parent.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.errors import BatchAborted
+from tidemark.errors import BatchAborted, OutcomeUnknown
 from tidemark.kafka.acls import verify_granted
 from tidemark.kafka.attempts import find_controller
 from tidemark.kafka.operator_acls import OPERATOR_GRANT, TopicNames, created_acls
@@ -77,12 +77,12 @@ class NewTopics:
 
     def _delete(self) -> None:
         timeout_s = self._settings.broker_timeout_ms / 1000
-        find_controller(self._admin, timeout_s)
         try:
+            find_controller(self._admin, timeout_s)
             answers = self._admin.delete_topics(self._made, request_timeout=timeout_s)
             for answer in answers.values():
                 answer.result()
-        except KafkaException as error:
+        except (KafkaException, OutcomeUnknown) as error:
             self._say(
                 f"failed to delete the topics that were created: {error}; nothing uses them, and they may be deleted: "
                 f"{', '.join(self._made)}"
