@@ -7,11 +7,15 @@ process holds none (see invariant: one process per state folder).
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import shutil
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tidemark.atomic_file import as_full_disk
 from tidemark.errors import TaskLocked
 from tidemark.folder_lock import FolderLock, _held
 from tidemark.names import TaskId
@@ -68,7 +72,6 @@ class InstanceDirectory:
         self._state_dir = state_dir
         self._application_id = application_id
         self.folder = state_dir / str(holder) / application_id
-        self._adopting = threading.Lock()
         self._lock = FolderLock(self.folder)
 
     def task_ids(self) -> list[TaskId]:
@@ -79,8 +82,7 @@ class InstanceDirectory:
         """Lock a task's folder. With `adopts`, the folder of a dead peer is taken over if there is none here yet."""
         folder = self.folder / str(task)
         if adopts and not (folder / STORES_FOLDER).exists():
-            # One at a time: if another thread of this process holds a peer's lock, that does not mean that the peer is alive.
-            with self._adopting:
+            with self._one_heir():
                 self._adopt(task, folder)
         return TaskDirectory(folder)
 
@@ -95,10 +97,32 @@ class InstanceDirectory:
             except TaskLocked:
                 continue
             with lock:
+                if not peer.exists():
+                    continue  # Another heir has taken it meanwhile.
                 shutil.rmtree(folder, ignore_errors=True)
                 peer.parent.rename(folder)
             log.info("task %s: took the state over from %s", task, peer_root)
             return
+
+    @contextmanager
+    def _one_heir(self) -> Iterator[None]:
+        """Let one heir of this machine at a time take folders over, another thread or process of the application. Blocks.
+
+        An heir holds the lock of a dead peer meanwhile, which another one would take for a sign that the peer is alive. Raises
+        `StoreFailed` if the disk is full.
+        """
+        path = self._state_dir / f".heir-of-{self._application_id}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            if full := as_full_disk(error):
+                raise full from error
+            raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Release the process lock. May be called twice."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +132,51 @@ def test_should_take_over_all_tasks_of_a_dead_peer_when_they_are_opened_in_paral
             opened.close()
     directory.close()
     assert [task for task in tasks if (tmp_path / "1" / "app" / str(task)).exists()] == []
+
+
+def test_two_heirs_should_each_take_over_their_tasks_of_one_dead_peer(tmp_path, monkeypatch):
+    """While the first one moves a folder, it holds the peer's lock: the second one must not take the peer for alive."""
+    other = TaskId(0, 4)
+    for task in (TASK, other):
+        (tmp_path / "2" / "app" / str(task) / STORES_FOLDER).mkdir(parents=True)
+    moving, may_move = threading.Event(), threading.Event()
+    real = Path.rename
+
+    def rename(self, target):
+        if not moving.is_set():
+            moving.set()
+            assert may_move.wait(60)
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    heirs = [InstanceDirectory(tmp_path, "app", number) for number in (1, 3)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(heirs[0].open_task, TASK)
+        assert moving.wait(60)
+        second = pool.submit(heirs[1].open_task, other)
+        # Without the mend it is done at once, and has nothing.
+        with pytest.raises(TimeoutError):
+            second.result(0.3)
+        may_move.set()
+        opened = [first.result(60), second.result(60)]
+    assert [(task.folder / STORES_FOLDER).is_dir() for task in opened] == [True, True]
+    for each in (*opened, *heirs):
+        each.close()
+
+
+def test_an_heir_should_go_on_when_another_one_has_moved_the_folder_before_it_had_the_lock(tmp_path, monkeypatch):
+    peer = tmp_path / "2" / "app" / str(TASK) / STORES_FOLDER
+    peer.mkdir(parents=True)
+    real = FolderLock.__init__
+
+    def lock(self, folder):
+        real(self, folder)
+        if folder == peer.parent.parent:
+            shutil.rmtree(peer.parent)
+
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    monkeypatch.setattr(FolderLock, "__init__", lock)
+    task = heir.open_task(TASK)
+    assert not (task.folder / STORES_FOLDER).exists()
+    task.close()
+    heir.close()
