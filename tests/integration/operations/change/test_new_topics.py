@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.operations.change.test_repair import repair_of
 from tests.integration.operations.change.test_rescale import rescale_of
 from tests.integration.operations.change.test_reset import reset_of
@@ -144,7 +144,10 @@ def test_should_not_delete_topics_that_others_created_meanwhile(app, unique):
 
 
 class Deleting:
-    """An admin client whose deletions fail."""
+    """An admin client whose deletions fail, although the controller answers."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self.describe_topics = admin.describe_topics
 
     def delete_topics(self, names, **_options):
         failed = Future()
@@ -160,7 +163,7 @@ def test_should_name_the_topics_that_it_cannot_delete_and_keep_the_reason_of_the
     ):
         topics.create(specs)
         topics.create([TopicSpec(f"{app.name}-in", 1, {})])
-        topics._admin = Deleting()
+        topics._admin = Deleting(app.admin)
         raise OutcomeUnknown("no broker answers")
     (line,) = said
     assert line.endswith(f"they may be deleted: {specs[0].name}"), "not a topic that was there before"
