@@ -1,9 +1,11 @@
-"""The lock of a folder, held by one process."""
+"""The lock of a folder, held by one process, and short locks for which others wait."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.atomic_file import as_full_disk
@@ -64,6 +66,21 @@ class FolderLock:
             del _held[self._descriptor]
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[int]:
+    """Wait for the lock of a file, which is created if it is missing, and keep it during the block. Yields its descriptor.
+
+    Other threads wait as well as other processes, and a child process that inherits the descriptor keeps the lock. Blocks.
+    Raises `OSError`.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(folder: Path) -> bool:

@@ -7,17 +7,13 @@ process holds none (see invariant: one process per state folder).
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.atomic_file import as_full_disk
 from tidemark.errors import TaskLocked
-from tidemark.folder_lock import FolderLock, _held
+from tidemark.folder_lock import FolderLock, _held, locked_file
 from tidemark.names import TaskId
 
 log = logging.getLogger(__name__)
@@ -82,8 +78,14 @@ class InstanceDirectory:
         """Lock a task's folder. With `adopts`, the folder of a dead peer is taken over if there is none here yet."""
         folder = self.folder / str(task)
         if adopts and not (folder / STORES_FOLDER).exists():
-            with self._one_heir():
-                self._adopt(task, folder)
+            # An heir holds the lock of a dead peer meanwhile, which another one would take for a sign that the peer is alive.
+            try:
+                with locked_file(self._state_dir / f".heir-of-{self._application_id}.lock"):
+                    self._adopt(task, folder)
+            except OSError as error:
+                if full := as_full_disk(error):
+                    raise full from error
+                raise
         return TaskDirectory(folder)
 
     def _adopt(self, task: TaskId, folder: Path) -> None:
@@ -103,26 +105,6 @@ class InstanceDirectory:
                 peer.parent.rename(folder)
             log.info("task %s: took the state over from %s", task, peer_root)
             return
-
-    @contextmanager
-    def _one_heir(self) -> Iterator[None]:
-        """Let one heir of this machine at a time take folders over, another thread or process of the application. Blocks.
-
-        An heir holds the lock of a dead peer meanwhile, which another one would take for a sign that the peer is alive. Raises
-        `StoreFailed` if the disk is full.
-        """
-        path = self._state_dir / f".heir-of-{self._application_id}.lock"
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            if full := as_full_disk(error):
-                raise full from error
-            raise
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         """Release the process lock. May be called twice."""

@@ -8,11 +8,10 @@ request (a hold, `tidemark down`, a kill) takes no savepoint, and neither does a
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from pathlib import Path
 
+from tidemark.folder_lock import locked_file
 from tidemark.supervision.live_instances import Request, read_request, write_request
 from tidemark.supervision.savepoint_ids import begun_ms, new_savepoint_id
 
@@ -28,17 +27,13 @@ def leaving_path(var_dir: Path, application_id: str, instance: int) -> Path:
 def ask_for_last(var_dir: Path, application_id: str, instance: int, location: str, now_ms: int) -> Request:
     """Write the request; the signal follows. Does not access `location`. Raises `OSError`."""
     path = leaving_path(var_dir, application_id, instance)
-    lock = os.open(path.with_name(f"{application_id}.leaving.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        # Each instance is stopped by its own watcher, all at the same time.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Each instance is stopped by its own watcher, all at the same time.
+    with locked_file(path.with_name(f"{application_id}.leaving.lock")):
         others = [read_request(other) for other in _siblings(path, application_id)]
         together = [o.savepoint_id for o in others if o is not None and o.location == location and _is_now(o, now_ms)]
         asked = Request(max(together, default=new_savepoint_id(now_ms)), location)
         write_request(path, asked)
         return asked
-    finally:
-        os.close(lock)
 
 
 def _siblings(path: Path, application_id: str) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.folder_lock import locked_file
 from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, write_json
 from tidemark.supervision.liveness import Liveness, Observation, observe
@@ -63,9 +63,7 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
     Raises `LaunchFailed`, `Held`, and `LivesElsewhere` if another machine runs the instance.
     """
     files.make_folders()
-    lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_file(files.lock) as lock:
         seen = find_live(files, remembered)
         if seen:
             return Launched(seen, adopted=True)
@@ -74,8 +72,6 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
             raise Held(describe_hold(files.var_dir, files.key.application_id, hold))
         _start(files, command, lock)
         return Launched(observe(files), adopted=False)
-    finally:
-        os.close(lock)
 
 
 def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> Observation | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.folder_lock import locked_file
 from tidemark.processes import wait_until
 from tidemark.supervision.hold import Hold, take_hold
 from tidemark.supervision.instance_files import InstanceFiles, known_instances
@@ -82,8 +81,5 @@ def _living(instances: list[InstanceFiles]) -> tuple[int, ...]:
 def _await_launcher(files: InstanceFiles) -> None:
     """Wait until no launch of this instance is in progress. Any later launch finds the hold."""
     files.make_folders()
-    lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(lock)
+    with locked_file(files.lock):
+        pass
