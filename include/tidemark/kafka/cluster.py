@@ -118,12 +118,17 @@ def _configs(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dic
             if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
             denied.append(f"DescribeConfigs on topic {resource.name}")
+    _require_granted(denied)
+    return found
+
+
+def _require_granted(denied: Sequence[str]) -> None:
+    """Raise `PreflightFailed` if there are operations that this user is denied."""
     if denied:
         raise PreflightFailed(
             f"this user lacks permissions: {', '.join(denied)}; grant the ACLs that `tidemark acls NAME --principal …` prints, "
             "for a check with `--audits`"
         )
-    return found
 
 
 _KNOWN_EVERYWHERE_S = 2.0
@@ -166,11 +171,10 @@ def _ids_once(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> di
             found[topic] = str(future.result().topic_id)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                denied.append(topic)
+                denied.append(f"Describe on topic {topic}")
             elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
-    if denied:
-        raise PreflightFailed(f"this user may not describe the topics {', '.join(denied)}; give it the right to")
+    _require_granted(denied)
     return found
 
 

@@ -71,6 +71,8 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
     Raises `PreflightFailed` with the topic that refused; the topics before it are changed. Raises `OutcomeUnknown` if the
     brokers do not answer, or do not show the new settings, within `broker_timeout_ms`.
     """
+    if not changes:
+        return
     timeout_s = settings.broker_timeout_ms / 1000
     find_controller(admin, timeout_s)
     for topic in dict.fromkeys(change.topic for change in changes):
