@@ -28,9 +28,9 @@ FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 2.0, 15.0, 5.0, 60.
 UNWATCHED_S = 30.0
 """The threads end when nobody has looked for this long."""
 _FIRST_S = 0.5
+"""How long the first page waits for files and history, so that it is not empty."""
 _LOOKS_UNTIL_READ = 8
 """At every eighth look, once in two minutes, the history of every application is read, also of those that seem unchanged."""
-"""How long the first page waits for files and history, so that it is not empty."""
 
 T = TypeVar("T")
 
@@ -167,8 +167,7 @@ class Sampler:
         Blocks for half a second at most, and only the first time.
         """
         until_s = time.monotonic() + _FIRST_S
-        self._files.reading()
-        self._history.reading()
+        self._history.reading()  # Its thread works while this one waits for the files.
         files = self._files.reading(_FIRST_S)
         history = self._history.reading(max(0.0, until_s - time.monotonic()))
         live, disk = self._live.reading(), self._disk.reading()
@@ -209,10 +208,8 @@ class Sampler:
             # A row with a smaller id may be committed after one with a larger id, and old rows are removed.
             if self._looks % _LOOKS_UNTIL_READ == 0:
                 changed = set(self._by_id)
-            elif newest != self._newest_facts:
-                changed = facts.applications_since(HISTORY_TABLES, self._newest_facts) & self._by_id.keys()
             else:
-                changed = set()
+                changed = facts.applications_since(HISTORY_TABLES, self._newest_facts) & self._by_id.keys()
             self._histories = self._histories | {app: read_history(facts, app) for app in changed}
             self._newest_facts = newest
         self._looks += 1
