@@ -1,4 +1,4 @@
-"""Mounts the Streams page so that it costs nothing until somebody opens Airflow in a browser.
+"""Mounts the Streams page, and loads its code only when somebody opens Airflow in a browser.
 
 Every part of Airflow loads the plugin, and most of them show no page.
 """
@@ -58,7 +58,7 @@ class LoadsEarly:
 
 
 def _is_of_browser(scope: Scope) -> bool:
-    """Return whether somebody opens a page. Programs, such as Airflow's own parts, ask for something else."""
+    """Return whether a browser requests a page. Programs, such as Airflow's own parts, do not ask for HTML."""
     return scope["type"] == "http" and any(
         name == b"accept" and b"text/html" in value for name, value in scope["headers"]
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class FieldKind(StrEnum):
-    """What a person enters a value with, and how the page's script reads it."""
+    """The kind of input with which a value is entered. The page's script reads the value by it."""
 
     CHOICE = "choice"
     CHOICES = "choices"

@@ -62,6 +62,11 @@ class Site:
         with httpx.Client(trust_env=False, timeout=60) as client:
             return client.get(self.url + path, headers=headers)
 
+    def outage(self) -> None:
+        """Let the instance wait for a broker."""
+        outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
+        write_outage(outage_path(self.settings.var_dir, "clicks", 0), outage)
+
     def instance(self, **given: Any) -> None:
         """An instance that runs well, whatever an earlier test made it wait for."""
         outage_path(self.settings.var_dir, "clicks", 0).unlink(missing_ok=True)
@@ -219,8 +224,7 @@ def test_the_page_should_follow_what_happens_without_being_loaded_again(tab: Tab
     tab.open(f"{site.url}/streams/")
     tab.value("window.mark = 1")
     tab.wait_for("document.getElementById('live').textContent === 'Live'")
-    outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
-    write_outage(outage_path(site.settings.var_dir, "clicks", 0), outage)
+    site.outage()
     tab.wait_for("document.getElementById('s-concerns').innerText.includes('no broker leads clicks[0]')")
     assert tab.value("document.querySelector('#s-concerns .button').textContent") == "Check replicas and leaders"
     assert "needs you" in tab.value("document.getElementById('s-summary').innerText")
@@ -231,8 +235,7 @@ def test_the_page_should_follow_what_happens_without_being_loaded_again(tab: Tab
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
 def test_a_button_in_airflows_frame_should_open_the_form_filled_in_and_trigger_the_dag(tab: Tab, site: Site) -> None:
-    outage = RecordedOutage(wall_clock_ms(), "no broker leads clicks[0]", ())
-    write_outage(outage_path(site.settings.var_dir, "clicks", 0), outage)
+    site.outage()
     tab.open(f"{site.url}/plugin/streams")
     tab.wait_for(f"Boolean({_FRAME}?.querySelector('#s-concerns .button'))")
     tab.value(f"{_FRAME}.querySelector('#s-concerns .button').click()")
@@ -354,7 +357,7 @@ def test_the_menu_should_have_the_page_and_the_dag_of_a_stream_a_tab(tab: Tab, s
 def test_the_page_should_be_readable_in_every_size_and_light(
     tab: Tab, site: Site, path: str, width: int, dark: bool
 ) -> None:
-    write_outage(outage_path(site.settings.var_dir, "clicks", 0), RecordedOutage(wall_clock_ms(), "no leader", ()))
+    site.outage()
     tab.look_like(width, dark=dark)
     tab.open(site.url + path)
     if path != _FORM:

@@ -80,7 +80,7 @@ class RealAirflow:
         assert wait_until(answered(are_well), 3 * READY_TIMEOUT_S, every_s=0.5), names
 
     def token(self, user: str) -> str:
-        """What a user sends to be known: a bearer token, or the cookie `_token` of a browser."""
+        """A user's token, which a program sends as a bearer token and a browser as the cookie `_token`."""
         passwords = json.loads(airflow_parts.password_file(self._settings).read_text())
         with httpx.Client(trust_env=False, timeout=60) as client:
             said = client.post(

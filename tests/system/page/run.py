@@ -75,7 +75,9 @@ _GOAL_PAINT_MS, _GOAL_P95_MS, _GOAL_CORE = 1000, 200, 0.02
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured. Paints and answers are milliseconds; `cores` is what the web server uses more with an open page.
+    """The results. First paints and answers are in milliseconds.
+
+    `cores` is the processor time, in cores, that an open page costs the web server.
 
     `first` is the first paint after the start of the web server, which imports the page and reads everything for it.
     """
@@ -258,7 +260,7 @@ def measure(
         tab.open(url + pages["one stream"])
         tab.wait_for(_LIVE)
         tab.wait_for("!document.getElementById('s-figures').innerText.includes('…')")
-        # Meanwhile the page asks for its updates, as in a browser that somebody looks at.
+        # The open page receives updates all the time.
         with events_of(stream, settings):
             open_page = cores_of(airflow, _IDLE_S)
         with httpx.Client(trust_env=False, timeout=60, headers={"Authorization": f"Bearer {token}"}) as client:

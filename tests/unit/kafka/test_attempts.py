@@ -1,4 +1,4 @@
-"""How often, and for how long each time, a request is repeated while no controller answers."""
+"""Requests that no controller answers: how often they are repeated, and how much time each attempt gets."""
 
 from __future__ import annotations
 
