@@ -30,9 +30,9 @@ PARALLELISM = 4
 """Slots of the executor."""
 MAINTENANCE_SLOTS = 2
 """Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, to leave some for streams."""
-# Airflow's parts share one SQLite file, which only one of them may write at a time: the others wait this long, not SQLite's
-# 5 s, before they answer 500 or give up a task. A loaded machine needed more than 5.
-_LOCKED_S = 30
+LOCKED_S = 30
+"""How long a part of Airflow waits to write into the SQLite file that all parts share, before it answers 500 or gives up a
+task. SQLite's own 5 s are too short on a loaded machine."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server", "--workers", "1"),
@@ -86,7 +86,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
     root = project_root()
     shared = _secrets(settings)
     url = f"http://{LOOPBACK}:{port}"
-    database = f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCKED_S}"
+    database = f"sqlite:///{folder / 'airflow.db'}?timeout={LOCKED_S}"
     return base_environment(settings, stack_id) | {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(root / "dags"),
@@ -101,6 +101,8 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         # Airflow hides its own variable from tasks, but one of them cleans this database.
         AIRFLOW_DATABASE: database,
+        # A worker gives up its task when requests to the API server end by their time limit, which is 5 s by default.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": str(LOCKED_S + 10),
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),

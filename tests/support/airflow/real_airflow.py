@@ -22,9 +22,11 @@ from tidemark.devstack.stack import READY_TIMEOUT_S
 from tidemark.processes import Identity, wait_until
 from tidemark.settings import Settings, project_root
 
-# Airflow waits for minutes before it believes that a part is dead; a test does not.
+# Airflow waits for minutes before it believes that a part is dead; a test does not. A worker sends a heartbeat every five
+# seconds, and the API server may stand still for as long as a writer waits for SQLite's lock: a worker whose heartbeat is
+# late for that reason is alive.
 IMPATIENT = {
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(airflow_parts.LOCKED_S + 10),
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",

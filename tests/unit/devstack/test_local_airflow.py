@@ -174,6 +174,13 @@ def test_should_share_secrets_between_the_parts_and_listen_on_loopback_only(
     assert (tmp_path / "airflow" / "secrets.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_should_let_a_worker_wait_for_the_api_server_while_that_waits_for_the_database(tmp_path: Path) -> None:
+    """A worker whose requests end by their time limit gives up a task that is well."""
+    made = airflow_parts.environment(Settings.load(var_dir=tmp_path), "one", 28080)
+    assert made["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].endswith(f"?timeout={airflow_parts.LOCKED_S}")
+    assert float(made["AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT"]) > airflow_parts.LOCKED_S
+
+
 def test_should_add_a_key_that_an_earlier_version_lacked_and_keep_the_others(tmp_path: Path) -> None:
     settings, file = Settings.load(var_dir=tmp_path), tmp_path / "airflow" / "secrets.json"
     file.parent.mkdir()
