@@ -81,6 +81,10 @@ class Hold:
     instances: tuple[int, ...] = ()
     process: HoldingProcess | None = None
 
+    def has_same_holder(self, other: Hold) -> bool:
+        """Return whether both belong to one case or one process; processes of two containers may have the same name."""
+        return (self.by, self.process) == (other.by, other.process)
+
 
 def hold_path(var_dir: Path, application_id: str) -> Path:
     """Return the path of an application's hold file."""
@@ -146,7 +150,7 @@ def take_hold(var_dir: Path, application_id: str, hold: Hold, notify: Callable[[
     path = hold_path(var_dir, application_id)
     with _locked(path):
         there = read_hold(var_dir, application_id)
-        if there is not None and there.by != hold.by:
+        if there is not None and not there.has_same_holder(hold):
             stale = stale_because(var_dir, application_id, there)
             if stale is None:
                 raise TaskLocked(
@@ -162,12 +166,12 @@ def take_hold(var_dir: Path, application_id: str, hold: Hold, notify: Callable[[
     return hold
 
 
-def release_hold(var_dir: Path, application_id: str, by: str) -> bool:
-    """Remove the hold of `by`. Returns False if there is none, or if it belongs to another holder."""
+def release_hold(var_dir: Path, application_id: str, by: str, process: HoldingProcess | None = None) -> bool:
+    """Remove the hold of a case, or of a process. Returns False if there is none, or if it belongs to another holder."""
     path = hold_path(var_dir, application_id)
     with _locked(path):
         there = read_hold(var_dir, application_id)
-        if there is None or there.by != by:
+        if there is None or (there.by, there.process) != (by, process):
             return False
         path.unlink(missing_ok=True)
     return True
@@ -196,14 +200,14 @@ def holding(var_dir: Path, application_id: str, notify: Callable[[str], object])
     else:
         hold = Hold(case_id, process.command, wall_clock_ms())
     there = read_hold(var_dir, application_id)
-    had_it = there is not None and there.by == hold.by and there.process == hold.process
+    had_it = there is not None and there.has_same_holder(hold)
     with _ended_by_signals():
         take_hold(var_dir, application_id, hold, notify)
         try:
             yield
         finally:
             if not had_it:
-                release_hold(var_dir, application_id, hold.by)
+                release_hold(var_dir, application_id, hold.by, hold.process)
 
 
 def require_not_held(var_dir: Path, application_id: str) -> None:

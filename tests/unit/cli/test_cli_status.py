@@ -180,7 +180,7 @@ def test_should_show_every_hold_and_which_is_stale(settings):
         {"application": APP, "by": own.name, "reason": "tidemark restore run x", "since_ms": 5, "stale": None}
     ]
     assert own.name in status(as_json=False)
-    release_hold(settings.var_dir, APP, own.name)
+    release_hold(settings.var_dir, APP, own.name, own)
     settings.state_dir.mkdir()
     dead = replace(own, pid=2**22 + 1)
     take_hold(settings.var_dir, APP, Hold(dead.name, "tidemark restore run x", 5, process=dead))

@@ -135,6 +135,17 @@ def test_should_never_treat_a_holder_as_dead_when_it_cannot_be_looked_up(tmp_pat
         assert (stale_because(tmp_path, "app", hold) is not None) is is_stale, other
 
 
+def test_should_tell_apart_processes_of_two_containers_that_have_the_same_host_name_and_pid(tmp_path):
+    own = HoldingProcess.own()
+    twin = replace(own, pid_namespace="a container's")
+    take_hold(tmp_path, "app", Hold(twin.name, "a restore", 5, process=twin))
+    with pytest.raises(TaskLocked, match="a restore"), holding(tmp_path, "app", print):
+        pytest.fail("two at a time")
+    assert not release_hold(tmp_path, "app", own.name, own)
+    assert read_hold(tmp_path, "app").process == twin
+    assert release_hold(tmp_path, "app", twin.name, twin)
+
+
 def test_should_run_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
     take_hold(tmp_path, "app", Hold(CASE, "why", 5, (0, 1)))
     before = read_hold(tmp_path, "app")
