@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from tidemark.savepoints.offline import StoppedFolders, raise_if_nothing
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.upload import CopyCount, copy_linked
 from tidemark.settings import Settings
+from tidemark.supervision.hold import holding
 from tidemark.supervision.live_instances import (
     Answer,
     LiveInstance,
@@ -27,6 +29,8 @@ from tidemark.supervision.live_instances import (
 )
 from tidemark.supervision.savepoint_ids import new_savepoint_id
 from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _SILENT_S = 120.0
@@ -102,7 +106,13 @@ class SavepointCommand:
             yield
 
     def _take_stopped(self, repository: SavepointRepository, savepoint_id: str, taken_ms: int) -> int:
-        linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
+        app = self.plan.application_id
+        try:
+            # An instance that starts waits for the hold; it would end for good if it met one of the folders' locks.
+            with holding(self.settings.var_dir, app, log.warning):
+                linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
+        except TaskLocked as error:
+            raise SavepointFailed(f"no savepoint was taken of {app}, which is stopped: {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)
         total = linked.size_bytes
         count = CopyCount(lambda: self.watch(Copied(total, count.done_bytes, count.copied_bytes)))

@@ -14,13 +14,15 @@ import pytest
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
-from tidemark.errors import SavepointFailed
+from tidemark.errors import ApplicationHeld, SavepointFailed
 from tidemark.folder_lock import FolderLock
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import wait_until
+from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
+from tidemark.supervision.hold import Hold, require_not_held, take_hold
 from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import InstanceState
@@ -258,6 +260,32 @@ def test_should_leave_out_a_folder_that_another_process_holds_and_say_so(folders
     assert re.search(rf"standby-0/{APP} is left out: .* is locked by process {os.getpid()}", said)
     assert taken.manifest.tasks == ("0_0", "0_1")
     held.release()
+
+
+def test_should_hold_a_stopped_application_while_its_folders_are_locked(folders, tmp_path, monkeypatch):
+    command = stopped_command(tmp_path, folders)
+    held = []
+
+    def link(self, savepoint_id, taken_ms):
+        with pytest.raises(ApplicationHeld):
+            require_not_held(command.settings.var_dir, APP)
+        held.append(savepoint_id)
+        return _link(self, savepoint_id, taken_ms)
+
+    _link = StoppedFolders.link
+    monkeypatch.setattr(StoppedFolders, "link", link)
+    taken = command.take()
+    assert held == [taken.manifest.savepoint_id]
+    require_not_held(command.settings.var_dir, APP)
+
+
+def test_should_take_no_savepoint_of_folders_that_a_case_changes(folders, tmp_path):
+    command = stopped_command(tmp_path, folders)
+    take_hold(command.settings.var_dir, APP, Hold("c1", "a restore", 5))
+    with pytest.raises(
+        SavepointFailed, match=r"no savepoint was taken of app, which is stopped: app is held by c1 \(a rest"
+    ):
+        command.take()
 
 
 def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path, caplog):
