@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ _FRESH_MS = 30_000
 
 
 class RtoWatch:
-    """Watches the progress of one instance. Every method blocks; only one thread may call them at a time."""
+    """Watches the progress of one instance. Every method blocks; only one thread may call `look` at a time."""
 
     def __init__(self, files: InstanceFiles, ask: Callable[[RunView, Settings], Input] | None = None) -> None:
         """`ask` returns the input that waits in the sources of the instance; tests replace it."""
@@ -52,6 +53,13 @@ class RtoWatch:
         self._ask = ask or WaitingInput().of
         self._asked_ms = 0
         self._told_ms: int | None = None
+        self._writing = threading.Lock()
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Write nothing any more: a look that is still waiting for a broker would bring back a standstill that is forgotten."""
+        with self._writing:
+            self._has_ended = True
 
     def look(self, now_ms: int) -> None:
         """Check once; `now_ms` is in epoch milliseconds. Never raises: a failure here is no reason to end a stream.
@@ -68,6 +76,8 @@ class RtoWatch:
     def _look(self, now_ms: int) -> None:
         known = Standstill.of(read_json(self._files.standstill))
         seen = follow(known, self._seen(now_ms))
+        if self._has_ended:
+            return
         name, rto_s = str(self._files.key), self._settings.rto_s
         if known is not None and known.is_told and (seen is None or not seen.is_told):
             finding = ended(name, known, now_ms, rto_s)
@@ -78,12 +88,19 @@ class RtoWatch:
         if seen is not None and is_missed:
             self._tell(finding, seen.since_ms, now_ms)
             seen = replace(seen, is_told=True)
-        if seen is None:
-            forget_standstill(self._files)
-        elif seen != known:
-            write_json(self._files.standstill, seen.to_dict())
+        if seen is None or seen != known:
+            self._write(seen)
         if is_missed:
             self._keep(finding, now_ms, over=False)
+
+    def _write(self, seen: Standstill | None) -> None:
+        with self._writing:
+            if self._has_ended:
+                return
+            if seen is None:
+                forget_standstill(self._files)
+            else:
+                write_json(self._files.standstill, seen.to_dict())
 
     def _tell(self, finding: Finding, since_ms: int, now_ms: int) -> None:
         """Raise the alert once, also if the file that records it cannot be written because the disk is full."""
@@ -191,3 +208,4 @@ async def rto_watched(files: InstanceFiles, is_ours: Callable[[], bool] = lambda
         yield
     finally:
         looking.cancel()
+        await asyncio.to_thread(watch.end)

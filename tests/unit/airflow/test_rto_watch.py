@@ -169,6 +169,22 @@ def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched:
     assert "held by c7: a restore" in messages[1]
 
 
+def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(watched: Watched) -> None:
+    """The trigger ends and forgets the standstill while a look waits for a broker."""
+    watched.says("RUNNING")
+    os.utime(watched.files.run, (T / 1000, T / 1000))
+    answer = Input(4, 70)
+
+    def ask(_run: object, _settings: Settings) -> Input:
+        watch.end()
+        forget_standstill(watched.files)
+        return answer
+
+    watch = RtoWatch(watched.files, ask)
+    watch.look(T + 31_000)
+    assert not watched.files.standstill.exists()
+
+
 def test_should_not_watch_when_there_is_no_deadline(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_RTO_S", "0")
     watch = watched.another()
