@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars quix demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall page failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
+.PHONY: help setup jars quix demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall page page-demo failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ drill: jars ## the drill DAG on a running stream: healthy, tampered with, and em
 
 page: jars browser ## how fast the Streams page is with 20 streams and a month of history
 	@$(BIN)/python -m tests.system.page.run
+
+page-demo: browser ## every view of the Streams page of the demo that runs, in a browser; then an instance and a broker are stopped before it
+	@$(BIN)/python -m tests.system.page.demo
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
 	@$(BIN)/python -m tests.system.oncall.run

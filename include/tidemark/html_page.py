@@ -11,6 +11,8 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
+    # They change with the code only, and the page of streams renders fourteen every three seconds.
+    auto_reload=False,
 )
 
 

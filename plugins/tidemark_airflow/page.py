@@ -44,7 +44,7 @@ from tidemark.topology.plan import TopologyPlan
 from tidemark_airflow.page_access import dags_of, dags_that_are_on, form_of, login_address, rights_of
 from tidemark_airflow.page_mount import URL_PREFIX
 
-_UPDATE_S = 2.0
+_UPDATE_S = 3.0
 _STREAM_S = 20.0
 """An open stream of updates ends after this time. The browser opens the next one, which asks Airflow again who is there."""
 _RENDERED_S = 1.0
@@ -247,7 +247,7 @@ def _page(view: StreamsView, title: str, topology: str | None, who: Visitor) -> 
 
 
 async def _updates(render: Callable[[], Sections | None]) -> AsyncIterator[str]:
-    """Yield the sections that differ from those that were sent before, every two seconds."""
+    """Yield the sections that differ from those that were sent before, every three seconds."""
     sent: Sections = {}
     ends_s = time.monotonic() + _STREAM_S
     yield "retry: 1000\n\n"

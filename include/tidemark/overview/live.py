@@ -22,7 +22,7 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.committed_reader import messages_until, read_committed_consumer
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import task_ids
-from tidemark.names import TopicPartition, commits_topic, dlq_topic
+from tidemark.names import TopicPartition, commits_topic, dlq_topic, topology_topic
 from tidemark.operations.dead_letters.reader import REPLAYED, StoredDeadLetter, letter_of
 from tidemark.overview.commit_window import WINDOW_MS, CommitFigures, CommitWindow
 from tidemark.overview.dead_letter_samples import DeadLetterSample, samples_of
@@ -32,7 +32,6 @@ from tidemark.topology.plan import TopologyPlan
 
 ANSWER_S = 3.0
 """How long brokers may take for one answer before the page says that they are away."""
-_PLAN_EVERY_MS = 60_000
 _DEAD_LETTERS_READ = 200
 _RECORDS_AT_ONCE = 5000
 _POLL_S = 0.2
@@ -63,10 +62,15 @@ class LiveView:
 
 @dataclass
 class _Followed:
-    """The knowledge about one application that stays between two looks."""
+    """The knowledge about one application that stays between two looks.
+
+    `described_end` is the last known end of the topic with the descriptions of its topology, and `plan_end` the end that was
+    known when `plan` was read; both are None if there is no such topic.
+    """
 
     plan: TopologyPlan
-    named_ms: int
+    plan_end: int | None = None
+    described_end: int | None = None
     window: CommitWindow = field(default_factory=CommitWindow)
     dead_letter_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     dead_letters: int = 0
@@ -108,6 +112,7 @@ class LiveReader:
         followed = {app: known for app, known in self._followed.items() if app not in views}
         ends = self._ends.of([place for known in followed.values() for place in _looked_at(known.plan, partitions)])
         for app, known in followed.items():
+            known.described_end = ends.get(TopicPartition(topology_topic(app), 0))
             figures = known.window.figures(now_ms)
             lag: Counter[str] = Counter()
             sources = _places(_sources(known.plan), partitions)
@@ -133,12 +138,13 @@ class LiveReader:
     def _follow(self, app: str, plan: TopologyPlan, partitions: Mapping[str, int], now_ms: int) -> None:
         """Begin or continue to follow the commits of an application."""
         known = self._followed.get(app)
-        if known is None or now_ms - known.named_ms >= _PLAN_EVERY_MS:
+        if known is None or known.described_end != known.plan_end:
+            end = None if known is None else known.described_end
             named = named_plan(plan, self._settings, self._admin)
             if known is None or named != known.plan:
                 self._forget(app)
-                known = self._followed[app] = _Followed(named, now_ms)
-            known.named_ms = now_ms
+                known = self._followed[app] = _Followed(named)
+            known.plan_end = known.described_end = end
         fresh = [place for place in _places([commits_topic(app)], partitions) if place not in self._assigned]
         if fresh:
             tasks = task_ids(known.plan, partitions)
@@ -206,4 +212,5 @@ def _places(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicP
 
 
 def _looked_at(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
-    return _places([*_sources(plan), dlq_topic(plan.application_id)], partitions)
+    app = plan.application_id
+    return _places([*_sources(plan), dlq_topic(app), topology_topic(app)], partitions)

@@ -24,7 +24,7 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load, names
 
-FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 2.0, 15.0, 5.0, 60.0
+FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 4.0, 15.0, 5.0, 60.0
 UNWATCHED_S = 30.0
 """The threads end when nobody has looked for this long."""
 _FIRST_S = 0.5

@@ -7,6 +7,7 @@ so every process can find it.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -116,7 +117,12 @@ def known_standbys(var_dir: Path, application_id: str) -> list[InstanceFiles]:
 
 def _known_numbers(folder: Path, application_id: str) -> list[int]:
     named = re.compile(rf"{re.escape(application_id)}-(\d+)(\.launch)?\.(json|lock)")
-    names = (named.fullmatch(path.name) for path in folder.glob(f"{application_id}-*"))
+    try:
+        # The page of streams does this for every application every few seconds, and paths are slow to make.
+        with os.scandir(folder) as entries:
+            names = [named.fullmatch(entry.name) for entry in entries if entry.name.startswith(application_id)]
+    except FileNotFoundError:
+        return []
     return sorted({int(name[1]) for name in names if name})
 
 

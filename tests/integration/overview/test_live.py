@@ -16,7 +16,8 @@ from tidemark.overview import live
 from tidemark.overview.commit_window import BUCKET_MS
 from tidemark.overview.live import LiveReader
 from tidemark.processes import wait_until
-from tidemark.registry.description import describe_state
+from tidemark.registry.description import describe_state, with_generations
+from tidemark.registry.reader import named_plan
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
@@ -129,6 +130,29 @@ def test_an_application_that_never_ran_should_not_hide_the_others(app, settings,
         assert reader.look(wall_clock_ms())["other"].total_lag is None
     finally:
         reader.close()
+    assert view.total_lag == 0
+
+
+@pytest.mark.broker
+def test_should_read_which_names_are_in_use_only_when_a_description_was_written(app, reader, monkeypatch):
+    read = []
+
+    def counted(*given):
+        read.append(1)
+        return named_plan(*given)
+
+    monkeypatch.setattr(live, "named_plan", counted)
+    now_ms = wall_clock_ms()
+    # The first look does not know where the topic ends, so the second one reads it again.
+    for _ in range(3):
+        looked(reader, now_ms, app, lambda seen: seen.total_lag is not None)
+    before = len(read)
+    looked(reader, now_ms + 3_600_000, app, lambda seen: seen.total_lag is not None)
+    assert len(read) == before
+    upgraded = with_generations(app.plan, {"n": 1})
+    described = describe_state(upgraded, dict.fromkeys((app.source, app.sink), 2))
+    app.produce(topology_topic(app.id), 0, described.to_bytes(), DESCRIPTION_KEY)
+    view = looked(reader, now_ms, app, lambda seen: [store.generation for store in seen.plan.stores] == [1])
     assert view.total_lag == 0
 
 

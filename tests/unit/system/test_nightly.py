@@ -9,7 +9,7 @@ from tests.system.nightly.run import HARNESSES, ROOT, last_line
 
 NO_HARNESSES = {
     "help", "setup", "jars", "demo", "stop", "test", "unit", "docs", "bench", "restore-bench", "latency-bench", "reads-bench",
-    "standby-bench", "audit-cost", "page", "fmt", "lint", "nightly",
+    "standby-bench", "audit-cost", "page", "page-demo", "fmt", "lint", "nightly",
 }  # fmt: skip
 """Targets that set something up, are part of `make test`, or measure."""
 
