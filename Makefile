@@ -79,7 +79,7 @@ drill: jars ## the drill DAG on a running stream: healthy, tampered with, and em
 page: jars browser ## how fast the Streams page is with 20 streams and a month of history
 	@$(BIN)/python -m tests.system.page.run
 
-page-demo: browser ## every view of the Streams page of the demo that runs, in a browser; then an instance and a broker are stopped before it
+page-demo: browser ## every view of the Streams page of a running demo, in a browser; then sends it bad records, kills an instance, pauses the broker
 	@$(BIN)/python -m tests.system.page.demo
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed

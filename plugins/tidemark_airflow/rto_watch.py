@@ -57,7 +57,7 @@ class RtoWatch:
         self._has_ended = False
 
     def end(self) -> None:
-        """Write nothing any more: a look that is still waiting for a broker would bring back a standstill that is forgotten."""
+        """Let a look that is still waiting for a broker bring back no standstill that is forgotten meanwhile."""
         with self._writing:
             self._has_ended = True
 
@@ -89,13 +89,14 @@ class RtoWatch:
             self._tell(finding, seen.since_ms, now_ms)
             seen = replace(seen, is_told=True)
         if seen is None or seen != known:
-            self._write(seen)
+            self._write(known, seen)
         if is_missed:
             self._keep(finding, now_ms, over=False)
 
-    def _write(self, seen: Standstill | None) -> None:
+    def _write(self, known: Standstill | None, seen: Standstill | None) -> None:
         with self._writing:
-            if self._has_ended:
+            # Another watcher reads that the alert was raised, unless the standstill was forgotten or written again meanwhile.
+            if self._has_ended and (known is None or Standstill.of(read_json(self._files.standstill)) != known):
                 return
             if seen is None:
                 forget_standstill(self._files)

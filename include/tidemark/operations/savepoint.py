@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tidemark.errors import SavepointFailed, TaskLocked
+from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import SavepointManifest
@@ -17,7 +17,7 @@ from tidemark.savepoints.offline import StoppedFolders, raise_if_nothing
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.upload import CopyCount, copy_linked
 from tidemark.settings import Settings
-from tidemark.supervision.hold import holding
+from tidemark.supervision.hold import holding, require_not_held
 from tidemark.supervision.live_instances import (
     Answer,
     LiveInstance,
@@ -82,6 +82,8 @@ class SavepointCommand:
                     raise SavepointFailed(
                         f"instance {one.instance} of {app} is still copying savepoint {answer.savepoint_id}: wait for it"
                     )
+            if not live:
+                self._require_not_held()
             savepoint_id = new_savepoint_id(self.clock())
             repository.begin(savepoint_id)
             taken_ms = self.clock()
@@ -105,14 +107,20 @@ class SavepointCommand:
         with lock:
             yield
 
+    def _require_not_held(self) -> None:
+        try:
+            require_not_held(self.settings.var_dir, self.plan.application_id)
+        except ApplicationHeld as error:
+            raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
+
     def _take_stopped(self, repository: SavepointRepository, savepoint_id: str, taken_ms: int) -> int:
         app = self.plan.application_id
         try:
-            # An instance that starts waits for the hold; it would end for good if it met one of the folders' locks.
-            with holding(self.settings.var_dir, app, log.warning):
+            # Airflow waits for the hold before it launches an instance, which would end for good if it met a folder's lock.
+            with holding(self.settings.var_dir, app, log.warning, takes_over=False):
                 linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
         except TaskLocked as error:
-            raise SavepointFailed(f"no savepoint was taken of {app}, which is stopped: {error}") from error
+            raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)
         total = linked.size_bytes
         count = CopyCount(lambda: self.watch(Copied(total, count.done_bytes, count.copied_bytes)))

@@ -60,17 +60,22 @@ class LiveView:
         return sum(self.lag.values()) if self.figures is not None and self.lag else None
 
 
-@dataclass
-class _Followed:
-    """The knowledge about one application that stays between two looks.
-
-    `described_end` is the last known end of the topic with the descriptions of its topology, and `plan_end` the end that was
-    known when `plan` was read; both are None if there is no such topic.
+@dataclass(frozen=True)
+class _Traces:
+    """What says that the names in use may have changed: the end of the topic with descriptions of the topology, None if there
+    is no such topic, and the number of partitions of the topic with commit records.
     """
 
+    described_end: int | None
+    commits: int
+
+
+@dataclass
+class _Followed:
+    """The knowledge about one application that stays between two looks. `plan` was read when Kafka had `traces` of it."""
+
     plan: TopologyPlan
-    plan_end: int | None = None
-    described_end: int | None = None
+    traces: _Traces
     window: CommitWindow = field(default_factory=CommitWindow)
     dead_letter_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     dead_letters: int = 0
@@ -92,6 +97,7 @@ class LiveReader:
         self._consumer: Consumer | None = None
         self._assigned: dict[TopicPartition, str] = {}
         self._followed: dict[str, _Followed] = {}
+        self._traces: dict[str, _Traces] = {}
 
     def close(self) -> None:
         """Close the consumer."""
@@ -102,6 +108,8 @@ class LiveReader:
     def look(self, now_ms: int) -> dict[str, LiveView]:
         """Return the figures of every application. Raises `OutcomeUnknown` if no broker answers within three seconds."""
         partitions = self._partitions()
+        unknown = self._plans.keys() - self._traces.keys()
+        self._find_traces(unknown, partitions, self._ends.of(_places(map(topology_topic, unknown), partitions)))
         views: dict[str, LiveView] = {}
         for app, plan in self._plans.items():
             try:
@@ -110,9 +118,11 @@ class LiveReader:
                 views[app] = LiveView(plan, fault=str(error))
         self._take_commits()
         followed = {app: known for app, known in self._followed.items() if app not in views}
-        ends = self._ends.of([place for known in followed.values() for place in _looked_at(known.plan, partitions)])
+        looked_at = [place for known in followed.values() for place in _looked_at(known.plan, partitions)]
+        ends = self._ends.of([*looked_at, *_places(map(topology_topic, self._plans), partitions)])
+        # Also of those with a fault: a new description may end it.
+        self._find_traces(self._plans, partitions, ends)
         for app, known in followed.items():
-            known.described_end = ends.get(TopicPartition(topology_topic(app), 0))
             figures = known.window.figures(now_ms)
             lag: Counter[str] = Counter()
             sources = _places(_sources(known.plan), partitions)
@@ -135,16 +145,23 @@ class LiveReader:
             ) from error
         return {topic: len(known.partitions) for topic, known in found.items()}
 
+    def _find_traces(
+        self, apps: Iterable[str], partitions: Mapping[str, int], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        for app in apps:
+            described_end = ends.get(TopicPartition(topology_topic(app), 0))
+            self._traces[app] = _Traces(described_end, partitions.get(commits_topic(app), 0))
+
     def _follow(self, app: str, plan: TopologyPlan, partitions: Mapping[str, int], now_ms: int) -> None:
         """Begin or continue to follow the commits of an application."""
         known = self._followed.get(app)
-        if known is None or known.described_end != known.plan_end:
-            end = None if known is None else known.described_end
+        traces = self._traces[app]
+        if known is None or known.traces != traces:
             named = named_plan(plan, self._settings, self._admin)
             if known is None or named != known.plan:
                 self._forget(app)
-                known = self._followed[app] = _Followed(named)
-            known.plan_end = known.described_end = end
+                known = self._followed[app] = _Followed(named, traces)
+            known.traces = traces
         fresh = [place for place in _places([commits_topic(app)], partitions) if place not in self._assigned]
         if fresh:
             tasks = task_ids(known.plan, partitions)
@@ -212,5 +229,4 @@ def _places(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicP
 
 
 def _looked_at(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
-    app = plan.application_id
-    return _places([*_sources(plan), dlq_topic(app), topology_topic(app)], partitions)
+    return _places([*_sources(plan), dlq_topic(plan.application_id)], partitions)

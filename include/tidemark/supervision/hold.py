@@ -25,7 +25,7 @@ from typing import NoReturn
 from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.processes import Identity, Place
+from tidemark.processes import START_TIME_TOLERANCE_S, Identity, Place
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,11 @@ class HoldingProcess:
         """A name of the holder that is unique among all holders."""
         return f"{self.user}@{self.host}:{self.pid}"
 
+    def is_same(self, other: HoldingProcess) -> bool:
+        """Return whether both are one process; its start time is known only roughly."""
+        begun_apart_s = abs(self.start_time - other.start_time)
+        return replace(other, start_time=self.start_time) == self and begun_apart_s <= START_TIME_TOLERANCE_S
+
     def has_ended(self) -> bool:
         """Return whether the process has certainly ended. False if it cannot be looked up from here, as it may still run."""
         here, there = Place.here(), Place(self.host, self.boot_id, self.pid_namespace)
@@ -83,7 +88,9 @@ class Hold:
 
     def has_same_holder(self, other: Hold) -> bool:
         """Return whether both belong to one case or one process; processes of two containers may have the same name."""
-        return (self.by, self.process) == (other.by, other.process)
+        if self.process is None or other.process is None:
+            return (self.by, self.process) == (other.by, other.process)
+        return self.by == other.by and self.process.is_same(other.process)
 
 
 def hold_path(var_dir: Path, application_id: str) -> Path:
@@ -141,17 +148,27 @@ def describe_hold(var_dir: Path, application_id: str, hold: Hold) -> str:
     )
 
 
-def take_hold(var_dir: Path, application_id: str, hold: Hold, notify: Callable[[str], object] = log.warning) -> Hold:
+def take_hold(
+    var_dir: Path,
+    application_id: str,
+    hold: Hold,
+    notify: Callable[[str], object] = log.warning,
+    *,
+    takes_over: bool = True,
+) -> Hold:
     """Take the hold of an application, and return the hold that then exists.
 
     If the same holder takes it again, the instances recorded before are kept. A stale hold of another holder is taken over
-    after a message through `notify`. Raises `TaskLocked` naming the holder if another one that is not stale has it.
+    after a message through `notify`, unless `takes_over` is False: it may protect a change that was left half done, which
+    only a command that changes state completes. Raises `TaskLocked` naming the holder if another one has it.
     """
     path = hold_path(var_dir, application_id)
     with _locked(path):
         there = read_hold(var_dir, application_id)
         if there is not None and not there.has_same_holder(hold):
             stale = stale_because(var_dir, application_id, there)
+            if not takes_over:
+                raise TaskLocked(describe_hold(var_dir, application_id, there))
             if stale is None:
                 raise TaskLocked(
                     f"{application_id} is held by {there.by} ({there.reason}): wait until that has ended; if nothing works "
@@ -171,7 +188,7 @@ def release_hold(var_dir: Path, application_id: str, by: str, process: HoldingPr
     path = hold_path(var_dir, application_id)
     with _locked(path):
         there = read_hold(var_dir, application_id)
-        if there is None or (there.by, there.process) != (by, process):
+        if there is None or not there.has_same_holder(Hold(by, "", 0, process=process)):
             return False
         path.unlink(missing_ok=True)
     return True
@@ -188,11 +205,14 @@ def acting_for(case_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def holding(var_dir: Path, application_id: str, notify: Callable[[str], object]) -> Iterator[None]:
+def holding(
+    var_dir: Path, application_id: str, notify: Callable[[str], object], *, takes_over: bool = True
+) -> Iterator[None]:
     """Hold the application while the block runs, as this process or as the case that it acts for.
 
     A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
-    hold is released. Raises `TaskLocked` if another live holder has the application; the message names it.
+    hold is released. Raises `TaskLocked` if another live holder has the application; the message names it. `takes_over` is
+    that of `take_hold`.
     """
     case_id, process = _CASE.get(), HoldingProcess.own()
     if case_id is None:
@@ -202,7 +222,7 @@ def holding(var_dir: Path, application_id: str, notify: Callable[[str], object])
     there = read_hold(var_dir, application_id)
     had_it = there is not None and there.has_same_holder(hold)
     with _ended_by_signals():
-        take_hold(var_dir, application_id, hold, notify)
+        take_hold(var_dir, application_id, hold, notify, takes_over=takes_over)
         try:
             yield
         finally:

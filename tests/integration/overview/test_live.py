@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.record import CommitKind, commit_record
-from tidemark.errors import OutcomeUnknown
+from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, dlq_topic, topology_topic
 from tidemark.overview import live
 from tidemark.overview.commit_window import BUCKET_MS
@@ -143,9 +143,7 @@ def test_should_read_which_names_are_in_use_only_when_a_description_was_written(
 
     monkeypatch.setattr(live, "named_plan", counted)
     now_ms = wall_clock_ms()
-    # The first look does not know where the topic ends, so the second one reads it again.
-    for _ in range(3):
-        looked(reader, now_ms, app, lambda seen: seen.total_lag is not None)
+    looked(reader, now_ms, app, lambda seen: seen.total_lag is not None)
     before = len(read)
     looked(reader, now_ms + 3_600_000, app, lambda seen: seen.total_lag is not None)
     assert len(read) == before
@@ -154,6 +152,30 @@ def test_should_read_which_names_are_in_use_only_when_a_description_was_written(
     app.produce(topology_topic(app.id), 0, described.to_bytes(), DESCRIPTION_KEY)
     view = looked(reader, now_ms, app, lambda seen: [store.generation for store in seen.plan.stores] == [1])
     assert view.total_lag == 0
+
+
+@pytest.mark.broker
+def test_should_say_that_the_commits_were_lost(app, reader, admin):
+    now_ms = wall_clock_ms()
+    looked(reader, now_ms, app, lambda seen: seen.total_lag is not None)
+    admin.delete_topics([commits_topic(app.id)])[commits_topic(app.id)].result()
+    assert wait_until(lambda: "was deleted" in (reader.look(now_ms)[app.id].fault or ""), 60)
+
+
+@pytest.mark.broker
+def test_should_follow_a_new_description_that_ends_a_fault(app, reader, monkeypatch):
+    def task_ids(plan, _partitions):
+        if plan.stores[0].generation == 0:
+            raise PreflightFailed("the old plan cannot be followed")
+        return []
+
+    monkeypatch.setattr(live, "task_ids", task_ids)
+    now_ms = wall_clock_ms()
+    for _ in range(2):
+        assert reader.look(now_ms)[app.id].fault == "the old plan cannot be followed"
+    described = describe_state(with_generations(app.plan, {"n": 1}), dict.fromkeys((app.source, app.sink), 2))
+    app.produce(topology_topic(app.id), 0, described.to_bytes(), DESCRIPTION_KEY)
+    looked(reader, now_ms, app, lambda seen: [store.generation for store in seen.plan.stores] == [1])
 
 
 @pytest.mark.broker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +23,10 @@ from tidemark.events.table import EventReader
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, release_hold, take_hold
-from tidemark.supervision.instance_files import write_json
+from tidemark.supervision.instance_files import read_json, write_json
+from tidemark.supervision.standstill_file import Standstill
 from tidemark_airflow import rto_watch, stream_trigger
-from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
+from tidemark_airflow.rto_watch import RtoWatch, WaitingInput, forget_standstill, rto_watched
 from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger
 
 RTO_S = 300
@@ -169,20 +171,45 @@ def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched:
     assert "held by c7: a restore" in messages[1]
 
 
-def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(watched: Watched) -> None:
+def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The trigger ends and forgets the standstill while a look waits for a broker."""
     watched.says("RUNNING")
-    os.utime(watched.files.run, (T / 1000, T / 1000))
-    answer = Input(4, 70)
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(watched.files.var_dir))
+    asked, answers = threading.Event(), threading.Event()
 
-    def ask(_run: object, _settings: Settings) -> Input:
-        watch.end()
-        forget_standstill(watched.files)
-        return answer
+    def ask(_self: WaitingInput, _run: object, _settings: Settings) -> Input:
+        asked.set()
+        assert answers.wait(60)
+        return Input(4, 70)
 
-    watch = RtoWatch(watched.files, ask)
-    watch.look(T + 31_000)
+    monkeypatch.setattr(WaitingInput, "of", ask)
+
+    async def watch() -> list[threading.Thread]:
+        async with rto_watched(watched.files):
+            assert await asyncio.to_thread(asked.wait, 60)
+            return [thread for thread in threading.enumerate() if thread.name.startswith("rto of")]
+
+    looking = asyncio.run(watch())
+    forget_standstill(watched.files)
+    answers.set()
+    for thread in looking:
+        thread.join(60)
+    assert looking
     assert not watched.files.standstill.exists()
+
+
+def test_should_record_an_alert_whose_callback_outlasts_the_watch(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.says("RESTORING")
+    watched.watch.look(T)
+    monkeypatch.setattr(rto_watch, "raise_alert", lambda *_: watched.watch.end())
+    watched.watch.look(T + 301_000)
+    kept = Standstill.of(read_json(watched.files.standstill))
+    assert kept is not None
+    assert kept.is_told
 
 
 def test_should_not_watch_when_there_is_no_deadline(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

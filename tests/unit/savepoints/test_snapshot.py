@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
-from tidemark.errors import ApplicationHeld, SavepointFailed
+from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import wait_until
@@ -22,7 +23,7 @@ from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
-from tidemark.supervision.hold import Hold, require_not_held, take_hold
+from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, holding, require_not_held, take_hold
 from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import InstanceState
@@ -279,13 +280,25 @@ def test_should_hold_a_stopped_application_while_its_folders_are_locked(folders,
     require_not_held(command.settings.var_dir, APP)
 
 
-def test_should_take_no_savepoint_of_folders_that_a_case_changes(folders, tmp_path):
+def test_should_take_no_savepoint_of_a_stopped_application_that_is_held(folders, tmp_path):
+    """Also under a stale hold: the change that it protects may be half done, and nothing may be launched on it."""
     command = stopped_command(tmp_path, folders)
-    take_hold(command.settings.var_dir, APP, Hold("c1", "a restore", 5))
-    with pytest.raises(
-        SavepointFailed, match=r"no savepoint was taken of app, which is stopped: app is held by c1 \(a rest"
+    var_dir, own = command.settings.var_dir, HoldingProcess.own()
+    dead = replace(own, pid=1 << 22, command="tidemark restore run app")
+    for hold, said in (
+        (Hold("c1", "a restore", 5), r"app is held by c1: a restore"),
+        (Hold(dead.name, "a restore", 5, process=dead), r"the hold is stale \(process \d+ .* was killed\)"),
     ):
-        command.take()
+        path = hold_path(var_dir, APP)
+        path.unlink(missing_ok=True)
+        take_hold(var_dir, APP, hold)
+        before = path.read_text()
+        with pytest.raises(SavepointFailed, match=said):
+            command.take()
+        with pytest.raises(TaskLocked, match=said), holding(var_dir, APP, print, takes_over=False):
+            pytest.fail("it is held")
+        assert path.read_text() == before
+    assert SavepointRepository(command.settings.savepoint_location, APP).savepoints() == []
 
 
 def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path, caplog):

@@ -144,6 +144,11 @@ def test_should_tell_apart_processes_of_two_containers_that_have_the_same_host_n
     assert not release_hold(tmp_path, "app", own.name, own)
     assert read_hold(tmp_path, "app").process == twin
     assert release_hold(tmp_path, "app", twin.name, twin)
+    # A clock that was set changes the start time a little.
+    take_hold(tmp_path, "app", Hold(own.name, "a restore", 5, process=replace(own, start_time=own.start_time + 1)))
+    with holding(tmp_path, "app", print):
+        pass
+    assert release_hold(tmp_path, "app", own.name, own)
 
 
 def test_should_run_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
