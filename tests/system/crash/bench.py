@@ -18,8 +18,10 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
 from rocksdict import AccessType, Options, Rdict
 from tests.support.jvms import INTERPRETED
+from tests.support.log_ends import ends_of_logs
 from tests.support.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
 from tests.support.truth.recompute import PATIENT_MONITORING, Truth, recompute
 from tests.support.truth.topics import Past, committed_offsets, end_offsets
@@ -224,7 +226,7 @@ class Bench:
         return [(topic, p) for topic in topics for p in range(self.partitions)]
 
     def wait_drained(self, timeout_s: float = 300) -> None:
-        """Until the group's committed offsets are the source's ends."""
+        """Until the group's committed offsets are the source's ends. Shows the ends of all logs if that does not come."""
 
         def drained() -> bool:
             codes = [process.poll() for process in self._running]
@@ -232,8 +234,9 @@ class Bench:
                 raise RuntimeError(f"no instance runs any more; they ended with {codes}")
             return self.is_drained()
 
-        if not wait_until(drained, timeout_s, every_s=0.2):
-            raise RuntimeError(f"not everything is committed after {timeout_s} s")
+        with ends_of_logs(Console(), self.folder, lines=40):
+            if not wait_until(drained, timeout_s, every_s=0.2):
+                raise RuntimeError(f"not everything is committed after {timeout_s} s")
 
     def is_drained(self) -> bool:
         """Whether the group's committed offsets are the sources' ends (see `end_offsets`)."""
