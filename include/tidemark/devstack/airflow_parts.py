@@ -31,8 +31,8 @@ PARALLELISM = 4
 MAINTENANCE_SLOTS = 2
 """Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, to leave some for streams."""
 LOCKED_S = 30
-"""How long a part of Airflow waits to write into the SQLite file that all parts share, before it answers 500 or gives up a
-task. SQLite's own 5 s are too short on a loaded machine."""
+"""How many seconds each part of Airflow waits for the lock of their shared SQLite database. After that a request fails with
+status 500, or a task fails. SQLite's default of 5 s is too short on a loaded machine."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server", "--workers", "1"),

@@ -62,8 +62,10 @@ class LiveView:
 
 @dataclass(frozen=True)
 class _Traces:
-    """What says that the names in use may have changed: the end of the topic with descriptions of the topology, None if there
-    is no such topic, and the number of partitions of the topic with commit records.
+    """Two facts in Kafka about one application. When one of them changes, the application's plan is read again.
+
+    `described_end` is the end offset of its topology topic, None if there is no such topic. `commits` is the number of
+    partitions of its commits topic, 0 if there is none.
     """
 
     described_end: int | None
@@ -72,7 +74,7 @@ class _Traces:
 
 @dataclass
 class _Followed:
-    """The knowledge about one application that stays between two looks. `plan` was read when Kafka had `traces` of it."""
+    """The knowledge about one application that stays between two looks. `traces` are from before `plan` was read."""
 
     plan: TopologyPlan
     traces: _Traces

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from tidemark import processes
@@ -83,12 +81,8 @@ class RealAirflow:
 
     def token(self, user: str) -> str:
         """A user's token, which a program sends as a bearer token and a browser as the cookie `_token`."""
-        passwords = json.loads(airflow_parts.password_file(self._settings).read_text())
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            said = client.post(
-                f"{self.api.url}/auth/token", json={"username": user, "password": passwords[user]}
-            ).json()
-        return str(said["access_token"])
+        access = AirflowAccess(self.api.url, user, str(airflow_parts.password_file(self._settings)))
+        return AirflowApi.of(access).log_in()
 
     def send(self, part: str, number: signal.Signals) -> None:
         """Signal a part and everything in its session: its workers, its runners."""

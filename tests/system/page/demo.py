@@ -20,14 +20,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import httpx
 from confluent_kafka import Producer
 from rich.console import Console
 from tests.support.browser import Tab, open_tab
 
 from tidemark.devstack import record
+from tidemark.devstack.airflow import AirflowApi
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.processes import Identity
@@ -151,18 +152,6 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def token_of(url: str, password_file: str) -> Callable[[str], str]:
-    """Return a function that gets a user's token."""
-    passwords = json.loads(Path(password_file).read_text())
-
-    def token(user: str) -> str:
-        with httpx.Client(trust_env=False, timeout=60) as client:
-            asked = client.post(f"{url}/auth/token", json={"username": user, "password": passwords[user]})
-        return str(asked.json()["access_token"])
-
-    return token
-
-
 def main() -> int:
     """Look, and say what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -177,14 +166,14 @@ def main() -> int:
     broker = stack.services.get("broker")
     if broker is None or not broker.identity.is_alive():
         raise PreflightFailed("the demo has no broker of its own here; start it with `make demo`")
-    url = stack.airflow.url
-    token = token_of(url, stack.airflow.password_file)
+    access = stack.airflow
+    url = access.url
     with tempfile.TemporaryDirectory(prefix="tidemark-browser-") as profile, open_tab(Path(profile)) as tab:
-        tab.set_cookie("_token", token("guest"), url)
+        tab.set_cookie("_token", AirflowApi.of(replace(access, username="guest")).log_in(), url)
         tab.open(f"{url}/streams/applications/{_BROKEN}")
         tab.wait_for(f"document.getElementById('s-head')?.innerText.includes('{_BROKEN}')")
         buttons = tab.value("document.querySelectorAll('.button').length")
-        tab.set_cookie("_token", token("admin"), url)
+        tab.set_cookie("_token", AirflowApi.of(access).log_in(), url)
         looks = look_at_all(tab, url, options.pictures, console)
         if buttons:
             looks.faults.append(f"a viewer sees {buttons} buttons")
