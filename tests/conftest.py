@@ -47,6 +47,8 @@ _MANY_TOPICS = 100
 # How long an example takes says more about what else runs than about the code.
 hypothesis_settings.register_profile("untimed", deadline=None)
 hypothesis_settings.load_profile("untimed")
+# `make unit` draws fewer examples of each kind: it is run many times a day.
+hypothesis_settings.register_profile("brief", deadline=None, max_examples=20)
 
 # pyspark takes a main module without a file, such as that of a worker of pytest-xdist, for a doctest, and exits.
 if not hasattr(sys.modules["__main__"], "__file__"):
