@@ -9,8 +9,7 @@ forwarded are then undone, but the fields of the instance are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tidemark.topology.plan import Punctuate
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrowProcessor", "Context", "KeyValueStore", "Processor", "Punctuate", "Record"]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record. Times are epoch milliseconds.
 
     `key` is None if the record has no key. `row` holds the columns by name; it is None if the record has no value, which

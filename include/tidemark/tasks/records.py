@@ -41,7 +41,8 @@ def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Colum
     for row in rows:
         if row is None:
             continue
-        if not isinstance(row, Mapping):
+        # The second test alone costs ten times as much as the first.
+        if type(row) is not dict and not isinstance(row, Mapping):
             raise InvalidTopology(f"{where}: returned {type(row).__name__} {row!r}; return a dictionary of columns")
         if not row.keys() <= names:
             unknown = ", ".join(sorted(map(str, row.keys() - names)))

@@ -65,7 +65,8 @@ class TaskContext:
         self._bound: Mapping[str, PendingStore] | None = None
         self._batch_keys: Sequence[str | None] = ()
         self._own_keys: Collection[str | None] = ()
-        self._now = ""
+        self._now: str | None = ""
+        """When the processor runs, for messages; None while it processes the record with the key in `_own_keys`."""
         self.place = 0
         """`__seq` of the current record, and of forwarded rows."""
 
@@ -130,11 +131,10 @@ class TaskContext:
         for name, store in self._stores.items():
             store.begin(stores[name], batch_keys, is_careful)
 
-    def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int) -> None:
-        """Set the record that `process` gets next, and the stream time that it sees."""
-        self._timestamp_ms, self._stream_time_ms = timestamp_ms, stream_time_ms
-        self._own_keys = (key,)
-        self._now = f" while it processes key {key!r}"
+    def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int, place: int) -> None:
+        """Set the record that `process` gets next, its `__seq`, and the stream time that it sees."""
+        self._timestamp_ms, self._stream_time_ms, self.place = timestamp_ms, stream_time_ms, place
+        self._own_keys, self._now = (key,), None
 
     def take_batch(self) -> None:
         """Prepare for an `ArrowProcessor` that gets the whole batch next."""
@@ -220,7 +220,11 @@ class TaskContext:
         return with_sequence(rows_of(names, at, deleted, values), np.array(places, dtype=np.int64))
 
     def _another_key(self, what: str, key: str | None) -> InvalidTopology:
+        now = self._now
+        if now is None:
+            (own,) = self._own_keys
+            now = f" while it processes key {own!r}"
         return InvalidTopology(
-            f"{self._where}: {what} key {key!r}{self._now}; the topology promises process(..., keeps_key=True): keep the "
+            f"{self._where}: {what} key {key!r}{now}; the topology promises process(..., keeps_key=True): keep the "
             f"record's own key, or remove keeps_key and put repartition() after process()"
         )

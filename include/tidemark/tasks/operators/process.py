@@ -101,12 +101,12 @@ class ProcessOperator:
         # As in Kafka Streams, a record sees the stream time that it advances itself. Later records of the batch do not
         # count yet: otherwise the records of a backlog would look late.
         stream_time_ms = at.before_ms
+        process, take_record, keep = processor.process, self._context.take_record, self._context.keep
         for key, timestamp_ms, place, deleted, row in zip(*columns, to_dicts(rows), strict=True):
             stream_time_ms = max(stream_time_ms, min(timestamp_ms, at.after_ms))
-            self._context.take_record(key, timestamp_ms, stream_time_ms)
-            self._context.place = place
+            take_record(key, timestamp_ms, stream_time_ms, place)
             try:
-                processor.process(Record(key, None if deleted else row, timestamp_ms))
+                process(Record(key, None if deleted else row, timestamp_ms))
             except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {row}")
                 raise
@@ -114,7 +114,7 @@ class ProcessOperator:
                 self._context.drop()
                 refused.add(place, key, None if deleted else row, error)
             else:
-                self._context.keep()
+                keep()
 
     def _whole(self, processor: ArrowProcessor, rows: Rows, given_back: list[Rows], refused: Refusals) -> None:
         try:

@@ -148,7 +148,8 @@ class RowStore:
         return self._pending
 
     def _key(self, key: str) -> bytes:
-        _ = self._bound
+        if self._pending is None:
+            _ = self._bound  # Raises with the reason.
         if not isinstance(key, str):
             raise UnusableValue(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
         return key.encode()
@@ -184,7 +185,7 @@ class RowStore:
         if value is None:
             return None
         try:
-            found = json.loads(value)
+            found = json.loads(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
         except (ValueError, AttributeError) as error:
             raise TaskCorrupted(f"{self._where}: a stored row is not a JSON object: {value!r}") from error
