@@ -32,6 +32,7 @@ PEER = "kafka-streams"
 AT_LEAST_ONCE = "at-least-once"
 QUIX = "quix-streams"
 SPARK = "spark"
+CONSUMER = "raw-consumer"
 
 Integers = npt.NDArray[np.int64]
 
@@ -92,7 +93,7 @@ class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
 
     `patient` maps event numbers to patients. Tidemark is compared with the side `against`; `goal` is the least ratio of their
-    steady rates to reach.
+    steady rates to reach, or None if there is none to reach.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Case:
     max_batch_records: int
     program: Program
     patient: Callable[[Case, Integers], Integers] = in_turn
-    goal: float = GOAL
+    goal: float | None = GOAL
     against: str = PEER
 
     @property
@@ -125,6 +126,10 @@ class Case:
     def sized(self, events: int | None) -> Case:
         """Return this case with another number of events, or unchanged if `events` is None."""
         return self if events is None else replace(self, events=events)
+
+    def with_keys(self, keys: int) -> Case:
+        """Return this case with another number of patients, named after it."""
+        return replace(self, name=f"{self.name}-{keys}", about=f"the case {self.name} with {keys:,} keys", keys=keys)
 
     def described(self) -> dict[str, Any]:
         """Return the fields for a file of results, with functions and programs by name."""

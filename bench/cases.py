@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.case import AT_LEAST_ONCE, GOAL, QUIX, SPARK, WINDOW_MS, Case
-from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, SESSIONS
+from bench.case import AT_LEAST_ONCE, CONSUMER, GOAL, QUIX, SPARK, WINDOW_MS, Case
+from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, READING, SESSIONS
 from bench.sessions import shifts
 from bench.skew import zipf
 
@@ -98,6 +98,15 @@ CASES = {
             about="the case hot against Spark with its own state, commit per 1 M events or 2 s",
             goal=1.5,
             against=SPARK,
+        ),
+        replace(
+            _HOT,
+            name="floor",
+            about="the case hot, three times as long, beside a consumer that does nothing with the records",
+            events=36_000_000,
+            program=READING,
+            goal=None,
+            against=CONSUMER,
         ),
     )
 }

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from bench import latency, latency_report, report
-from bench.case import AT_LEAST_ONCE, OURS, PEER, QUIX, SPARK, Case
+from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PEER, QUIX, SPARK, Case
 from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
@@ -23,7 +23,7 @@ from bench.measure import Progress, Result, measure
 from bench.pages import publish
 from bench.plots import plot
 from bench.python_sides import PlainSparkSide, QuixSide
-from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
+from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once, raw_consumer
 from tidemark.errors import ExitCode
 from tidemark.settings import Settings
 
@@ -41,9 +41,12 @@ def main(
     ),
     alternations: Annotated[int, typer.Option(min=1, help="number of runs of each side, alternating")] = 3,
     events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="numbers of patients separated by commas: each case once for each of them")
+    ] = None,
     sides: Annotated[
         str, typer.Option(help="sides to run, in this order; a case runs the two that it compares")
-    ] = f"{OURS},{PEER},{AT_LEAST_ONCE},{QUIX},{SPARK}",
+    ] = f"{OURS},{PEER},{AT_LEAST_ONCE},{QUIX},{SPARK},{CONSUMER}",
     heap: Annotated[str, typer.Option(help="JVM heap of each side")] = "2g",
     tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, may be repeated")] = None,
     peer_config: Annotated[
@@ -57,12 +60,15 @@ def main(
     settings = Settings.load()
     names = [name.strip() for name in cases.split(",")]
     chosen = [_named(CASES, name).sized(events) for name in names if name != _LATENCY]
+    if keys is not None:
+        chosen = [case.with_keys(number) for case, number in product(chosen, _numbers(keys))]
     available: dict[str, Side] = {
         OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
         PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
         AT_LEAST_ONCE: at_least_once(settings, heap, _pairs(tidemark_setting)),
         QUIX: QuixSide(),
         SPARK: PlainSparkSide(settings, heap),
+        CONSUMER: raw_consumer(settings, heap),
     }
     running = [_named(available, name) for name in sides.split(",")]
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -99,13 +105,13 @@ def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Sett
         result = measure(side, case, start_ms, alternation, folder, settings, progress)
     steady = "–" if result.rates.steady is None else f"{result.rates.steady / 1e3:.0f} k/s"
     verdict = result.verdict
-    console.print(
-        f"{name}: steady {steady}, with warm-up {result.rates.with_warm_up / 1e3:.0f} k/s; "
-        f"results={verdict.results} missing={verdict.missing} wrong={verdict.wrong} "
-        f"unexpected={verdict.unexpected}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    output = "it writes nothing"
+    if verdict is not None:
+        output = (
+            f"results={verdict.results} missing={verdict.missing} wrong={verdict.wrong} unexpected={verdict.unexpected}"
+        )
+    rates = f"steady {steady}, with warm-up {result.rates.with_warm_up / 1e3:.0f} k/s"
+    console.print(f"{name}: {rates}; {output}", highlight=False, soft_wrap=True)
     return result
 
 
@@ -131,6 +137,16 @@ def _named(known: dict[str, Named], name: str) -> Named:
     if name.strip() not in known:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
     return known[name.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers of patients such as 10000,1000000")
+    return numbers
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str]:

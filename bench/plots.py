@@ -11,11 +11,18 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from bench.case import AT_LEAST_ONCE, OURS, PEER, QUIX, SPARK, Case
+from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PEER, QUIX, SPARK, Case
 from bench.measure import Result
 from bench.report import rows
 
-_COLOURS = {OURS: "#00708a", PEER: "#d98200", AT_LEAST_ONCE: "#8a8a8a", QUIX: "#7a3b8f", SPARK: "#b5462f"}
+_COLOURS = {
+    OURS: "#00708a",
+    PEER: "#d98200",
+    AT_LEAST_ONCE: "#8a8a8a",
+    QUIX: "#7a3b8f",
+    SPARK: "#b5462f",
+    CONSUMER: "#5b7f2b",
+}
 _BARS = ("steady", "from first commit", "with warm-up")
 
 

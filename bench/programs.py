@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.case import BREATH_TOPIC, INPUT_TOPIC, Program
 from bench.counts import final_counts, last_counts
 from bench.events import large_pulses, pulses
@@ -12,6 +14,8 @@ from bench.totals import Totals
 
 COUNTING = Program("pulse_counting", "pulse-counting", "WindowedCount", pulses, last_counts)
 PASSING = Program("large_values", "large-values", "LargeValues", large_pulses, Passed, sink="long-intervals")
+READING = replace(COUNTING, peer="RawConsumer")
+"""On the other side nothing is counted and nothing is written."""
 FINAL_COUNTS = Program("pulse_final_counts", "pulse-final-counts", "FinalCount", pulses, final_counts)
 SESSIONS = Program("pulse_sessions", "pulse-sessions", "SessionCount", pulses, Sessions)
 JOINING = Program(

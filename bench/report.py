@@ -54,7 +54,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
     ("total", "s", lambda r: r.rates.total_seconds),
     ("CPU", "s", lambda r: r.usage.cpu_seconds),
     (_MEMORY, "GB", lambda r: r.usage.peak_rss_bytes / 1e9),
-    ("output records", "k", lambda r: r.verdict.records / 1e3),
+    ("output records", "k", lambda r: None if r.verdict is None else r.verdict.records / 1e3),
 )
 
 
@@ -92,6 +92,9 @@ def goals_table(found: dict[str, float | None], cases: list[Case]) -> Table:
         if ratio is not None:
             is_rate = name in least
             goal = least[name] if is_rate else GOALS[name]
+            if goal is None:
+                table.add_row(name, _ratio(ratio), "–", "–")
+                continue
             is_reached = ratio >= goal if is_rate else ratio <= goal
             table.add_row(name, _ratio(ratio), f"{'≥' if is_rate else '≤'} {goal}", "yes" if is_reached else "no")
     return table
@@ -104,8 +107,8 @@ def last_line(found: dict[str, float | None], *, agree: bool) -> str:
 
 
 def agree(results: list[Result], case: str) -> bool:
-    """Return whether every run of `case`, of both sides, ended with correct and equal output."""
-    verdicts = [result.verdict for result in results if result.case == case]
+    """Return whether every run of `case`, of each side that writes, ended with correct and equal output."""
+    verdicts = [result.verdict for result in results if result.case == case and result.verdict is not None]
     return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) <= 1
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import java_program, peer
-from bench.case import AT_LEAST_ONCE, OURS, PARTITIONS, PEER, Case
+from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PARTITIONS, PEER, Case
 from bench.errors import BenchFailed
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
@@ -97,6 +97,11 @@ class StreamsSide:
     def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
         """Return whether the state listener has reported RUNNING."""
         return has_written(log, "-> RUNNING")
+
+
+def raw_consumer(settings: Settings, heap: str) -> StreamsSide:
+    """Return Java's consumer alone, which writes nothing."""
+    return StreamsSide(settings, heap, name=CONSUMER)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bench import java_program, report
-from bench.case import AT_LEAST_ONCE, PEER, QUIX, SPARK, Case
+from bench.case import AT_LEAST_ONCE, CONSUMER, PEER, QUIX, SPARK, Case
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
@@ -15,7 +15,7 @@ from bench.measure import Progress, measure
 from bench.pages import publish
 from bench.plots import plot
 from bench.python_sides import PlainSparkSide, QuixSide
-from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once
+from bench.sides import Side, StreamsSide, TidemarkSide, at_least_once, raw_consumer
 
 from tidemark.settings import Settings
 
@@ -57,6 +57,21 @@ def test_should_verify_and_report_the_output_of_the_compared_system(name: str, r
 def _short(case: Case) -> Case:
     """Return a case in several batches, with few patients, so that their windows and sessions end within few events."""
     return replace(case, keys=100, events=10_000, commit_interval_ms=200, max_batch_records=3_000)
+
+
+@pytest.mark.broker
+def test_the_floor_should_read_and_commit_the_whole_input_and_have_no_output_to_verify(tmp_path: Path) -> None:
+    if java_program.compiler() is None:
+        pytest.skip("there is no javac")
+    settings = Settings.load()
+    case = CASES["floor"].sized(20_000)
+    seen: list[int] = []
+    progress = Progress(phase=lambda _: None, committed=seen.append)
+    side, start_ms = raw_consumer(settings, "256m"), base_ms(int(time.time() * 1000), case)
+    result = measure(side, case, start_ms, 0, tmp_path / "run", settings, progress)
+    assert (result.side, result.verdict, seen[-1]) == (CONSUMER, None, case.events)
+    assert result.restart_s > 0
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.broker

@@ -1,10 +1,14 @@
 """The last line of the benchmark, which scripts read: the ratios of medians, and which of them reach their goal."""
 
+from dataclasses import replace
 from io import StringIO
 
+import pytest
+import typer
 from bench import report
-from bench.case import AT_LEAST_ONCE, OURS, PEER
+from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PEER
 from bench.cases import CASES
+from bench.command import _numbers
 from bench.measure import Result
 from bench.outputs import Verdict
 from bench.rates import Rates
@@ -45,6 +49,33 @@ def test_a_case_without_another_side_should_have_no_ratio() -> None:
     results = [_result("processor", OURS, 480.0, 1.0, 1.0), _result("processor", PEER, 100.0, 1.0, 1.0)]
     found = report.ratios(results, [CASES["processor"]], latency=None)
     assert report.last_line(found, agree=True) == "bench: outputs_equal=true"
+
+
+def test_a_side_that_writes_nothing_should_neither_agree_nor_disagree_and_have_no_goal() -> None:
+    ours = [_result("floor", OURS, 500.0, 1.0, 1.0)]
+    results = [*ours, replace(_result("floor", CONSUMER, 2_000.0, 1.0, 1.0), verdict=None)]
+    cases = [CASES["floor"]]
+    assert report.agree(results, "floor")
+    found = report.ratios(results, cases, latency=None)
+    assert report.last_line(found, agree=True).startswith("bench: floor=0.25 ")
+    text = StringIO()
+    Console(file=text, width=80).print(report.goals_table(found, cases))
+    assert "│ floor   │ 0.25  │ –     │ –       │" in text.getvalue()
+    records = report.rows(results, cases[0])[-1]
+    assert (records.measure, len(records.ours), records.peer) == ("output records", 1, [])
+
+
+def test_a_case_should_run_once_for_each_number_of_keys() -> None:
+    case = CASES["hot"].with_keys(1_000_000)
+    assert (case.name, case.about, case.keys) == ("hot-1000000", "the case hot with 1,000,000 keys", 1_000_000)
+    assert case.events == CASES["hot"].events
+    assert _numbers("10000, 1000000") == [10_000, 1_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "many", "0", "10,-1"])
+def test_numbers_of_keys_that_make_no_sense_should_be_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="numbers of patients"):
+        _numbers(text)
 
 
 def test_the_last_line_should_leave_out_what_was_not_measured() -> None:
