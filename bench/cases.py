@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.case import AT_LEAST_ONCE, CONSUMER, GOAL, QUIX, SPARK, WINDOW_MS, Case
-from bench.programs import COUNTING, FINAL_COUNTS, JOINING, PASSING, PROCESSING, READING, SESSIONS
+from bench.programs import (
+    COUNTING,
+    FINAL_COUNTS,
+    JOINING,
+    PASSING,
+    PROCESSING,
+    PROCESSING_BATCHES,
+    READING,
+    SESSIONS,
+)
 from bench.sessions import shifts
 from bench.skew import zipf
 
@@ -89,6 +98,16 @@ CASES = {
             events=3_000_000,
             max_batch_records=200_000,
             program=PROCESSING,
+            goal=15.0,
+            against=QUIX,
+        ),
+        replace(
+            _HOT,
+            name="arrow_processor",
+            about="a Python processor that is called for each batch, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
+            events=3_000_000,
+            max_batch_records=200_000,
+            program=PROCESSING_BATCHES,
             goal=15.0,
             against=QUIX,
         ),

@@ -28,3 +28,4 @@ JOINING = Program(
     sink="pulse-breath-pairs",
 )
 PROCESSING = Program("pulse_totals", "pulse-totals", None, pulses, Totals, sink="pulse-totals")
+PROCESSING_BATCHES = replace(PROCESSING, topology="pulse_totals_by_batch")

@@ -12,7 +12,7 @@ from bench import plain_spark
 from bench.case import QUIX, SPARK, Case
 from bench.errors import BenchFailed
 from bench.machine import ROOT
-from bench.programs import COUNTING, PROCESSING
+from bench.programs import COUNTING, PROCESSING, PROCESSING_BATCHES
 from bench.sides import Command, has_written
 from tidemark.kafka import jars, java
 from tidemark.settings import Settings
@@ -33,7 +33,7 @@ class QuixSide:
 
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command. Raises `BenchFailed` if Quix Streams is not installed."""
-        if case.program is not PROCESSING:
+        if case.program not in (PROCESSING, PROCESSING_BATCHES):
             raise BenchFailed(f"there is no program of {case.name} for Quix Streams")
         if not _QUIX_PYTHON.exists():
             raise BenchFailed(f"Quix Streams is not installed, {_QUIX_PYTHON} is missing: run `make quix`")

@@ -77,7 +77,9 @@ def test_the_floor_should_read_and_commit_the_whole_input_and_have_no_output_to_
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", ["large", "suppress", "sessions", "join", "exactly_once", "processor", "plain_spark"])
+@pytest.mark.parametrize(
+    "name", ["large", "suppress", "sessions", "join", "exactly_once", "processor", "arrow_processor", "plain_spark"]
+)
 def test_should_find_the_same_results_of_both_sides(name: str, tmp_path: Path, spark_jars: None) -> None:
     settings = Settings.load()
     case = _short(CASES[name])
