@@ -11,6 +11,7 @@ import fcntl
 import getpass
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -33,6 +34,14 @@ HOLD_SUFFIX = ".hold.json"
 _CASE: ContextVar[str | None] = ContextVar("case", default=None)
 
 
+def _user_name() -> str:
+    """Return the name of the user, or `uid-` and the number of one without a name, as some containers have."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
 @dataclass(frozen=True)
 class HoldingProcess:
     """The process that owns a hold. Its pid is valid only within one boot of one machine and one process namespace."""
@@ -50,7 +59,7 @@ class HoldingProcess:
         """Return the current process."""
         here, own = Place.here(), Identity.own()
         return cls(
-            getpass.getuser(), here.host, here.boot_id, here.pid_namespace, own.pid, own.start_time, _command(sys.argv)
+            _user_name(), here.host, here.boot_id, here.pid_namespace, own.pid, own.start_time, _command(sys.argv)
         )
 
     @property

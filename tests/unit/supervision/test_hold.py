@@ -192,6 +192,16 @@ def test_should_treat_an_unreadable_file_as_a_live_hold(tmp_path):
             pytest.fail("somebody meant to hold")
 
 
+def test_should_name_a_user_that_the_system_does_not_know_by_its_number(tmp_path, monkeypatch):
+    # A container may run with any number, as OpenShift's do.
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999)
+    with holding(tmp_path, "app", print):
+        held = read_hold(tmp_path, "app")
+    assert held.process.user == "uid-3999999"
+
+
 def test_should_admit_one_holder_at_a_time(tmp_path):
     seed = random.randrange(10**6)
     contenders = [
