@@ -107,7 +107,7 @@ test: jars quix browser promtool lint ## lint, then every test, on real brokers
 nightly: jars ## every harness that `make test` leaves out, one after the other, and one table
 	@$(BIN)/python -m tests.system.nightly.run
 
-unit: setup ## the tests within one process, with fewer drawn examples than in `make test`
+unit: setup ## the tests without a broker, Spark or a running Airflow, with fewer examples than `make test`
 	@$(BIN)/python -m pytest tests/unit --numprocesses 3 --hypothesis-profile brief
 
 docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails

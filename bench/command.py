@@ -42,7 +42,7 @@ def main(
     alternations: Annotated[int, typer.Option(min=1, help="number of runs of each side, alternating")] = 3,
     events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
     keys: Annotated[
-        str | None, typer.Option(help="numbers of patients separated by commas: each case once for each of them")
+        str | None, typer.Option(help="numbers of patients separated by commas: each case but latency once for each")
     ] = None,
     sides: Annotated[
         str, typer.Option(help="sides to run, in this order; a case runs the two that it compares")
@@ -144,8 +144,10 @@ def _numbers(text: str) -> list[int]:
         numbers = [int(number) for number in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers of patients such as 10000,1000000")
+    if not numbers or min(numbers) < 2 or len(set(numbers)) < len(numbers):
+        raise typer.BadParameter(
+            f"{text!r} is not a list of different numbers of patients, from 2 on, such as 10000,1000000"
+        )
     return numbers
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.case import GRACE_MS, PARTITIONS, WINDOW_MS, Case, Integers
-from bench.events import event_numbers, expected_counts, key_name
+from bench.events import event_numbers, expected_counts, key_name, patient_digits
 from bench.outputs import Verdict, digest, numbers, parsed
 from tidemark.kafka.partitioner import partitions_of
 
@@ -83,7 +83,8 @@ def final_counts(case: Case, start_ms: int) -> FinalCounts:
 
 def _is_over(case: Case) -> npt.NDArray[np.bool_]:
     """Return for each window and key whether the events of the key's partition reach the end of the grace period."""
-    partition = partitions_of([key_name(key).encode() for key in range(case.keys)], PARTITIONS)
+    digits = patient_digits(case)
+    partition = partitions_of([key_name(key, digits).encode() for key in range(case.keys)], PARTITIONS)
     stream_time_ms = np.zeros(PARTITIONS, dtype=np.int64)
     for number in event_numbers(case):
         np.maximum.at(stream_time_ms, partition[case.patient(case, number)], case.offset_ms(number))

@@ -10,22 +10,12 @@ import numpy.typing as npt
 from bench.case import BREATH_TOPIC, INPUT_TOPIC, WINDOW_MS, Block, Case, Integers
 
 _PATIENT_DIGITS = 5
+"""Fewer are never used, so that cases with up to 100 000 patients have the same bytes."""
 _BEAT_DIGITS = 13
 _IBI_DIGITS = 3
 _DIGIT, _LETTER = b"#", b"~"
-_FIELDS = b'"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"' % (
-    _DIGIT * _PATIENT_DIGITS,
-    _DIGIT * _BEAT_DIGITS,
-    _DIGIT * _IBI_DIGITS,
-    _DIGIT,
-)
-_PULSE = b"{%s}" % _FIELDS
-_BREATH = b'{"patient_id":"p%s","breath_ms":%s}' % (_DIGIT * _PATIENT_DIGITS, _DIGIT * _BEAT_DIGITS)
 _LARGE_BYTES = 1024
 _LARGE_FRAME = b'{%s,"waveform":"%s"}'
-_LARGE = _LARGE_FRAME % (_FIELDS, _LETTER * (_LARGE_BYTES - len(_LARGE_FRAME % (_FIELDS, b""))))
-BEAT = slice(_PULSE.index(b'"beat_ms":') + len(b'"beat_ms":'), _PULSE.index(b',"ibi_ms"'))
-"""The place of the event time in every value."""
 _RECORDINGS = 3
 # Letters from which values are cut at different places, so that neither side can gain by their being equal.
 _TEXT = np.random.default_rng(1).integers(ord("a"), ord("z"), 1 << 16, dtype=np.uint8, endpoint=True)
@@ -33,6 +23,28 @@ _TEXT = np.random.default_rng(1).integers(ord("a"), ord("z"), 1 << 16, dtype=np.
 _Bytes = npt.NDArray[np.uint8]
 _Columns = tuple[tuple[Integers, int], ...]
 """Numbers, and how many digits they have."""
+
+
+def _fields(patient_digits: int) -> bytes:
+    return b'"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"' % (
+        _DIGIT * patient_digits,
+        _DIGIT * _BEAT_DIGITS,
+        _DIGIT * _IBI_DIGITS,
+        _DIGIT,
+    )
+
+
+def _pulse(patient_digits: int) -> bytes:
+    return b"{%s}" % _fields(patient_digits)
+
+
+def _breath(patient_digits: int) -> bytes:
+    return b'{"patient_id":"p%s","breath_ms":%s}' % (_DIGIT * patient_digits, _DIGIT * _BEAT_DIGITS)
+
+
+def _large(patient_digits: int) -> bytes:
+    fields = _fields(patient_digits)
+    return _LARGE_FRAME % (fields, _LETTER * (_LARGE_BYTES - len(_LARGE_FRAME % (fields, b""))))
 
 
 def base_ms(now_ms: int, case: Case) -> int:
@@ -55,9 +67,20 @@ def event_numbers(case: Case, begin: int = 0, size: int = 1_000_000) -> Iterator
         yield np.arange(first, min(first + size, case.events), dtype=np.int64)
 
 
-def key_name(key: int) -> str:
-    """Return the key of a patient."""
-    return f"p{key:05d}"
+def patient_digits(case: Case) -> int:
+    """Return how many digits the patients' names have."""
+    return max(_PATIENT_DIGITS, len(str(case.keys - 1)))
+
+
+def beat_place(case: Case) -> slice:
+    """Return the place of the event time in the value of every pulse."""
+    pulse = _pulse(patient_digits(case))
+    return slice(pulse.index(b'"beat_ms":') + len(b'"beat_ms":'), pulse.index(b',"ibi_ms"'))
+
+
+def key_name(key: int, digits: int = _PATIENT_DIGITS) -> str:
+    """Return the key of a patient, in a case with names of so many digits."""
+    return f"p{key:0{digits}d}"
 
 
 def expected_counts(case: Case) -> Integers:
@@ -76,34 +99,38 @@ def ibi_ms(number: Integers) -> Integers:
 
 def pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
     """Return the pulses with these event numbers."""
-    return [pulse_block(case.patient(case, number), start_ms + case.offset_ms(number), number)]
+    return [pulse_block(case, case.patient(case, number), start_ms + case.offset_ms(number), number)]
 
 
-def pulse_block(patient: Integers, beat_ms: Integers, number: Integers) -> Block:
+def pulse_block(case: Case, patient: Integers, beat_ms: Integers, number: Integers) -> Block:
     """Return one pulse for each patient, time and event number."""
-    keys, values = _keys_and_values(_PULSE, _pulse_columns(patient, beat_ms, number))
+    digits = patient_digits(case)
+    keys, values = _keys_and_values(_pulse(digits), _pulse_columns(digits, patient, beat_ms, number))
     return Block(INPUT_TOPIC, _rows(keys), _rows(values))
 
 
-def breath_block(patient: Integers, breath_ms: Integers) -> Block:
+def breath_block(case: Case, patient: Integers, breath_ms: Integers) -> Block:
     """Return one breath for each patient and time."""
-    keys, values = _keys_and_values(_BREATH, ((patient, _PATIENT_DIGITS), (breath_ms, _BEAT_DIGITS)))
+    digits = patient_digits(case)
+    keys, values = _keys_and_values(_breath(digits), ((patient, digits), (breath_ms, _BEAT_DIGITS)))
     return Block(BREATH_TOPIC, _rows(keys), _rows(values))
 
 
 def large_pulses(case: Case, start_ms: int, number: Integers) -> list[Block]:
     """Return the pulses with these event numbers, with values of 1 KiB."""
-    columns = _pulse_columns(case.patient(case, number), start_ms + case.offset_ms(number), number)
-    keys, values = _keys_and_values(_LARGE, columns)
-    holes = _holes(_LARGE, _LETTER)
+    digits = patient_digits(case)
+    columns = _pulse_columns(digits, case.patient(case, number), start_ms + case.offset_ms(number), number)
+    template = _large(digits)
+    keys, values = _keys_and_values(template, columns)
+    holes = _holes(template, _LETTER)
     texts = np.lib.stride_tricks.sliding_window_view(_TEXT, holes.size)
     values[:, holes] = texts[number * 7919 % len(texts)]
     return [Block(INPUT_TOPIC, _rows(keys), _rows(values))]
 
 
-def _pulse_columns(patient: Integers, beat_ms: Integers, number: Integers) -> _Columns:
+def _pulse_columns(digits: int, patient: Integers, beat_ms: Integers, number: Integers) -> _Columns:
     return (
-        (patient, _PATIENT_DIGITS),
+        (patient, digits),
         (beat_ms, _BEAT_DIGITS),
         (ibi_ms(number), _IBI_DIGITS),
         (1 + patient % _RECORDINGS, 1),
@@ -115,9 +142,10 @@ def _keys_and_values(template: bytes, columns: _Columns) -> tuple[_Bytes, _Bytes
     digits = np.concatenate([_digits(column, width) for column, width in columns], axis=1)
     values = np.tile(np.frombuffer(template, dtype=np.uint8), (len(digits), 1))
     values[:, _holes(template, _DIGIT)] = digits
-    keys = np.empty((len(digits), 1 + _PATIENT_DIGITS), dtype=np.uint8)
+    width = columns[0][1]
+    keys = np.empty((len(digits), 1 + width), dtype=np.uint8)
     keys[:, 0] = ord("p")
-    keys[:, 1:] = digits[:, :_PATIENT_DIGITS]
+    keys[:, 1:] = digits[:, :width]
     return keys, values
 
 

@@ -17,8 +17,8 @@ def beats_and_breaths(case: Case, start_ms: int, number: Integers) -> list[Block
     """Return the pulses and the breaths with these event numbers: the pulses have the even ones."""
     even, odd = number[number % 2 == 0], number[number % 2 == 1]
     return [
-        pulse_block(_pulsing(case, even), start_ms + case.offset_ms(even), even),
-        breath_block(_breathing(case, odd), start_ms + case.offset_ms(odd)),
+        pulse_block(case, _pulsing(case, even), start_ms + case.offset_ms(even), even),
+        breath_block(case, _breathing(case, odd), start_ms + case.offset_ms(odd)),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.case import Case, Integers
-from bench.events import BEAT, ibi_ms
+from bench.events import beat_place, ibi_ms
 from bench.outputs import Verdict, digest
 
 LEAST_IBI_MS = 700
@@ -17,6 +17,7 @@ class Passed:
     def __init__(self, case: Case, start_ms: int) -> None:
         self._case = case
         self._start_ms = start_ms
+        self._beat_place = beat_place(case)
         self._written = np.zeros(case.events, dtype=np.int64)
         self.records = 0
         self.unexpected = 0
@@ -39,7 +40,7 @@ class Passed:
         """Return the number of the event that a record claims to be, or -1. In turns, a key's events are `keys` apart."""
         try:
             patient = int((key or b"")[1:])
-            since_ms = int((value or b"")[BEAT]) - self._start_ms
+            since_ms = int((value or b"")[self._beat_place]) - self._start_ms
         except ValueError:
             return -1
         first_ms = patient * self._case.interval_ms // self._case.keys

@@ -75,7 +75,9 @@ def rows(results: list[Result], case: Case) -> list[Row]:
 def ratios(results: list[Result], cases: list[Case], latency: float | None) -> dict[str, float | None]:
     """Return the ratios of the last line by name: the cases' steady rates, `latency` as given, and starting again and memory of
     the first case."""
-    first = {row.measure: row.ratio for row in rows(results, cases[0])} if cases else {}
+    # Beside a side that does nothing, start and memory have no goals.
+    has_goals = bool(cases) and cases[0].goal is not None
+    first = {row.measure: row.ratio for row in rows(results, cases[0])} if has_goals else {}
     return {
         **{case.name: rows(results, case)[0].ratio for case in cases},
         "latency": latency,
@@ -128,7 +130,13 @@ def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) 
     lines = measured_on(machine)
     for case in cases:
         outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
-        lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]
+        that_write = " that write" if any(r.case == case.name and r.verdict is None for r in results) else ""
+        lines += [
+            f"### {case.name}: {case.about}",
+            "",
+            f"{case.events:,} events; output of all runs{that_write}: {outcome}.",
+            "",
+        ]
         lines += [f"| measure | unit | {OURS} | {case.against} | ratio |", "|---|---|---|---|---|"]
         lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case)]
         lines.append("")

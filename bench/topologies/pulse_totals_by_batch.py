@@ -29,7 +29,9 @@ class TotalsOfBatches(ArrowProcessor):
         patient, names = encoded.indices.to_numpy(), encoded.dictionary
         known = self._store.get_many(names)
         before = {name: known[name].fill_null(0).to_numpy() for name in ("pulses", "total_ms")}
-        count, total = _running(patient, pulses["ibi_ms"].to_numpy().astype(np.int64), len(names))
+        # Raises for an interval that is null, which would otherwise become a number.
+        interval = pulses["ibi_ms"].cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=True)
+        count, total = _running(patient, interval, len(names))
         so_far = {"pulses": before["pulses"][patient] + count, "total_ms": before["total_ms"][patient] + total}
         # Of the rows of one patient the last one is kept.
         self._store.put_many(pulses["__k"], pa.table(so_far))

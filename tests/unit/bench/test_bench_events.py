@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from bench.case import WINDOW_MS, Case
+from bench.case import WINDOW_MS, Case, Integers
 from bench.cases import CASES
-from bench.events import BEAT, base_ms, blocks, expected_counts
+from bench.events import base_ms, beat_place, blocks, expected_counts
 
 NOW_MS = 1_760_000_012_345
 
@@ -21,10 +21,22 @@ def _records(case: Case, start_ms: int, size: int) -> list[tuple[bytes, dict[str
     ]
 
 
-@pytest.mark.parametrize("name", ["hot", "wide", "skewed"])
-def test_should_count_what_was_generated(name: str) -> None:
-    # Fewer keys, so that a small number of events reaches several windows.
-    case = replace(CASES[name], keys=50, events=7_003)
+def _last_first(case: Case, number: Integers) -> Integers:
+    return case.keys - 1 - number % case.keys
+
+
+@pytest.mark.parametrize(
+    ("case", "digits"),
+    [
+        # Fewer keys, so that a small number of events reaches several windows.
+        *((replace(CASES[name], keys=50), 5) for name in ("hot", "wide", "skewed")),
+        (replace(CASES["hot"], keys=100_000, patient=_last_first), 5),
+        (replace(CASES["hot"], keys=100_001, patient=_last_first), 6),
+    ],
+    ids=lambda value: f"{value.name}-{value.keys}" if isinstance(value, Case) else str(value),
+)
+def test_should_count_what_was_generated(case: Case, digits: int) -> None:
+    case = case.sized(7_003)
     start_ms = base_ms(NOW_MS, case)
     counted = Counter(
         (v["patient_id"], int(str(v["beat_ms"])) // WINDOW_MS) for _, v in _records(case, start_ms, 1_000)
@@ -32,7 +44,7 @@ def test_should_count_what_was_generated(name: str) -> None:
     expected = expected_counts(case)
     assert expected.sum() == case.events
     assert {
-        (f"p{key:05d}", start_ms // WINDOW_MS + window): expected[window, key]
+        (f"p{key:0{digits}d}", start_ms // WINDOW_MS + window): expected[window, key]
         for window in range(case.windows)
         for key in range(case.keys)
         if expected[window, key]
@@ -74,6 +86,6 @@ def test_should_make_values_of_one_kibibyte_that_differ() -> None:
     (block,) = blocks(case, start_ms)
     values = [json.loads(value) for value in block.values]
     assert {len(value) for value in block.values} == {1024}
-    assert [value["beat_ms"] for value in values] == [int(value[BEAT]) for value in block.values]
+    assert [value["beat_ms"] for value in values] == [int(value[beat_place(case)]) for value in block.values]
     assert len({value["waveform"] for value in values}) == 1_000
     assert [key.decode() for key in block.keys] == [value["patient_id"] for value in values]
