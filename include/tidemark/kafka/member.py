@@ -198,11 +198,30 @@ class Member:
                 raise KafkaException(answer.error)
 
     def close(self) -> None:
-        """Stop polling. A static member does not leave the group: a restart within the session timeout moves nothing."""
+        """Stop polling. A static member does not leave the group: a restart within the session timeout moves nothing.
+
+        Blocks for 20 s at most: librdkafka sometimes never ends the close of a client that is joining. The end of the process
+        ends such a client.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_STOPS_S)
-        self._consumer.close()
+        failures: list[Exception] = []
+        closing = threading.Thread(target=self._close_client, args=(failures,), name="group-member-close", daemon=True)
+        closing.start()
+        closing.join(_STOPS_S)
+        if closing.is_alive():
+            log.warning(
+                "group member: its client did not close within %.0f s; the end of the process ends it", _STOPS_S
+            )
+        if failures:
+            raise failures[0]
+
+    def _close_client(self, failures: list[Exception]) -> None:
+        try:
+            self._consumer.close()
+        except (KafkaException, RuntimeError) as error:
+            failures.append(error)
 
 
 def _named(partitions: Sequence[ClientPartition]) -> list[TopicPartition]:
