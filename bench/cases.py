@@ -31,6 +31,17 @@ _HOT = Case(
 )
 """The input and the commits of most cases."""
 
+_PROCESSOR = replace(
+    _HOT,
+    name="processor",
+    about="a Python processor that is called for each record, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
+    events=3_000_000,
+    max_batch_records=200_000,
+    program=PROCESSING,
+    goal=15.0,
+    against=QUIX,
+)
+
 CASES = {
     case.name: case
     for case in (
@@ -91,25 +102,12 @@ CASES = {
             goal=0.95,
             against=AT_LEAST_ONCE,
         ),
+        _PROCESSOR,
         replace(
-            _HOT,
-            name="processor",
-            about="a Python processor that is called for each record, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
-            events=3_000_000,
-            max_batch_records=200_000,
-            program=PROCESSING,
-            goal=15.0,
-            against=QUIX,
-        ),
-        replace(
-            _HOT,
+            _PROCESSOR,
             name="arrow_processor",
             about="a Python processor that is called for each batch, 50 000 keys at 1 Hz, commit per 200 k events or 2 s",
-            events=3_000_000,
-            max_batch_records=200_000,
             program=PROCESSING_BATCHES,
-            goal=15.0,
-            against=QUIX,
         ),
         replace(
             _HOT,

@@ -122,7 +122,6 @@ def _look_for_cycles_less_often() -> None:
     It looks for cycles among every 700 new objects, and the rows of a batch, of which none has one, are hundreds of thousands
     of them. That took a quarter of the time of an operator that calls a processor for each record.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 

@@ -29,13 +29,19 @@ class Totals(Processor):
 
 def topology() -> Topology:
     """Emit the running totals of each patient."""
+    return totals_by("bench.topologies.pulse_totals:Totals")
+
+
+def totals_by(processor: str, *, batched: bool = False) -> Topology:
+    """Return the topology with this processor, which keeps the totals in the store `totals`."""
     topology = Topology("pulse-totals", version="1")
     (
         pulse_events(topology)
         .process(
-            "bench.topologies.pulse_totals:Totals",
+            processor,
             emits="patient_id STRING, beat_ms BIGINT, pulses BIGINT, total_ms BIGINT",
             stores=[store("totals", "pulses BIGINT, total_ms BIGINT")],
+            batched=batched,
         )
         .to("pulse-totals")
     )

@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from bench.topologies.pulse_counting import pulse_events
+from bench.topologies.pulse_totals import totals_by
 
 from tidemark.processors import ArrowProcessor, Context
 from tidemark.topology.builder import Topology
-from tidemark.topology.stores import store
 
 _Integers = npt.NDArray[np.int64]
 
@@ -53,15 +52,4 @@ def _running(patient: _Integers, value: _Integers, patients: int) -> tuple[_Inte
 
 def topology() -> Topology:
     """Emit the running totals of each patient."""
-    topology = Topology("pulse-totals", version="1")
-    (
-        pulse_events(topology)
-        .process(
-            "bench.topologies.pulse_totals_by_batch:TotalsOfBatches",
-            emits="patient_id STRING, beat_ms BIGINT, pulses BIGINT, total_ms BIGINT",
-            stores=[store("totals", "pulses BIGINT, total_ms BIGINT")],
-            batched=True,
-        )
-        .to("pulse-totals")
-    )
-    return topology
+    return totals_by("bench.topologies.pulse_totals_by_batch:TotalsOfBatches", batched=True)

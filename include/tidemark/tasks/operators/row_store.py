@@ -148,8 +148,7 @@ class RowStore:
         return self._pending
 
     def _key(self, key: str) -> bytes:
-        if self._pending is None:
-            _ = self._bound  # Raises with the reason.
+        _ = self._bound
         if not isinstance(key, str):
             raise UnusableValue(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
         return key.encode()
