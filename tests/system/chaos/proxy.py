@@ -16,8 +16,8 @@ from typing import Any, Self
 from tidemark.devstack.broker_config import Node
 from tidemark.devstack.ports import LOOPBACK
 
-ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 24, 26, 28
-"""Numbers of requests of a transaction: AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""
+PRODUCE, ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 0, 24, 26, 28
+"""Numbers of requests of a transaction: Produce, AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""
 _LOOK_EVERY_S = 0.1
 _NO_ERROR = b"\0\0"
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
+from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, PRODUCE, Hold
 
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.devstack.ports import LOOPBACK
@@ -68,7 +68,7 @@ def test_should_complete_the_next_transaction_of_a_plain_client_when_a_commit_ar
     bare.init_transactions(WAIT_S)
     bare.begin_transaction()
     bare.produce(topic, b"first")
-    proxy.hold = Hold(unique("bare"), END_TXN, ADD_PARTITIONS)
+    proxy.hold = Hold(unique("bare"), END_TXN, PRODUCE)
     bare.commit_transaction(WAIT_S)
     bare.begin_transaction()
     bare.produce(topic, b"second")
