@@ -168,7 +168,7 @@ def make_api(
         to, body = found.endpoint, await request.body()
         refused: QueryRefused
         try:
-            answer = await router.peers.pass_on(to.url, passed_head(request, found.task, body), body, asked.deadline)
+            answer = await router.peers.pass_on(to.url, passed_head(request, found.task, body), body, found.answer_s)
             if answer.status == 200:
                 return Response(answer.body, media_type=answer.media_type)
             refused = routing.refusal(to, answer.status, answer.body)

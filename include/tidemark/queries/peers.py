@@ -14,7 +14,6 @@ from starlette.requests import Request
 from tidemark.names import TaskId
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.kept_connections import KeptConnections, NoAnswer, PeerAnswer
-from tidemark.queries.store_reader import Deadline
 
 _CONNECT_S = 1.0
 _SILENT_S = 5.0
@@ -53,9 +52,9 @@ class Peers:
         with self._lock:
             return self._monotonic() - self._silent.get(url, float("-inf")) < _SILENT_S
 
-    def post(self, url: str, path: str, body: dict[str, Any], authorization: str, deadline: Deadline) -> httpx.Response:
+    def post(self, url: str, path: str, body: dict[str, Any], authorization: str, answer_s: float) -> httpx.Response:
         """Send a request. Raises `StateUnavailable` if there is no answer in time."""
-        timeout = httpx.Timeout(deadline.remaining_s, connect=min(_CONNECT_S, deadline.remaining_s))
+        timeout = httpx.Timeout(answer_s, connect=min(_CONNECT_S, answer_s))
         try:
             answer = self._client.post(
                 f"{url}{path}", json=body, headers={"Authorization": authorization}, timeout=timeout
@@ -65,12 +64,11 @@ class Peers:
         self._has_answered(url)
         return answer
 
-    async def pass_on(self, url: str, head: bytes, body: bytes, deadline: Deadline) -> PeerAnswer:
+    async def pass_on(self, url: str, head: bytes, body: bytes, answer_s: float) -> PeerAnswer:
         """Send a request that only reads, in the event loop. `head` is what `passed_head` returned.
 
         Raises `StateUnavailable` if there is no answer in time.
         """
-        answer_s = deadline.remaining_s
         try:
             answer = await self._kept.send(url, head, body, min(_CONNECT_S, answer_s), answer_s)
         except NoAnswer as error:

@@ -28,6 +28,7 @@ from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_ta
 
 T = TypeVar("T")
 
+_KEPT_S = 1.0
 _FEW_BYTES = 4_096
 """Keys of so many bytes are hashed in the event loop, for which more would take too long."""
 _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
@@ -70,10 +71,11 @@ class Request:
 
 @dataclass(frozen=True)
 class PassedTo:
-    """The process that a query of one task is passed on to."""
+    """The process that a query of one task is passed on to, and the seconds that it has for its answer."""
 
     task: TaskId
     endpoint: Endpoint
+    answer_s: float
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,12 @@ class Router:
         if request.is_passed_on or (keys is not None and sum(map(len, keys)) > _FEW_BYTES):
             return None
         tasks = self._tasks_of(store, request) if keys is None else [*self._owners(store, keys, request)]
-        first = next(iter(self._holders(tasks[0])), None) if len(tasks) == 1 else None
-        if first is None or not first.url or first.copies[tasks[0]] is CopyState.RESTORING:
+        holders = self._holders(tasks[0]) if len(tasks) == 1 else []
+        if not holders or not holders[0].url or holders[0].copies[tasks[0]] is CopyState.RESTORING:
             return None
-        return None if self.peers.is_silent(first.url) else PassedTo(tasks[0], first)
+        if self.peers.is_silent(holders[0].url):
+            return None
+        return PassedTo(tasks[0], holders[0], self._answer_s(tasks[0], holders[1:], request))
 
     def metadata(self, store: QueryableStore, key: bytes | None, request: Request) -> list[dict[str, Any]]:
         """Return which processes hold the tasks of a store, or of one key, with their positions. Blocks.
@@ -171,11 +175,12 @@ class Router:
     def _about(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> dict[str, Any]:
         copies, answering = [], []
         holders = self._holders(task)
-        for endpoint in holders:
+        for place, endpoint in enumerate(holders, 1):
             found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
             found["rack"] = endpoint.rack
             try:
-                found["position"] = self._read(endpoint, store, task, asked, request).position.to_dict()
+                answer_s = self._answer_s(task, holders[place:], request)
+                found["position"] = self._read(endpoint, store, task, asked, request, answer_s).position.to_dict()
                 answering.append(endpoint)
             except QueryRefused as refused:
                 found["unavailable"] = refused.detail
@@ -205,7 +210,7 @@ class Router:
         """Return all contents of a task's store, of which one holder's copy is read. `params` are the caller's. Blocks."""
         self.require_task(store, task)
 
-        def open_copy(endpoint: Endpoint) -> PartSource:
+        def open_copy(endpoint: Endpoint, _: float) -> PartSource:
             if not endpoint.url:
                 return TaskExport(self.host, task, store, request.bounds, request.deadline.timeout_ms)
             path = f"/v1/stores/{store.spec.name}/tasks/{task}/export"
@@ -230,12 +235,20 @@ class Router:
         """Return the first answer that is fresh enough."""
         if request.is_passed_on:
             return read_task(self.host, task, store, asked, request.deadline)
-        return self._first(store, task, lambda endpoint: self._read(endpoint, store, task, asked, request), request)
 
-    def _first(self, store: QueryableStore, task: TaskId, ask: Callable[[Endpoint], T], request: Request) -> T:
-        """Return what the first holder gives that can. Raises `StateUnavailable` with what each holder said."""
+        def read(endpoint: Endpoint, answer_s: float) -> TaskAnswer:
+            return self._read(endpoint, store, task, asked, request, answer_s)
+
+        return self._first(store, task, read, request)
+
+    def _first(self, store: QueryableStore, task: TaskId, ask: Callable[[Endpoint, float], T], request: Request) -> T:
+        """Return what the first holder gives that can. Raises `StateUnavailable` with what each holder said.
+
+        `ask` is also given the seconds for the answer.
+        """
         reasons: list[str] = []
-        for endpoint in self._holders(task):
+        holders = self._holders(task)
+        for place, endpoint in enumerate(holders, 1):
             request.deadline.require("finding the task's state", "ask again, or raise TIDEMARK_QUERY_TIMEOUT_MS")
             if endpoint.copies[task] is CopyState.RESTORING and endpoint.url:
                 progress = [str(r) for r in endpoint.restores if r.partition == task.partition]
@@ -245,7 +258,7 @@ class Router:
                 refused = request.refusals.get(endpoint.holder)
                 if refused is not None:
                     raise refused
-                return ask(endpoint)
+                return ask(endpoint, self._answer_s(task, holders[place:], request))
             except StateUnavailable as unavailable:
                 reasons.append(unavailable.detail)
         raise StateUnavailable(
@@ -254,13 +267,31 @@ class Router:
             "ask again; or accept an older answer (max_lag_records, max_lag_ms, at_least); or start an instance or a standby",
         )
 
+    def _answer_s(self, task: TaskId, others: Sequence[Endpoint], request: Request) -> float:
+        """Return the seconds for the answer of a process: a second of what is left is kept for `others` that may answer.
+
+        One that listens and does not answer must not use up the time of a standby.
+        """
+        left_s = request.deadline.remaining_s
+        are_able = any(
+            each.copies[task] is not CopyState.RESTORING and not (each.url and self.peers.is_silent(each.url))
+            for each in others
+        )
+        return max(left_s / 2, left_s - _KEPT_S) if are_able else left_s
+
     def _read(
-        self, endpoint: Endpoint, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request
+        self,
+        endpoint: Endpoint,
+        store: QueryableStore,
+        task: TaskId,
+        asked: TaskRead,
+        request: Request,
+        answer_s: float,
     ) -> TaskAnswer:
         if not endpoint.url:
             return read_task(self.host, task, store, asked, request.deadline)
         path = f"/v1/stores/{store.spec.name}/tasks/{task}"
-        answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, request.deadline)
+        answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, answer_s)
         if answer.status_code == httpx.codes.OK:
             return TaskAnswer.from_arrow(answer.content)
         raise refusal(endpoint, answer.status_code, answer.content)

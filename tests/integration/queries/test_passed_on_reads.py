@@ -187,7 +187,27 @@ def test_should_take_a_standby_when_the_owner_refuses(processes):
     assert "lags by 2 records" in refused["detail"]
 
 
-def test_should_not_wait_again_for_an_owner_that_does_not_answer(processes):
+@pytest.mark.parametrize("path", ["/v1/stores/n/key?key=k7", "/v1/stores/n/count"])
+def test_should_leave_time_for_a_standby_when_the_owner_stands_still(processes, path):
+    is_over = threading.Event()
+
+    def stand_still(task, store):
+        is_over.wait(60)
+        raise StateUnavailable("over", "ask again")
+
+    owner = owner_of_everything()
+    owner.open = stand_still
+    processes.start(owner)
+    processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])
+    _, asked = processes.start(HeldTasks(), query_timeout_ms=8_000)
+    try:
+        assert {each["holder"] for each in body_of(asked.get(path))["positions"]} == {"standby-0@b"}
+    finally:
+        is_over.set()
+
+
+def test_should_not_wait_again_for_an_owner_that_does_not_answer(processes, monkeypatch):
+    monkeypatch.setattr("tidemark.queries.peers._SILENT_S", 3600)
     gone, _ = processes.start(owner_of_everything())
     gone.url = "http://127.0.0.1:1"
     standby, _ = processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])

@@ -31,13 +31,15 @@ class Wire:
     def __init__(self, hosts) -> None:
         self.hosts = hosts
         self.asked: list[str] = []
+        self.seconds: list[float] = []
         self.silent: set[str] = set()
 
     def is_silent(self, url: str) -> bool:
         return url in self.silent
 
-    def post(self, url, path, body, authorization, deadline):
+    def post(self, url, path, body, authorization, answer_s):
         self.asked.append(url)
+        self.seconds.append(answer_s)
         assert authorization == "Bearer t"
         host = self.hosts.get(url)
         if host is None:
@@ -46,7 +48,7 @@ class Wire:
         router = Router(CATALOG, ALL_TASKS, host, list)
         try:
             task, read = TaskId.parse(path.rpartition("/")[2]), TaskRead.from_dict(json.loads(json.dumps(body)))
-            answer = router.local(N, task, read, deadline)
+            answer = router.local(N, task, read, Deadline.after(10_000))
         except StateUnavailable as refused:
             return httpx.Response(503, json=refused.to_dict())
         return httpx.Response(200, content=answer.to_arrow())
@@ -60,7 +62,8 @@ def endpoint(host, url: str, rack: str = "b") -> Endpoint:
 
 
 def request(**bounds) -> Request:
-    return Request(ReadBounds(**bounds), Deadline.after(10_000), "Bearer t")
+    # A clock that stands still, so that nothing takes time.
+    return Request(ReadBounds(**bounds), Deadline(10.0, 10_000, lambda: 0.0), "Bearer t")
 
 
 def router(own, hosts) -> tuple[Router, Wire]:
@@ -130,6 +133,20 @@ def test_should_take_a_standby_that_is_fresh_enough():
     asked, _ = router(stale, {"http://b": fresh})
     assert asked.keys(N, [b"k1"], request()).positions[0].holder == "standby-0@a"
     assert asked.keys(N, [b"k1"], request(max_lag_records=5)).positions[0].holder == "standby-0@b"
+
+
+def test_should_keep_time_for_a_standby_that_may_answer_after_the_owner():
+    owner, standby = counts_host(COUNTS), counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY)
+    asked, wire = router(counts_host({}, tasks=0), {"http://a": owner, "http://b": standby})
+    asked.keys(N, [b"k1"], request())
+    wire.silent.add("http://b")
+    asked.keys(N, [b"k1"], request())
+    assert wire.seconds == [9.0, 10.0]
+    wire.seconds.clear()
+    wire.silent.clear()
+    wire.hosts["http://a"] = None
+    asked.keys(N, [b"k1"], request())
+    assert wire.seconds == [9.0, 10.0]
 
 
 def test_should_name_who_restores_and_how_far_it_is():
