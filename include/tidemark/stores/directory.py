@@ -13,13 +13,15 @@ from pathlib import Path
 
 from tidemark.atomic_file import as_full_disk
 from tidemark.errors import TaskLocked
-from tidemark.folder_lock import FolderLock, _held, locked_file
+from tidemark.folder_lock import FolderLock, _held, is_left_locked, locked_file
 from tidemark.names import TaskId
+from tidemark.processes import wait_until
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = ".checkpoint"
 STORES_FOLDER = "rocksdb"
+_CHILDREN_END_S = 10.0
 STANDBY_PREFIX = "standby-"
 
 
@@ -64,10 +66,14 @@ class InstanceDirectory:
     """All task folders of one holder of one application, and their lock (see invariant: one process per state folder)."""
 
     def __init__(self, state_dir: Path, application_id: str, holder: int | str) -> None:
-        """Take the process lock; `holder` is an instance's number or `standby-<n>`. Raises `TaskLocked`, `PreflightFailed`."""
+        """Take the process lock; `holder` is an instance's number or `standby-<n>`. Raises `TaskLocked`, `PreflightFailed`.
+
+        Waits for up to ten seconds for the processes of a holder that was killed, which end as soon as they notice it.
+        """
         self._state_dir = state_dir
         self._application_id = application_id
         self.folder = state_dir / str(holder) / application_id
+        wait_until(lambda: not is_left_locked(self.folder), _CHILDREN_END_S)
         self._lock = FolderLock(self.folder)
 
     def task_ids(self) -> list[TaskId]:

@@ -7,13 +7,17 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
-from tidemark.folder_lock import FolderLock
+from tidemark.folder_lock import FolderLock, is_left_locked
 from tidemark.names import TaskId, TopicPartition
+from tidemark.processes import wait_until
+from tidemark.stores import directory
 from tidemark.stores.checkpoint_file import read_checkpoint, write_checkpoint
 from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory
 
@@ -55,6 +59,43 @@ def test_should_take_a_folder_whose_holder_was_killed(held_elsewhere):
     holder.kill()
     holder.wait()
     FolderLock(folder).release()
+
+
+_LEAVE = """
+import os, subprocess, sys
+from pathlib import Path
+from tidemark.folder_lock import FolderLock
+from tidemark.stores.directory import locks_around
+folder = Path(sys.argv[1])
+lock = FolderLock(folder)
+child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, pass_fds=locks_around(folder))
+print(child.pid, flush=True)
+os._exit(1)
+"""
+
+
+def test_should_wait_for_the_processes_of_an_instance_that_was_killed(tmp_path, monkeypatch):
+    """One that loads a state holds the lock until it notices."""
+    monkeypatch.setattr(directory, "_CHILDREN_END_S", 60)
+    folder = tmp_path / "0" / "app"
+    left = subprocess.run([sys.executable, "-c", _LEAVE, folder], stdout=subprocess.PIPE, env={"PYTHONPATH": "include"})
+    child = psutil.Process(int(left.stdout))
+    try:
+        assert is_left_locked(folder)
+        with ThreadPoolExecutor(1) as pool:
+            opened = pool.submit(InstanceDirectory, tmp_path, "app", 0)
+            assert not wait_until(opened.done, 0.3)
+            child.kill()
+            opened.result(60).close()
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    assert not is_left_locked(folder)
+
+
+def test_should_not_wait_for_a_holder_that_lives(held_elsewhere):
+    folder, _ = held_elsewhere
+    assert not is_left_locked(folder)
 
 
 def test_should_arrange_folders_by_instance_application_and_task(tmp_path):
