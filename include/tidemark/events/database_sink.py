@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from contextlib import suppress
 
 from tidemark.database import FactsDatabase
 from tidemark.errors import FactsUnavailable
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _QUEUED_EVENTS = 1000
 _RETRY_S = 5.0
+_CLOSE_LOOK_S = 0.05
 
 
 class EventWriter:
@@ -55,10 +57,11 @@ class EventWriter:
         """Write the events that wait; drop those that cannot be written now. Blocks for at most `timeout_s`."""
         until = time.monotonic() + timeout_s
         self._closing.set()
-        try:
-            self._events.put(None, timeout=timeout_s)
-        except queue.Full:
-            log.debug("the queue of events is full at the end")
+        # If the database is away, the thread ends by itself, and nobody empties a full queue.
+        while self._thread.is_alive() and time.monotonic() < until:
+            with suppress(queue.Full):
+                self._events.put(None, timeout=_CLOSE_LOOK_S)
+                break
         self._thread.join(max(0.0, until - time.monotonic()))
         if self.unwritten:
             log.warning("%d events were not written to the database of facts", self.unwritten)

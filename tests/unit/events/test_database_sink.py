@@ -51,6 +51,19 @@ def test_should_leave_out_batches_of_restores(tmp_path):
     assert writer.unwritten == 0
 
 
+def test_should_close_at_once_when_the_database_is_away_and_the_queue_is_full(blocked, caplog):
+    writer = EventWriter(FactsDatabase(blocked), queued_events=2, retry_s=3600)
+    with caplog.at_level(logging.INFO):
+        writer.publish(TOLD[0])
+        assert wait_until(lambda: "the stream continues" in caplog.text, 60)
+        for event in TOLD[1:4]:
+            writer.publish(event)
+        began_s = time.monotonic()
+        writer.close(600)
+    assert time.monotonic() - began_s < 300
+    assert writer.unwritten == 4
+
+
 def test_should_write_queued_events_when_the_database_comes_back(blocked, caplog):
     writer = EventWriter(FactsDatabase(blocked), retry_s=0.05)
     with caplog.at_level(logging.INFO):
