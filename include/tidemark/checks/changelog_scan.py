@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.committed_reader import is_passing, read_committed_consumer
 from tidemark.names import TopicPartition
 
-_FETCH_RECORDS = 20_000
+_FETCH_RECORDS, _WAIT_S = 20_000, 0.2
 
 
 @dataclass
@@ -64,14 +63,14 @@ def scan_changelog(
     consumer = read_committed_consumer(client_config, f"tidemark-scan-{partition.topic}")
     try:
         consumer.assign([ClientPartition(partition.topic, partition.partition, from_offset)])
-        moved_at = time.monotonic()
-        while not found.is_whole and found.records < most_records and time.monotonic() - moved_at < stalled_after_s:
+        # Counted, not measured: a process that has stood still has not waited.
+        waited_s = 0.0
+        while not found.is_whole and found.records < most_records and waited_s < stalled_after_s:
             before = found.next_offset
             most = min(_FETCH_RECORDS, most_records - found.records)
-            for message in consumer.consume(most, timeout=0.2):
+            for message in consumer.consume(most, timeout=_WAIT_S):
                 _take(found, message)
-            if found.next_offset != before:
-                moved_at = time.monotonic()
+            waited_s = 0.0 if found.next_offset != before else waited_s + _WAIT_S
         return found
     except KafkaException as error:
         raise OutcomeUnknown(f"failed to read {partition} at offset {from_offset}: {error}") from error
