@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 from tidemark.errors import StoreFailed
@@ -32,10 +33,11 @@ def replace_file(path: Path, text: str, *, synced: bool, private: bool = False) 
     With `synced` this also holds after the machine has crashed, which costs a disk write. With `private` only the owner can
     read the file, whatever the umask of this process is.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Named after the thread, whose number no other thread or process of this machine or container has now.
+    temporary = path.with_name(f"{path.name}.{threading.get_native_id()}.tmp")
     try:
         if private:
-            # A file that a killed process with this id left may have another mode.
+            # A file that a killed thread with this number left may have another mode.
             temporary.unlink(missing_ok=True)
         with open(temporary, "w", opener=_private_file if private else None) as file:
             file.write(text)

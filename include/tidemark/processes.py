@@ -115,14 +115,19 @@ def give_way(pid: int) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
-    """Check until the condition holds; return False if it did not within `timeout_s`. Blocks."""
+    """Check until the condition holds; return False if it did not within `timeout_s`. Blocks.
+
+    The condition is checked at least once after that time, also if this thread has stood still.
+    """
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        is_over = time.monotonic() > deadline
+        if condition():
+            return True
+        if is_over:
             return False
         pause.wait(every_s)
-    return True
 
 
 def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, str], folder: Path) -> Identity:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,9 +34,24 @@ def test_should_create_a_file_with_the_given_mode(tmp_path: Path, private: bool,
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_should_let_several_threads_replace_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def replace_often(letter: str) -> None:
+        for _ in range(200):
+            replace_file(path, letter * 100_000, synced=False)
+            assert len(set(path.read_text())) == 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(replace_often, "abcd"))
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.usefixtures("open_umask")
-def test_should_keep_a_file_private_despite_the_leftover_of_a_killed_process_with_the_same_pid(tmp_path: Path) -> None:
-    left = tmp_path / f"file.{os.getpid()}.tmp"
+def test_should_keep_a_file_private_despite_the_leftover_of_a_killed_process_with_the_same_number(
+    tmp_path: Path,
+) -> None:
+    left = tmp_path / f"file.{threading.get_native_id()}.tmp"
     left.write_text("half")
     left.chmod(0o666)
     replace_file(tmp_path / "file", "new", synced=False, private=True)

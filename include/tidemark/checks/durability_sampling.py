@@ -76,7 +76,7 @@ def sample_durability(
             for name, role in roles.items()
         ),
         acks={
-            instance.instance: _acks((instance.said() or {}).get("acks"))
+            instance.instance: _acks(instance.said().get("acks"))
             for instance in live_instances(settings.var_dir, plan.application_id)
         },
         transaction_replication=int(broker["transaction.state.log.replication.factor"]),

@@ -28,7 +28,7 @@ _FINAL = {
 }
 _POLL_INTERVAL_S = 0.05
 _SHORTEST_HEARTBEAT_MS, _LONGEST_HEARTBEAT_MS = 200, 1_000
-_STOPS_S = 10.0
+_STOPS_S = _CLIENT_CLOSES_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ class Member:
         failures: list[Exception] = []
         closing = threading.Thread(target=self._close_client, args=(failures,), name="group-member-close", daemon=True)
         closing.start()
-        closing.join(_STOPS_S)
+        closing.join(_CLIENT_CLOSES_S)
         if closing.is_alive():
             log.warning(
-                "group member: its client did not close within %.0f s; the end of the process ends it", _STOPS_S
+                "group member: its client did not close within %.0f s; the end of the process ends it", _CLIENT_CLOSES_S
             )
         if failures:
             raise failures[0]

@@ -77,7 +77,7 @@ class SavepointCommand:
         with self._alone():
             live = live_instances(self.settings.var_dir, app)
             for one in live:
-                answer = Answer.of(one.said() or {})
+                answer = Answer.of(one.said())
                 if answer is not None and answer.state is Saving.COPYING:
                     raise SavepointFailed(
                         f"instance {one.instance} of {app} is still copying savepoint {answer.savepoint_id}: wait for it"
@@ -157,16 +157,16 @@ class SavepointCommand:
     def _answer(self, one: LiveInstance, savepoint_id: str) -> Answer | None:
         """Return the answer of an instance; None if it has not begun yet. Raises `SavepointFailed`."""
         who = f"instance {one.instance} of {self.plan.application_id}"
-        said = one.said()
-        if said is None:
+        run = one.run()
+        if run is None:
             raise SavepointFailed(
                 f"{who} (process {one.identity.pid}) ended before savepoint {savepoint_id} was complete; take another"
             )
-        if time.time() - one.run_file.stat().st_mtime > _SILENT_S:
+        if time.time() - run.written_at > _SILENT_S:
             raise SavepointFailed(
                 f"{who} (process {one.identity.pid}) has not updated its run file for {_SILENT_S:.0f} s: see its log"
             )
-        answer = Answer.of(said)
+        answer = Answer.of(run.values)
         if answer is None or answer.savepoint_id != savepoint_id:
             return None
         if answer.state is Saving.FAILED:

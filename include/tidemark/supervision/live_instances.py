@@ -121,10 +121,15 @@ class LiveInstance:
     identity: Identity
     run_file: Path
 
-    def said(self) -> Mapping[str, Any] | None:
-        """Return the content of its run file; None if this very process is no longer running."""
+    def run(self) -> RunView | None:
+        """Return the contents of its run file; None if this very process is no longer running."""
         run = RunView.read(self.run_file)
-        return run.values if run and run.process == self.identity and run.is_running() else None
+        return run if run and run.process == self.identity and run.is_running() else None
+
+    def said(self) -> Mapping[str, Any]:
+        """Return the values in its run file; none if this very process is no longer running."""
+        run = self.run()
+        return {} if run is None else run.values
 
 
 def live_instances(var_dir: Path, application_id: str) -> list[LiveInstance]:

@@ -55,7 +55,7 @@ def await_running(var_dir: Path, application_id: str, numbers: tuple[int, ...], 
 
     def missing() -> set[int]:
         live = live_instances(var_dir, application_id)
-        running = {one.instance for one in live if (one.said() or {}).get("state") == InstanceState.RUNNING}
+        running = {one.instance for one in live if one.said().get("state") == InstanceState.RUNNING}
         return set(numbers) - running
 
     if not wait_until(lambda: not missing(), timeout_s, every_s=0.5):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -226,7 +225,7 @@ def test_should_alert_once_even_when_nothing_can_be_written_to_disk(watched: Wat
     # Neither the file that remembers it nor the database of facts.
     folder = watched.files.standstill.parent
     (folder.parent / "facts.db").mkdir()
-    scratch = folder / f"{watched.files.standstill.name}.{os.getpid()}.tmp"
+    scratch = folder / f"{watched.files.standstill.name}.{threading.get_native_id()}.tmp"
     scratch.mkdir()
     for seconds in (301, 302, 303):
         watched.watch.look(T + seconds * 1000)
