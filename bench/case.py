@@ -93,7 +93,7 @@ class Case:
     """A case with `keys` patients, on average one event per `interval_ms` of event time and patient, and `events` events.
 
     `patient` maps event numbers to patients. Tidemark is compared with the side `against`; `goal` is the least ratio of their
-    steady rates to reach, or None if there is none to reach.
+    steady rates to reach, or None if there is none to reach. Each side runs as `instances` processes of one application.
     """
 
     name: str
@@ -107,6 +107,7 @@ class Case:
     patient: Callable[[Case, Integers], Integers] = in_turn
     goal: float | None = GOAL
     against: str = PEER
+    instances: int = 1
 
     @property
     def span_ms(self) -> int:
@@ -130,6 +131,13 @@ class Case:
     def with_keys(self, keys: int) -> Case:
         """Return this case with another number of patients, named after it."""
         return replace(self, name=f"{self.name}-{keys}", about=f"the case {self.name} with {keys:,} keys", keys=keys)
+
+    def with_instances(self, instances: int) -> Case:
+        """Return this case with another number of processes on each side, named after it. One is the case itself."""
+        if instances == 1:
+            return self
+        name, about = f"{self.name}-{instances}-instances", f"{self.about}, in {instances} instances"
+        return replace(self, name=name, about=about, instances=instances)
 
     def described(self) -> dict[str, Any]:
         """Return the fields for a file of results, with functions and programs by name."""

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from bench import latency, latency_report, report
-from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PEER, QUIX, SPARK, Case
+from bench.case import AT_LEAST_ONCE, CONSUMER, OURS, PARTITIONS, PEER, QUIX, SPARK, Case
 from bench.cases import CASES
 from bench.errors import BenchFailed
 from bench.events import base_ms
@@ -44,6 +44,12 @@ def main(
     keys: Annotated[
         str | None, typer.Option(help="numbers of patients separated by commas: each case but latency once for each")
     ] = None,
+    instances: Annotated[
+        str,
+        typer.Option(
+            help="numbers of processes of each side, separated by commas: each case but latency once for each"
+        ),
+    ] = "1",
     sides: Annotated[
         str, typer.Option(help="sides to run, in this order; a case runs the two that it compares")
     ] = f"{OURS},{PEER},{AT_LEAST_ONCE},{QUIX},{SPARK},{CONSUMER}",
@@ -61,7 +67,11 @@ def main(
     names = [name.strip() for name in cases.split(",")]
     chosen = [_named(CASES, name).sized(events) for name in names if name != _LATENCY]
     if keys is not None:
-        chosen = [case.with_keys(number) for case, number in product(chosen, _numbers(keys))]
+        chosen = [case.with_keys(number) for case, number in product(chosen, _numbers(keys, "patients", 2))]
+    processes = _numbers(instances, "instances", 1)
+    if max(processes) > PARTITIONS:
+        raise typer.BadParameter(f"{instances!r}: a topic has {PARTITIONS} partitions, so no more instances have work")
+    chosen = [case.with_instances(number) for case, number in product(chosen, processes)]
     available: dict[str, Side] = {
         OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
         PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
@@ -139,14 +149,14 @@ def _named(known: dict[str, Named], name: str) -> Named:
     return known[name.strip()]
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, what: str, least: int) -> list[int]:
     try:
         numbers = [int(number) for number in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or min(numbers) < 2 or len(set(numbers)) < len(numbers):
+    if not numbers or min(numbers) < least or len(set(numbers)) < len(numbers):
         raise typer.BadParameter(
-            f"{text!r} is not a list of different numbers of patients, from 2 on, such as 10000,1000000"
+            f"{text!r} is not a list of different numbers of {what}, from {least} on, separated by commas"
         )
     return numbers
 

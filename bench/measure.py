@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bench.errors import BenchFailed
 from bench.load import create_topics, new_broker, produce
 from bench.outputs import Verdict, verify
 from bench.rates import Rates, Sample, rates
-from bench.sides import Side, Started, running
+from bench.sides import Command, Side, Started, running
 from bench.watch import CommittedOffsets, Usage, watch
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -59,27 +59,29 @@ def measure(
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    log = folder / "side.log"
     with new_broker(folder / "broker", settings) as broker:
         progress.phase("producing")
         create_topics(broker.bootstrap, case.program)
         produce(broker.bootstrap, case, start_ms)
         # Otherwise the broker would write its dirty pages to disk while the side runs.
         os.sync()
-        command = side.command(case, broker.bootstrap, folder)
+        commands = [side.command(case, broker.bootstrap, folder, number) for number in range(case.instances)]
         progress.phase("running")
+        logs = [folder / f"side-{number}.log" for number in range(case.instances)]
         try:
             with (
                 closing(CommittedOffsets(broker.bootstrap, side.group(case), case.program.sources)) as offsets,
-                running(command, log) as started,
+                _all_running(commands, logs) as started,
             ):
-                run = watch(started.process, started.started, offsets, case.events, progress.committed)
+                processes = [each.process for each in started]
+                run = watch(processes, started[0].started, offsets, case.events, progress.committed)
             progress.phase("starting again")
-            log = folder / "again.log"
-            with running(command, log) as started:
-                restart_s = _seconds_until_running(side, case, folder, log, started)
+            logs = [folder / f"again-{number}.log" for number in range(case.instances)]
+            with _all_running(commands, logs) as started:
+                restart_s = _seconds_until_running(side, case, folder, logs, started)
         except BenchFailed as failure:
-            raise BenchFailed(f"{side.name} on {case.name}: {failure}; end of {log}:\n{_tail(log)}") from None
+            ends = "\n".join(f"end of {log}:\n{_tail(log)}" for log in logs)
+            raise BenchFailed(f"{side.name} on {case.name}: {failure}; {ends}") from None
         progress.phase("verifying")
         verdict = None if side.name == CONSUMER else verify(broker.bootstrap, case, start_ms)
     if verdict is None or verdict.right:
@@ -88,16 +90,31 @@ def measure(
     return Result(case.name, side.name, alternation, measured, restart_s, verdict, run.usage, run.samples)
 
 
-def _seconds_until_running(side: Side, case: Case, folder: Path, log: Path, started: Started) -> float:
-    """Raises `BenchFailed` if it has ended, or is not running after two minutes."""
+@contextmanager
+def _all_running(commands: Sequence[Command], logs: Sequence[Path]) -> Iterator[list[Started]]:
+    with ExitStack() as opened:
+        yield [opened.enter_context(running(command, log)) for command, log in zip(commands, logs, strict=True)]
 
-    def is_decided() -> bool:
-        return started.process.poll() is not None or side.is_running(case, folder, log, started.process)
 
-    wait_until(is_decided, _RUNNING_S, every_s=0.05)
-    if not side.is_running(case, folder, log, started.process):
-        raise BenchFailed(f"started again, it is not RUNNING after {time.monotonic() - started.started:.0f} s")
-    return time.monotonic() - started.started
+def _seconds_until_running(
+    side: Side, case: Case, folder: Path, logs: Sequence[Path], started: Sequence[Started]
+) -> float:
+    """Raises `BenchFailed` if one of them has ended, or not all are running after two minutes."""
+
+    def are_running() -> bool:
+        return all(
+            side.is_running(case, folder, log, each.process, number)
+            for number, (log, each) in enumerate(zip(logs, started, strict=True))
+        )
+
+    def has_ended() -> bool:
+        return any(each.process.poll() is not None for each in started)
+
+    wait_until(lambda: has_ended() or are_running(), _RUNNING_S, every_s=0.05)
+    seconds = time.monotonic() - started[0].started
+    if not are_running():
+        raise BenchFailed(f"started again, it is not RUNNING after {seconds:.0f} s")
+    return seconds
 
 
 def _tail(log: Path) -> str:

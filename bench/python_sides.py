@@ -38,10 +38,12 @@ class QuixSide:
         if not _QUIX_PYTHON.exists():
             raise BenchFailed(f"Quix Streams is not installed, {_QUIX_PYTHON} is missing: run `make quix`")
         program, (source,) = [str(_QUIX_PYTHON), str(_QUIX / "pulse_totals.py")], case.program.sources
-        options = [bootstrap, self.group(case), source, case.program.sink, str(folder / "state")]
+        options = [bootstrap, self.group(case), source, case.program.sink, str(folder / "state" / str(instance))]
         return Command([*program, *options, str(case.commit_interval_ms)], {})
 
-    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(
+        self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes], instance: int = 0
+    ) -> bool:
         """Return whether it has said that it processes messages."""
         return has_written(log, "now processing incoming messages")
 
@@ -62,6 +64,8 @@ class PlainSparkSide:
         """Return the command, after writing its options."""
         if case.program is not COUNTING:
             raise BenchFailed(f"there is no program of {case.name} for Spark alone")
+        if case.instances > 1:
+            raise BenchFailed("Spark alone runs as one process: leave out --instances")
         libraries = [str(jar) for jar in jars.ensure("spark", self.settings)]
         options = folder / "plain-spark.json"
         plain_spark.Options(bootstrap, libraries, str(folder), self.heap, case.max_batch_records).write(options)
@@ -74,6 +78,8 @@ class PlainSparkSide:
             },
         )
 
-    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(
+        self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes], instance: int = 0
+    ) -> bool:
         """Return whether its first batch is finished, or there was nothing to read."""
         return has_written(log, plain_spark.RUNNING)

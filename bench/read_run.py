@@ -23,7 +23,7 @@ from bench.outputs import verify
 from bench.programs import COUNTING
 from bench.rates import Sample, rate_between_commits
 from bench.read_clients import Clients
-from bench.read_sides import ReadSide
+from bench.read_sides import ReadSide, instance_log
 from bench.sides import Started, running
 from bench.watch import SAMPLE_EVERY_S, CommittedOffsets
 from tidemark.processes import wait_until
@@ -114,7 +114,7 @@ class Run:
             offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, group, case.program.sources)))
             for number in range(self.instances):
                 command = self.side.side.command(case, self.bootstrap, self.folder, number)
-                self._started.append(opened.enter_context(running(command, self.folder / f"side-{number}.log")))
+                self._started.append(opened.enter_context(running(command, instance_log(self.folder, number))))
             # Tasks move to the instances that start last: while they have no state, and nothing is measured.
             targets: list[Target] = []
 

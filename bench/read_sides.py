@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +14,7 @@ from bench.case import INPUT_TOPIC, PARTITIONS
 from bench.key_reads import Target
 from bench.programs import COUNTING
 from bench.sides import Side, StreamsSide, TidemarkSide
-from tidemark.devstack.ports import LOOPBACK, free_port
+from tidemark.devstack.ports import LOOPBACK
 from tidemark.queries.access import read_token_file, token_file
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_URL, RunView, run_file_path
@@ -22,6 +23,12 @@ from tidemark.supervision.state import InstanceState
 _HEAP = "1g"
 _STORE = "pulse-counts"
 _TIMEOUT_S = 5.0
+_PORT = re.compile(r"serves its store on port (\d+)")
+
+
+def instance_log(folder: Path, instance: int) -> Path:
+    """Return the log of an instance of either side."""
+    return folder / f"side-{instance}.log"
 
 
 class ReadSide(Protocol):
@@ -70,20 +77,22 @@ class StreamsReads:
     """Instances of Kafka Streams: each is asked for the keys of its own partitions, because it knows no others."""
 
     side: StreamsSide
+    instances: int
 
     @classmethod
     def of(cls, settings: Settings, instances: int) -> StreamsReads:
-        """Return the side with free ports, and as many threads for reads as Tidemark has by default."""
-        ports: set[int] = set()
-        for _ in range(instances):
-            ports.add(free_port(ports))
-        return cls(StreamsSide(settings, _HEAP, query_ports=tuple(sorted(ports)), query_threads=settings.query_threads))
+        """Return the side with as many threads for reads as Tidemark has by default."""
+        return cls(StreamsSide(settings, _HEAP, query_threads=settings.query_threads), instances)
 
     def targets(self, folder: Path) -> list[Target]:
-        """Return the ports, with the partitions that each instance says it has."""
+        """Return the ports in the logs of all instances, with the partitions that each instance says it has."""
+        logs = [instance_log(folder, number) for number in range(self.instances)]
+        ports = [_PORT.search(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
+        if not all(ports):
+            return []
         found = [
             Target(LOOPBACK, port, "/windows", partitions=frozenset(_partitions(port)))
-            for port in self.side.query_ports
+            for port in (int(match[1]) for match in ports if match)
         ]
         held = sorted(partition for target in found for partition in target.partitions or ())
         is_spread = all(target.partitions for target in found)

@@ -50,23 +50,24 @@ class Side(Protocol):
     def command(self, case: Case, bootstrap: str, folder: Path, instance: int = 0) -> Command:
         """Return the command of one instance for one run, with its state under `folder`."""
 
-    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
-        """Return whether `process`, started with `folder` and writing to `log`, says that it is in state RUNNING."""
+    def is_running(
+        self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes], instance: int = 0
+    ) -> bool:
+        """Return whether `process`, this instance with `folder` and `log`, says that it is in state RUNNING."""
 
 
 @dataclass(frozen=True)
 class StreamsSide:
     """Kafka Streams with exactly_once_v2. RocksDB and the record cache have their defaults.
 
-    `query_ports` are those on which its instances serve their stores, each with `query_threads`; without them they serve none.
+    Each instance serves its store with `query_threads` on a port that its log names, or not at all if that is 0.
     """
 
     settings: Settings
     heap: str = "2g"
     threads: int = 2
     overrides: dict[str, str] = field(default_factory=dict)
-    query_ports: tuple[int, ...] = ()
-    query_threads: int = 4
+    query_threads: int = 0
     name: str = PEER
 
     def group(self, case: Case) -> str:
@@ -80,9 +81,8 @@ class StreamsSide:
         libraries = jars.ensure("bench", self.settings)
         classes = peer.compile_peer(libraries)
         queries = {}
-        if self.query_ports:
-            port = str(self.query_ports[instance])
-            queries = {"bench.query.port": port, "bench.query.threads": str(self.query_threads)}
+        if self.query_threads:
+            queries = {"bench.query.threads": str(self.query_threads)}
         configuration = folder / f"peer-{instance}.properties"
         state_dir, values = folder / "state" / str(instance), {**queries, **self.overrides}
         configuration.write_text(
@@ -94,7 +94,9 @@ class StreamsSide:
         program = [str(java.find().executable), f"-Xmx{self.heap}", without_delay, "-cp", path, case.program.peer]
         return Command([*program, str(configuration)], {})
 
-    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(
+        self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes], instance: int = 0
+    ) -> bool:
         """Return whether the state listener has reported RUNNING."""
         return has_written(log, "-> RUNNING")
 
@@ -149,9 +151,11 @@ class TidemarkSide:
             },
         )
 
-    def is_running(self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes]) -> bool:
+    def is_running(
+        self, case: Case, folder: Path, log: Path, process: subprocess.Popen[bytes], instance: int = 0
+    ) -> bool:
         """Return whether the run file of this very process says so."""
-        run = RunView.read(run_file_path(folder / "var", self.group(case), 0))
+        run = RunView.read(run_file_path(folder / "var", self.group(case), instance))
         return run is not None and run.process.pid == process.pid and run.state == InstanceState.RUNNING
 
 

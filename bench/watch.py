@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -23,16 +23,16 @@ _TIMEOUT_S = 10.0
 
 @dataclass
 class Usage:
-    """The peak resident bytes and the CPU seconds of a process and its children."""
+    """The peak resident bytes and the CPU seconds of processes and their children."""
 
     peak_rss_bytes: int = 0
     cpu_seconds: float = 0.0
 
-    def take(self, pid: int) -> None:
-        """Measure now. If the process has ended, the values stay as they are."""
+    def take(self, pids: Collection[int]) -> None:
+        """Measure now. If one of the processes has ended, the values stay as they are."""
         try:
-            root = psutil.Process(pid)
-            processes = [root, *root.children(recursive=True)]
+            roots = [psutil.Process(pid) for pid in pids]
+            processes = [process for root in roots for process in (root, *root.children(recursive=True))]
             rss = sum(process.memory_info().rss for process in processes)
             cpu = sum(times.user + times.system for times in (process.cpu_times() for process in processes))
         except psutil.NoSuchProcess:
@@ -83,15 +83,15 @@ class CommittedOffsets:
 
 
 def watch(
-    process: subprocess.Popen[bytes],
+    processes: Sequence[subprocess.Popen[bytes]],
     started: float,
     offsets: CommittedOffsets,
     events: int,
     progress: Callable[[int], None],
 ) -> Run:
-    """Take samples until all `events` are committed. `started` is `time.monotonic()` at the start of `process`.
+    """Take samples until all `events` are committed. `started` is `time.monotonic()` at the start of the first process.
 
-    Blocks. Raises `BenchFailed` if the process ends before that, or commits nothing for three minutes.
+    Blocks. Raises `BenchFailed` if a process ends before that, or nothing is committed for three minutes.
     """
     run = Run()
     tick = Event()
@@ -105,11 +105,12 @@ def watch(
         if sample.committed >= before:
             run.samples.append(sample)
         if len(run.samples) % _SAMPLES_PER_USAGE == 0 or sample.committed >= events:
-            run.usage.take(process.pid)
+            run.usage.take([process.pid for process in processes])
         if sample.committed >= events:
             return run
-        if process.poll() is not None:
-            raise BenchFailed(f"ended with code {process.returncode} after {sample.committed} of {events} events")
+        for process in processes:
+            if process.poll() is not None:
+                raise BenchFailed(f"ended with code {process.returncode} after {sample.committed} of {events} events")
         if time.monotonic() - moved_at > _STALLED_S:
             raise BenchFailed(f"committed nothing for {_STALLED_S:.0f} s, at {sample.committed} of {events} events")
         tick.wait(max(0.0, SAMPLE_EVERY_S - (time.monotonic() - started - sample.seconds)))

@@ -49,13 +49,14 @@ final class StoreServer {
     this.windowMs = windowMs;
   }
 
-  static void start(KafkaStreams streams, String name, long windowMs, int port, int threads) throws IOException {
+  static void start(KafkaStreams streams, String name, long windowMs, int threads) throws IOException {
     StoreServer served = new StoreServer(streams, name, windowMs);
-    HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 128);
+    HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 128);
     server.setExecutor(Executors.newFixedThreadPool(threads));
     server.createContext("/windows", refusing(served::windows));
     server.createContext("/partitions", refusing(served::partitions));
     server.start();
+    System.err.println("serves its store on port " + server.getAddress().getPort());
   }
 
   private void windows(HttpExchange exchange) throws IOException {

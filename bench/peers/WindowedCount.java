@@ -1,7 +1,7 @@
 import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.streams.KafkaStreams;
 
-/** The topology `pulse_counting` written for Kafka Streams. With `bench.query.port` it serves its store over HTTP. */
+/** The topology `pulse_counting` written for Kafka Streams. With `bench.query.threads` it serves its store over HTTP. */
 public final class WindowedCount {
   private static final String STORE = "pulse-counts";
 
@@ -10,10 +10,9 @@ public final class WindowedCount {
     peer.writeCounts(peer.windowedCounts(STORE).toStream());
     CountDownLatch closed = new CountDownLatch(1);
     KafkaStreams streams = peer.start(closed);
-    if (peer.properties.containsKey("bench.query.port")) {
-      int port = Integer.parseInt(peer.properties.getProperty("bench.query.port"));
+    if (peer.properties.containsKey("bench.query.threads")) {
       int threads = Integer.parseInt(peer.properties.getProperty("bench.query.threads"));
-      StoreServer.start(streams, STORE, peer.duration("bench.window.ms").toMillis(), port, threads);
+      StoreServer.start(streams, STORE, peer.duration("bench.window.ms").toMillis(), threads);
     }
     closed.await();
   }

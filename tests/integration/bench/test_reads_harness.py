@@ -19,7 +19,7 @@ def test_should_compare_the_answers_of_a_store_that_is_read_while_its_stream_run
     if java_program.compiler() is None:
         pytest.skip("there is no javac")
     settings = Settings.load()
-    load = Load(keys=100, rate=500, history=1, seconds=1.5, warm_up_s=0.5, commit_interval_ms=100)
+    load = Load(keys=100, rate=500, history=1, seconds=5.0, warm_up_s=0.5, commit_interval_ms=100)
     with Clients(1, 2) as clients:
         result = measure(StreamsReads.of(settings, 1), 1, 0, load, clients, tmp_path / "run", settings)
     assert result.wrong == []

@@ -166,7 +166,7 @@ def main() -> int:
             finally:
                 bench.end_all()
         case = replace(CASES["hot"].sized(options.records), max_batch_records=MEASURED_BATCH_RECORDS)
-        with ends_of_logs(console, folder / "measured", "*/side.log"):
+        with ends_of_logs(console, folder / "measured", "*/*.log"):
             rates = measured(console, folder / "measured", case, options.rounds, settings, tally)
     measured_rates = " ".join(f"{name}_records_per_s={rate:.0f}" for name, rate in rates.items())
     for line in tally.report[:40]:

@@ -118,7 +118,7 @@ def get_through(bench: ManyLetters, report: Callable[[int], None]) -> Passed:
     committed = 0
     with closing(CommittedOffsets(bench.bootstrap, bench.application_id, [bench.topic], bench.partitions)) as offsets:
         while committed < wanted:
-            usage.take(process.pid)
+            usage.take([process.pid])
             if (found := offsets.total()) > committed:
                 committed, moved = found, time.monotonic()
                 report(committed)

@@ -69,13 +69,21 @@ def test_a_case_should_run_once_for_each_number_of_keys() -> None:
     case = CASES["hot"].with_keys(1_000_000)
     assert (case.name, case.about, case.keys) == ("hot-1000000", "the case hot with 1,000,000 keys", 1_000_000)
     assert case.events == CASES["hot"].events
-    assert _numbers("10000, 1000000") == [10_000, 1_000_000]
+    assert _numbers("10000, 1000000", "patients", 2) == [10_000, 1_000_000]
+
+
+def test_a_case_should_run_once_for_each_number_of_instances() -> None:
+    case = CASES["hot"].with_instances(3)
+    assert (case.name, case.about, case.instances) == (
+        "hot-3-instances", CASES["hot"].about + ", in 3 instances", 3
+    )  # fmt: skip
+    assert CASES["hot"].with_instances(1) == CASES["hot"]
 
 
 @pytest.mark.parametrize("text", ["", "many", "1", "10,-1", "10,10"])
 def test_numbers_of_keys_that_make_no_sense_should_be_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="numbers of patients"):
-        _numbers(text)
+    with pytest.raises(typer.BadParameter, match="numbers of patients, from 2 on"):
+        _numbers(text, "patients", 2)
 
 
 def test_the_last_line_should_leave_out_what_was_not_measured() -> None:
