@@ -169,7 +169,8 @@ class CountingApp:
 
     def __post_init__(self) -> None:
         self.settings = self.settings.model_copy(
-            update={"num_partitions": PARTITIONS, "session_timeout_ms": 2000, "transaction_timeout_ms": 6000}
+            # Long enough for a broker or a client that stands still for seconds on a busy machine.
+            update={"num_partitions": PARTITIONS, "session_timeout_ms": 6_000, "transaction_timeout_ms": 15_000}
         )
         self._coordinator = self.settings.bootstrap_servers
         self.plan: TopologyPlan = self.topology(self.name).plan()

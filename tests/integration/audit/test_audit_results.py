@@ -105,7 +105,7 @@ def test_should_run_a_whole_suite_in_one_job_and_distinguish_a_broken_check(spar
         # The session is that of other tests, too.
         context._jsc.clearJobGroup()
     # Who counts the jobs hears of them a moment later.
-    context._jsc.sc().listenerBus().waitUntilEmpty()
+    context._jsc.sc().listenerBus().waitUntilEmpty(60_000)
     jobs = context.statusTracker().getJobIdsForGroup("counted")
     assert [finding.verdict for finding in found.findings] == [Verdict.OK, Verdict.OK]
     assert found.rows == 40_000

@@ -161,7 +161,9 @@ def test_should_name_the_open_transaction_that_blocks_read_committed_readers(gro
     group.produce(3)
     group.commit(3)
     name = f"{group.name}-loader"
-    writer = Producer({**librdkafka_config(group.settings), "transactional.id": name, "transaction.timeout.ms": 60_000})
+    writer = Producer(
+        {**librdkafka_config(group.settings), "transactional.id": name, "transaction.timeout.ms": 900_000}
+    )
     writer.init_transactions(60)
     writer.begin_transaction()
     writer.produce(f"{group.name}-in", b"{}", b"k")
@@ -171,7 +173,7 @@ def test_should_name_the_open_transaction_that_blocks_read_committed_readers(gro
     assert wait_until(lambda: group.look()[subject].verdict is Verdict.FAILED, 60, every_s=0.1)
     seen = group.look()
     assert f"transaction {name} is open for" in seen[subject].message
-    assert "the broker aborts it after 60 s" in seen[subject].message
+    assert "the broker aborts it after 900 s" in seen[subject].message
     assert seen[f"{group.name}-in[0]"].evidence["held_offsets"] == 1
     writer.commit_transaction(60)
     place, ends = TopicPartition(f"{group.name}-in", 0), EndOffsets(group.admin, 60)

@@ -51,7 +51,7 @@ def test_should_read_counts_lag_and_instances(broker, create_topic, unique, tmp_
         producer.produce(alerts, json.dumps(alert).encode(), b"p2")
         producer.flush()
         snapshot = followed_until(
-            watch, now_ms + 1_000, lambda snapshot: (snapshot.fresh_updates, snapshot.alerts) == (3, 1)
+            watch, now_ms + 1_000, lambda snapshot: (snapshot.fresh_updates, snapshot.alerts, snapshot.lag) == (3, 1, 7)
         )
     finally:
         watch.close()

@@ -51,6 +51,8 @@ def test_should_keep_address_and_data_when_a_broker_is_killed(
         address = broker.bootstrap
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
         admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(60)
+        # The topic is there before the broker names it, which may take longer than a producer waits.
+        assert wait_until(lambda: "kept" in admin.list_topics(timeout=60).topics, 60)
         _produce(address, "kept")
         (broker.folder / "tmp" / "left").touch()
         broker.kill()

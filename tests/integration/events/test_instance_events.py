@@ -43,6 +43,12 @@ def application(settings, admin, unique):
     return plan
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """An instance that waits at its end until all its events are written, however busy the machine is."""
+    monkeypatch.setattr("tidemark.instance.instance._LISTENERS_CLOSE_S", 60.0)
+
+
 @pytest.fixture
 def own(monkeypatch):
     """A module of a user with a listener that keeps what it hears, and one that fails in every call."""

@@ -145,6 +145,9 @@ def test_should_open_its_tasks_and_stop_although_its_source_has_not_started(appl
 
 
 def test_should_be_awaited_unless_others_process_its_tasks(application, settings):
+    # The session of the one that has stopped must not end while the test asks.
+    settings = settings.model_copy(update={"session_timeout_ms": 300_000})
+
     def is_awaited(number):
         instance = make_instance(application, settings, number, "made", NO_PROBE)
         try:

@@ -39,6 +39,8 @@ class TimedSource(CountingSource):
 def collected(monkeypatch):
     exporter = InMemorySpanExporter()
     monkeypatch.setattr(batch_traces, "otlp_exporter", lambda _endpoint: exporter)
+    # All spans are sent before the instance has ended, however busy the machine is.
+    monkeypatch.setattr("tidemark.instance.instance._LISTENERS_CLOSE_S", 60.0)
     return exporter
 
 

@@ -52,7 +52,8 @@ class StreamingApp(CountingApp):
         admin.create_topics([sink])[f"{name}-out"].result(60)
         assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 60)
         super().__init__(settings, admin, name)
-        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 10_000, "commit_interval_ms": 50})
+        brief = {"broker_timeout_ms": 10_000, "transaction_timeout_ms": 6_000, "commit_interval_ms": 50}
+        self.settings = self.settings.model_copy(update=brief)
 
     @contextmanager
     def streaming(

@@ -215,6 +215,8 @@ def test_should_take_a_savepoint_of_a_stopped_application_and_start_from_it(plan
 
 
 def test_should_leave_a_final_savepoint_that_matches_the_committed_offsets(plan, settings, caplog):
+    # Its disk may be slow.
+    settings = settings.model_copy(update={"last_savepoint_timeout_ms": 60_000})
     caplog.set_level(logging.INFO)
     with running(plan, settings, 1000) as run:
         run.counts()

@@ -54,7 +54,7 @@ class Guarded:
     def settings(self) -> Settings:
         return self._broker.settings(
             "scram", var_dir=self._folder / "var", state_dir=self._folder / "state", num_partitions=2,
-            session_timeout_ms=2000, transaction_timeout_ms=6000, broker_timeout_ms=6000,
+            session_timeout_ms=10_000, transaction_timeout_ms=60_000, broker_timeout_ms=60_000,
             query_port=0 if self.answers_queries else -1,
         )  # fmt: skip
 

@@ -130,7 +130,9 @@ def test_should_refuse_metadata_of_an_unknown_form():
         GroupMetadata.parse(b"CGMDv3:....", "m")
 
 
-def test_should_write_a_run_file_at_once_on_a_change_and_otherwise_once_a_second(tmp_path):
+def test_should_write_a_run_file_at_once_on_a_change_and_otherwise_once_a_second(tmp_path, monkeypatch):
+    # This thread may stand still for longer than a second.
+    monkeypatch.setattr("tidemark.supervision.run_file._REWRITE_S", 3600)
     path = tmp_path / "instances" / "app-0.json"
     run_file = RunFile(path, {"application_id": "app"})
     run_file.update({"state": "RUNNING"}, now=True)

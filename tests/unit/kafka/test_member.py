@@ -32,7 +32,7 @@ def member():
 
 @pytest.mark.timeout(60)
 def test_should_end_though_its_client_never_does(member, monkeypatch, caplog):
-    monkeypatch.setattr(members, "_STOPS_S", 0.1)
+    monkeypatch.setattr(members, "_CLIENT_CLOSES_S", 0.1)
     never = threading.Event()
     member._consumer = SimpleNamespace(close=never.wait)
     member.close()
@@ -40,7 +40,9 @@ def test_should_end_though_its_client_never_does(member, monkeypatch, caplog):
     assert "did not close" in caplog.text
 
 
-def test_should_raise_what_its_client_raises(member):
+def test_should_raise_what_its_client_raises(member, monkeypatch):
+    monkeypatch.setattr(members, "_CLIENT_CLOSES_S", 60)
+
     def close():
         raise KafkaException(KafkaError(KafkaError._DESTROY))
 

@@ -140,8 +140,9 @@ def test_should_leave_no_link_when_the_instance_stops_during_a_savepoint(bench, 
     assert wait_until(bench.taker._stop.is_set, 60)
     stuck.set()
     closing.join(60)
+    # The taker waits ten seconds for its thread, which may need longer on a busy machine.
+    assert wait_until(lambda: bench.answer().state is Saving.FAILED and not bench.links(), 60)
     answer = bench.answer()
-    assert (answer.state, bench.links()) == (Saving.FAILED, [])
     assert "the instance stopped" in answer.error
     assert bench.repository.savepoints() == []
 

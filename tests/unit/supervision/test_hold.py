@@ -211,5 +211,10 @@ def test_should_admit_one_holder_at_a_time(tmp_path):
         )
         for n in range(3)
     ]
-    assert [contender.wait(300) for contender in contenders] == [0, 0, 0], seed
+    try:
+        assert [contender.wait(300) for contender in contenders] == [0, 0, 0], seed
+    finally:
+        for contender in contenders:
+            contender.kill()
+            contender.wait()
     assert read_hold(tmp_path, "app") is None

@@ -33,7 +33,7 @@ def test_should_take_each_request_once_while_others_are_written(tmp_path):
         asked = [Request(f"savepoint-{number}", "/savepoints") for number in range(REQUESTS)]
         for number, request in enumerate(asked):
             write_request(path, request)
-            assert wait_until(lambda number=number: len(taken) > number, 10, every_s=0.0005), f"{request} was lost"
+            assert wait_until(lambda number=number: len(taken) > number, 60, every_s=0.0005), f"{request} was lost"
     finally:
         stop.set()
         taker.join(60)
