@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bench.errors import BenchFailed
 from bench.load import create_topics, new_broker, produce
 from bench.outputs import Verdict, verify
 from bench.rates import Rates, Sample, rates
-from bench.sides import Command, Side, Started, running
+from bench.sides import Side, Started, all_running
 from bench.watch import CommittedOffsets, Usage, watch
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -71,13 +71,12 @@ def measure(
         try:
             with (
                 closing(CommittedOffsets(broker.bootstrap, side.group(case), case.program.sources)) as offsets,
-                _all_running(commands, logs) as started,
+                all_running(commands, logs) as started,
             ):
-                processes = [each.process for each in started]
-                run = watch(processes, started[0].started, offsets, case.events, progress.committed)
+                run = watch(started, offsets, case.events, progress.committed)
             progress.phase("starting again")
             logs = [folder / f"again-{number}.log" for number in range(case.instances)]
-            with _all_running(commands, logs) as started:
+            with all_running(commands, logs) as started:
                 restart_s = _seconds_until_running(side, case, folder, logs, started)
         except BenchFailed as failure:
             ends = "\n".join(f"end of {log}:\n{_tail(log)}" for log in logs)
@@ -88,12 +87,6 @@ def measure(
         shutil.rmtree(folder)
     measured = rates(run.samples, case.events, _SHORTEST_INTERVALS * case.commit_interval_ms / 1000)
     return Result(case.name, side.name, alternation, measured, restart_s, verdict, run.usage, run.samples)
-
-
-@contextmanager
-def _all_running(commands: Sequence[Command], logs: Sequence[Path]) -> Iterator[list[Started]]:
-    with ExitStack() as opened:
-        yield [opened.enter_context(running(command, log)) for command, log in zip(commands, logs, strict=True)]
 
 
 def _seconds_until_running(

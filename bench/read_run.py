@@ -24,7 +24,7 @@ from bench.programs import COUNTING
 from bench.rates import Sample, rate_between_commits
 from bench.read_clients import Clients
 from bench.read_sides import ReadSide, instance_log
-from bench.sides import Started, running
+from bench.sides import Started, all_running
 from bench.watch import SAMPLE_EVERY_S, CommittedOffsets
 from tidemark.processes import wait_until
 
@@ -112,9 +112,10 @@ class Run:
         with ExitStack() as opened:
             group = self.side.side.group(case)
             offsets = opened.enter_context(closing(CommittedOffsets(self.bootstrap, group, case.program.sources)))
-            for number in range(self.instances):
-                command = self.side.side.command(case, self.bootstrap, self.folder, number)
-                self._started.append(opened.enter_context(running(command, instance_log(self.folder, number))))
+            numbers = range(self.instances)
+            commands = [self.side.side.command(case, self.bootstrap, self.folder, number) for number in numbers]
+            logs = [instance_log(self.folder, number) for number in numbers]
+            self._started = opened.enter_context(all_running(commands, logs))
             # Tasks move to the instances that start last: while they have no state, and nothing is measured.
             targets: list[Target] = []
 

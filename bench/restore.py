@@ -106,7 +106,7 @@ class Subject:
             running(command, log) as started,
         ):
             seconds = self._until_running(started, log)
-            run = watch([started.process], started.started, offsets, self.case.events, lambda _n: None)
+            run = watch([started], offsets, self.case.events, lambda _n: None)
         return seconds, _restoring_s(log), run.usage
 
     def _left_alone(self) -> None:

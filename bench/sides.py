@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -189,6 +189,13 @@ def running(command: Command, log: Path) -> Iterator[Started]:
             yield Started(process, started)
         finally:
             _stop(process)
+
+
+@contextmanager
+def all_running(commands: Sequence[Command], logs: Sequence[Path]) -> Iterator[list[Started]]:
+    """Start each command as `running` does, and stop all of them at the end of the block."""
+    with ExitStack() as opened:
+        yield [opened.enter_context(running(command, log)) for command, log in zip(commands, logs, strict=True)]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

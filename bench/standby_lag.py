@@ -99,7 +99,7 @@ def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], 
             asking = threading.Thread(target=ages.ask)
             asking.start()
             try:
-                run = watch([started.process], started.started, offsets, case.events, lambda _: None)
+                run = watch([started], offsets, case.events, lambda _: None)
                 # A short run may end before the standby has found its topics.
                 wait_until(lambda: bool(ages.seconds), _ANSWERS_S)
             finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from bench.case import PARTITIONS, QUIET
 from bench.errors import BenchFailed
 from bench.rates import Sample
+from bench.sides import Started
 
 SAMPLE_EVERY_S = 0.2
 _SAMPLES_PER_USAGE = 5
@@ -83,21 +83,21 @@ class CommittedOffsets:
 
 
 def watch(
-    processes: Sequence[subprocess.Popen[bytes]],
-    started: float,
+    started: Sequence[Started],
     offsets: CommittedOffsets,
     events: int,
     progress: Callable[[int], None],
 ) -> Run:
-    """Take samples until all `events` are committed. `started` is `time.monotonic()` at the start of the first process.
+    """Take samples until the processes `started` have committed all `events`. Times count from the start of the first one.
 
     Blocks. Raises `BenchFailed` if a process ends before that, or nothing is committed for three minutes.
     """
     run = Run()
     tick = Event()
-    moved_at = started
+    processes = [each.process for each in started]
+    began_s = moved_at = started[0].started
     while True:
-        sample = Sample(time.monotonic() - started, offsets.total())
+        sample = Sample(time.monotonic() - began_s, offsets.total())
         before = run.samples[-1].committed if run.samples else 0
         if sample.committed > before:
             moved_at = time.monotonic()
@@ -113,4 +113,4 @@ def watch(
                 raise BenchFailed(f"ended with code {process.returncode} after {sample.committed} of {events} events")
         if time.monotonic() - moved_at > _STALLED_S:
             raise BenchFailed(f"committed nothing for {_STALLED_S:.0f} s, at {sample.committed} of {events} events")
-        tick.wait(max(0.0, SAMPLE_EVERY_S - (time.monotonic() - started - sample.seconds)))
+        tick.wait(max(0.0, SAMPLE_EVERY_S - (time.monotonic() - began_s - sample.seconds)))

@@ -57,7 +57,8 @@ class EventWriter:
         """Write the events that wait; drop those that cannot be written now. Blocks for at most `timeout_s`."""
         until = time.monotonic() + timeout_s
         self._closing.set()
-        # If the database is away, the thread ends by itself, and nobody empties a full queue.
+        # If the database cannot be reached, the writer thread ends now and takes no more events from the queue. If the queue
+        # is full, there is then never room for the mark of its end.
         while self._thread.is_alive() and time.monotonic() < until:
             with suppress(queue.Full):
                 self._events.put(None, timeout=_CLOSE_LOOK_S)

@@ -29,6 +29,7 @@ from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_ta
 T = TypeVar("T")
 
 _KEPT_S = 1.0
+"""The seconds of a query that are kept for other holders, or half of what is left if that is less."""
 _FEW_BYTES = 4_096
 """Keys of so many bytes are hashed in the event loop, for which more would take too long."""
 _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
@@ -157,9 +158,7 @@ class Router:
             return None
         tasks = self._tasks_of(store, request) if keys is None else [*self._owners(store, keys, request)]
         holders = self._holders(tasks[0]) if len(tasks) == 1 else []
-        if not holders or not holders[0].url or holders[0].copies[tasks[0]] is CopyState.RESTORING:
-            return None
-        if self.peers.is_silent(holders[0].url):
+        if not holders or not holders[0].url or not self._may_answer(tasks[0], holders[0]):
             return None
         return PassedTo(tasks[0], holders[0], self._answer_s(tasks[0], holders[1:], request))
 
@@ -268,16 +267,18 @@ class Router:
         )
 
     def _answer_s(self, task: TaskId, others: Sequence[Endpoint], request: Request) -> float:
-        """Return the seconds for the answer of a process: a second of what is left is kept for `others` that may answer.
+        """Return the seconds for the answer of a process: a part of what is left is kept for `others` that may answer.
 
-        One that listens and does not answer must not use up the time of a standby.
+        Otherwise a process that listens and does not answer would use up the time of a standby.
         """
         left_s = request.deadline.remaining_s
-        are_able = any(
-            each.copies[task] is not CopyState.RESTORING and not (each.url and self.peers.is_silent(each.url))
-            for each in others
-        )
-        return max(left_s / 2, left_s - _KEPT_S) if are_able else left_s
+        is_needed = any(self._may_answer(task, other) for other in others)
+        return max(left_s / 2, left_s - _KEPT_S) if is_needed else left_s
+
+    def _may_answer(self, task: TaskId, holder: Endpoint) -> bool:
+        """Return whether a holder has the whole state of a task and was not silent a moment ago."""
+        is_silent = bool(holder.url) and self.peers.is_silent(holder.url)
+        return holder.copies[task] is not CopyState.RESTORING and not is_silent
 
     def _read(
         self,

@@ -124,7 +124,7 @@ def test_the_history_of_an_application_should_be_read_again_when_a_row_was_added
 
     def look_again():
         seen = len(looks)
-        # The readers work only while somebody looks at the page.
+        # The sampler's threads end 30 s after the last call of `overview`.
         assert wait_until(lambda: bool(sampler.overview({})) and len(looks) > seen + 5, 60)
 
     assert checks_of(sampler, "clicks") == []
