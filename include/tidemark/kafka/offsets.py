@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.attempts import attempt_s, retrying, retrying_with_fresh_metadata
+from tidemark.kafka.attempts import attempt_s, refresh_metadata, retrying, retrying_with_fresh_metadata
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import TopicPartition, commits_topic
 from tidemark.settings import Settings
@@ -116,6 +116,7 @@ class EndOffsets:
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
+        self._has_metadata = False
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
@@ -143,7 +144,11 @@ class EndOffsets:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-
+        if not self._has_metadata:
+            # The first request of a new client may come before its first metadata. It then waits for a second, or until it is
+            # repeated (confluent-kafka 2.16.1).
+            refresh_metadata(self._admin, attempt_s(self._timeout_s))
+            self._has_metadata = True
         try:
             retry = retrying_with_fresh_metadata(_LEADER_MOVES, self._admin, self._timeout_s)
             return retry(self._ask_once, partitions, spec, isolation)
