@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from alembic.util import CommandError
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -37,7 +36,7 @@ from sqlalchemy.pool import NullPool
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tidemark.errors import FactsUnavailable, InvalidSettings
-from tidemark.migrations.upgrade import upgrade_schema
+from tidemark.migrations.version import is_newest
 from tidemark.settings import Settings
 
 METADATA = MetaData()
@@ -136,14 +135,25 @@ class FactsDatabase:
         with self._lock:
             if self._has_tables:
                 return
-            try:
-                upgrade_schema(self._engine)
-            except CommandError as error:
-                raise FactsUnavailable(
-                    f"the database of facts, {self.name}, has the schema of another version of Tidemark ({error}); use that "
-                    "version, or set TIDEMARK_FACTS_URL to another database"
-                ) from None
+            with self._engine.connect() as connection:
+                has_newest = is_newest(connection)
+            if not has_newest:
+                self._upgrade()
             self._has_tables = True
+
+    def _upgrade(self) -> None:
+        # Alembic takes 0.3 s to import, which an instance that starts again would lose.
+        from alembic.util import CommandError
+
+        from tidemark.migrations.upgrade import upgrade_schema
+
+        try:
+            upgrade_schema(self._engine)
+        except CommandError as error:
+            raise FactsUnavailable(
+                f"the database of facts, {self.name}, has the schema of another version of Tidemark ({error}); use that "
+                "version, or set TIDEMARK_FACTS_URL to another database"
+            ) from None
 
     def _format(self, error: Exception) -> str:
         """Return the driver's message in one line, without secrets."""

@@ -7,13 +7,9 @@ import threading
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
 SCRIPTS = "tidemark:migrations"
-VERSION_TABLE = "tidemark_schema"
-"""Not the usual name of Alembic: Airflow has its own versions, perhaps in the same database."""
 
 _LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(8435226673)"}
 """By dialect, the statement after which no other process changes the schema until the transaction ends."""
@@ -21,7 +17,7 @@ _LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lo
 # Alembic keeps the running migration in global variables.
 _one_at_a_time = threading.Lock()
 
-# Otherwise each look at the version writes two lines, also when there is nothing to do.
+# Otherwise each upgrade writes two lines, also when there is nothing to do.
 logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)
 
 
@@ -32,13 +28,6 @@ def upgrade_schema(engine: Engine) -> None:
     """
     config = Config()
     config.set_main_option("script_location", SCRIPTS)
-    newest = ScriptDirectory.from_config(config).get_current_head()
-    with engine.connect() as connection:
-        if (
-            MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
-            == newest
-        ):
-            return
     with _one_at_a_time, engine.begin() as connection:
         if engine.dialect.name in _LOCKS:
             connection.exec_driver_sql(_LOCKS[engine.dialect.name])

@@ -23,7 +23,8 @@ from tidemark.checks.verdict_table import VERDICTS
 from tidemark.database import METADATA, FactsDatabase
 from tidemark.errors import FactsUnavailable
 from tidemark.events.table import EVENTS, write_event
-from tidemark.migrations.upgrade import SCRIPTS, VERSION_TABLE
+from tidemark.migrations.upgrade import SCRIPTS
+from tidemark.migrations.version import NEWEST, VERSION_TABLE
 from tidemark.operations.drill_history.table import DRILLS
 from tidemark.settings import Settings
 
@@ -63,6 +64,10 @@ def differences(file):
 def ask(file, query):
     with closing(sqlite3.connect(file)) as connection:
         return connection.execute(query).fetchall()
+
+
+def test_should_name_the_last_script_as_the_newest_version():
+    assert scripts().get_current_head() == NEWEST
 
 
 def test_should_have_the_tables_that_the_code_declares(facts, file):
