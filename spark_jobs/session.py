@@ -13,7 +13,7 @@ from spark_jobs.cluster import cluster_conf
 from tidemark.kafka.clients import java_system_properties
 from tidemark.kafka.jars import ensure
 from tidemark.settings import Settings
-from tidemark.spark_driver import driver_jvm_conf
+from tidemark.spark_driver import driver_jvm_conf, executor_jars_conf
 
 _QUIET = (
     # It only warns that it closes idle consumers, which happens for every second batch with dead letters.
@@ -48,7 +48,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         **cluster_conf(settings),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.jars": ",".join(str(jar) for jar in jars),
+        **executor_jars_conf(settings.spark_master, jars),
         "spark.sql.adaptive.enabled": "false",
         # A value that cannot be computed becomes null, like a missing field, so that it does not stop the stream.
         "spark.sql.ansi.enabled": "false",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,16 @@ def spark_command(
     The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` if there is no such
     connection. Raises `CannotSubmit`.
     """
-    from tidemark import spark_driver
     from tidemark.kafka import jars
+    from tidemark.spark_driver import driver_jvm_conf
 
     spark_jars = jars.ensure("spark", settings)
     application = str(script or project_root() / INSTANCE_SCRIPT)
     hook = _submit_hook(
         conn_id,
         settings,
-        conf={
-            "spark.jars": ",".join(str(jar) for jar in spark_jars),
-            **spark_driver.driver_jvm_conf(settings, spark_jars),
-        },
+        spark_jars,
+        conf=dict(driver_jvm_conf(settings, spark_jars)),
         driver_memory=settings.spark_driver_memory,
         name=str(files.key),
         properties_file=_write_properties(files, settings.spark_extra_conf),
@@ -95,9 +93,11 @@ def _write_properties(files: InstanceFiles, extra: Mapping[str, str]) -> str | N
     return str(path)
 
 
-def _submit_hook(conn_id: str, settings: Settings, **options: Any):  # type: ignore[no-untyped-def]
+def _submit_hook(conn_id: str, settings: Settings, jars: Sequence[Path], **options: Any):  # type: ignore[no-untyped-def]
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk.exceptions import AirflowNotFoundException
+
+    from tidemark.spark_driver import executor_jars_conf
 
     class InstanceSubmitHook(SparkSubmitHook):
         """The provider's hook, used only to build the command."""
@@ -118,6 +118,8 @@ def _submit_hook(conn_id: str, settings: Settings, **options: Any):  # type: ign
                     f"connection {conn_id} has deploy-mode cluster, in which the driver runs on a machine that Airflow "
                     f"cannot watch; use deploy-mode client"
                 )
-            return self._build_spark_submit_command(application), str(self._connection["master"])
+            master = str(self._connection["master"])
+            self._conf |= executor_jars_conf(master, jars)
+            return self._build_spark_submit_command(application), master
 
     return InstanceSubmitHook(conn_id=conn_id, **options)

@@ -38,7 +38,8 @@ def test_should_submit_the_instance_with_verified_jars(files: InstanceFiles, spa
     assert line[-4:] == ["--topology", "patient_monitoring", "--instance", "2"]
     assert line[line.index("--driver-memory") + 1] == "700m"
     assert line[line.index("--name") + 1] == "patient-monitoring-2"
-    assert f"spark.jars={','.join(str(jar) for jar in spark_jars)}" in line
+    # Tasks run in the driver's JVM, whose class path has the jars.
+    assert not any(part.startswith("spark.jars=") for part in line)
     assert f"spark.driver.extraClassPath={':'.join(str(jar) for jar in spark_jars)}" in line
     (options,) = (part for part in line if part.startswith("spark.driver.extraJavaOptions="))
     assert "-XX:+UseParallelGC" in options
@@ -65,6 +66,7 @@ def test_should_take_the_master_from_the_connection(
     assert command.argv[command.argv.index("--master") + 1] == "spark://spark-master:7077"
     assert command.environment["TIDEMARK_SPARK_MASTER"] == "spark://spark-master:7077"
     assert "SPARK_LOCAL_IP" not in command.environment
+    assert f"spark.jars={','.join(str(jar) for jar in spark_jars)}" in command.argv
 
 
 def test_should_refuse_deploy_mode_cluster_because_its_driver_cannot_be_watched(
