@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
@@ -52,32 +53,40 @@ class SparkBatchSource:
         self._ends = EndOffsets(AdminClient(librdkafka_config(settings)), settings.broker_timeout_ms / 1000)
         self._out: HandOver | None = None
         self._feeders: list[_Feeder] = []
-        # The first read of a JVM takes some seconds; meanwhile the group rebalances and stores are restored.
         self._warming_up = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
-        self._warming_up.start()
+        self._beginning = threading.Lock()
+
+    def warm_up(self) -> None:
+        with self._beginning:
+            # Otherwise the first batch is being read already, by the same reader.
+            if self._out is None:
+                self._warming_up.start()
 
     def _warm_up(self) -> None:
         """Read the last records of the first sub-topology. A failure is only logged: the first batch would fail, too."""
-        subtopology = self._plan.subtopologies[0]
         try:
-            places = [TopicPartition(topic, 0) for topic in subtopology.source_topics]
+            places = [TopicPartition(topic, 0) for topic in self._plan.subtopologies[0].source_topics]
             first, ends = self._ends.beginnings(places), self._ends.stable(places)
             starts = {place: min(end, max(first[place], end - _WARM_UP_OFFSETS)) for place, end in ends.items()}
-            # A reader of its own, because a reader remembers what kind of records it has seen.
-            reader = BoundedReader(self._spark, self._settings, subtopology, f"{self._group}-warm-up")
-            reader.tables(starts, ends)
+            # The reader keeps the statements that it has planned.
+            self._readers[0].tables(starts, ends)
         except (OutcomeUnknown, Py4JError, PySparkException, OSError) as error:
             log.info("the warm-up of Spark failed: %s", error)
+        finally:
+            self._readers[0].forget_kinds_of_records()
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
-        out = self._out = HandOver()
+        with self._beginning:
+            out = self._out = HandOver()
         for subtopology, reader in zip(self._plan.subtopologies, self._readers, strict=True):
             starts = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
             if not starts:
                 continue
             sliced = SlicedReader(self._settings, subtopology, reader, self._ends, out)
-            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size, self._warming_up)
+            # The first reader is the one that warms up, so it must have ended.
+            most_s = math.inf if reader is self._readers[0] else _WARM_UP_S
+            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size, self._warming_up, most_s)
             self._feeders.append(feeder)
             feeder.start()
 
@@ -130,7 +139,9 @@ class _Feeder(threading.Thread):
         starts: Offsets,
         size: BatchSize,
         warming_up: threading.Thread,
+        warm_up_s: float,
     ) -> None:
+        """Waits for `warming_up` before it reads, for `warm_up_s` at most."""
         # Spark jobs are cancelled by this name, so it must be different for every start.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
         self._spark = spark
@@ -139,12 +150,13 @@ class _Feeder(threading.Thread):
         self._starts = starts
         self._size = size
         self._warming_up = warming_up
+        self._warm_up_s = warm_up_s
 
     def run(self) -> None:
         """Read until stopped, and report a failure to whoever takes the batches."""
         try:
             # Otherwise both would compile the same code. The warm-up may wait for a broker.
-            wait_until(lambda: self._out.stopped.is_set() or not self._warming_up.is_alive(), _WARM_UP_S)
+            wait_until(lambda: self._out.stopped.is_set() or not self._warming_up.is_alive(), self._warm_up_s)
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
             self._reader.run(self._starts, self._size)
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.compile import DEAD_LETTERS, TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
 from spark_jobs.kafka_reading import KafkaReader
+from spark_jobs.prepared import PreparedStatements, SparkRows
 from spark_jobs.statements import FEW_ROWS, Statements
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
@@ -64,6 +66,7 @@ class BoundedReader:
         # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
         self._statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
+        self._found_letters = PreparedStatements()
         self._empty: dict[int, pa.Table] = {}
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
@@ -83,6 +86,10 @@ class BoundedReader:
                 self._empty |= self._statements.tables(self._records.rows_between(first, first), missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
+
+    def forget_kinds_of_records(self) -> None:
+        """Let no record that was read so far decide how the next ones are read. What was planned is kept."""
+        self._statements.forget_kinds_of_records()
 
     def batches(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> Iterator[SourceBatch]:
         """Yield the records of a range as one batch. `tables` are the partial results of this range.
@@ -121,14 +128,14 @@ class BoundedReader:
             pipelines = zip(tables, self._subtopology.pipelines, strict=True)
             found = [kind for table, pipeline in pipelines if pipeline.source == number for kind in _bad_kinds(table)]
             places = {TopicPartition(source.topic, partition) for partition, _ in found}
-            spans = {place: (starts[place], ends[place]) for place in places}
-            if not spans:
+            if not places:
                 continue
-            view = f"{self._view}_letters"
-            _between(self._letters, spans).createOrReplaceTempView(view)
-            statuses = {status for _, status in found}
-            sql = dead_letter_places_sql(self._subtopology, source, view, self._ahead_ms, statuses)
-            table = self._spark.sql(sql).toArrow()
+            first, last = ({place: of[place] for place in places} for of in (starts, ends))
+            rows, view = self._letters.rows_between(first, last), f"{self._view}_letters"
+            sql = dead_letter_places_sql(
+                self._subtopology, source, view, self._ahead_ms, sorted({status for _, status in found})
+            )
+            table = self._found_letters.run(sql, rows, partial(_on, rows, view))
             for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 reasons.setdefault(TopicPartition(source.topic, partition), {})[offset] = reason
         wanted = {place: sorted(reasons[place]) for place in sorted(reasons)}
@@ -155,6 +162,12 @@ class BoundedReader:
             rows = rows[np.argsort(offsets[rows], kind="stable")]
             found[place] = offsets[rows], times[rows]
         return found
+
+
+def _on(rows: SparkRows, view: str, sql: str) -> DataFrame:
+    """Return the result of a statement on a view of these rows, as a plan."""
+    rows.frame().createOrReplaceTempView(view)
+    return rows.spark.sql(sql)
 
 
 def _between(reader: KafkaReader, spans: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs import canonical
 from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unread_sql
-from spark_jobs.prepared import PreparedStatement, SparkRows
+from spark_jobs.prepared import PreparedStatements, SparkRows
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.partials import Partial, Status
@@ -53,14 +53,19 @@ class Statements:
         self._subtopology = subtopology
         self._view = view
         self._ahead_ms = max_timestamp_ahead_ms
-        self._waits = {
-            number: 0 for number, source in enumerate(subtopology.sources) if canonical.is_possible(source.schema)
-        }
+        self._waits: dict[int, int] = {}
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
         self._has_many_groups: set[int] = set()
         """The numbers of the pipelines whose last large batch had many groups."""
-        self._prepared: dict[str, PreparedStatement | None] = {}
-        """By statement. None: it shuffles rows, so it cannot be kept."""
+        self.forget_kinds_of_records()
+        self._prepared = PreparedStatements()
+
+    def forget_kinds_of_records(self) -> None:
+        """Choose among the statements for the next records as if no others had been read. Planned statements are kept."""
+        self._waits = {
+            n: 0 for n, source in enumerate(self._subtopology.sources) if canonical.is_possible(source.schema)
+        }
+        self._has_many_groups.clear()
 
     def tables(self, rows: SparkRows, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
         """Return the tables of pipelines by their numbers, in the order given. `rows` are as Spark's Kafka source gives them.
@@ -150,15 +155,9 @@ class Statements:
 
         Spark sends a large result partition by partition. A statement that was kept sends all of it at once.
         """
-        may_keep = is_small and not read.is_shared
-        prepared = self._prepared.get(sql) if may_keep else None
-        if prepared is not None:
-            return prepared.run(read.rows)
-        frame = read.query(sql)
-        table = frame.toArrow()
-        if may_keep and sql not in self._prepared:
-            self._prepared[sql] = PreparedStatement.of(frame, read.rows, table.schema)
-        return table
+        if is_small and not read.is_shared:
+            return self._prepared.run(sql, read.rows, read.query)
+        return read.query(sql).toArrow()
 
 
 class _Read:

@@ -43,6 +43,9 @@ class BatchSource(Protocol):
     advance together, and `slices`).
     """
 
+    def warm_up(self) -> None:
+        """Prepare for the first read, in another thread, if nothing is read yet. May be called once."""
+
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         """Begin at these offsets; only these partitions are read. Reads `size` before each batch."""
 
@@ -64,6 +67,9 @@ class BatchSource(Protocol):
 class NoSource(NoTableReader):
     """The source of an instance that does not run yet."""
 
+    def warm_up(self) -> None:
+        return
+
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         raise RuntimeError("an instance reads only while it runs")
 
@@ -77,13 +83,19 @@ class NoSource(NoTableReader):
 class StartingSource:
     """Implements `BatchSource` with one that is still starting, and begins to read when it has started.
 
-    Meanwhile an instance joins its group, restores its stores and answers queries. Each method but `stop` raises what kept the
-    source from starting.
+    Meanwhile an instance joins its group, restores its stores and answers queries. A source that has started before the stores
+    are restored warms up until then. `start`, `next` and `read_table` raise what kept the source from starting.
     """
 
     def __init__(self, starting: Future[BatchSource]) -> None:
         self._starting = starting
         self._wanted: tuple[Mapping[TopicPartition, int], BatchSize] | None = None
+        starting.add_done_callback(lambda _: self.warm_up())
+
+    def warm_up(self) -> None:
+        # Records that wait are read at once: that takes little longer than a warm-up.
+        if self._wanted is None and self._starting.done() and self._starting.exception() is None:
+            self._starting.result().warm_up()
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self._wanted = next_offsets, size

@@ -70,6 +70,36 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
     assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 90, every_s=1)
 
 
+@pytest.mark.parametrize(
+    "is_first", [True, False], ids=["warmed up before it reads", "asked to warm up while it reads"]
+)
+def test_should_read_the_same_batches_after_a_warm_up(spark, settings, kafka_jars, create_topic, unique, is_first):
+    """The last records, which a warm-up reads, are in an unusual form. That decides nothing for those before them."""
+    topic = create_topic(unique("in"), partitions=2)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for number in range(_RECORDS):
+        value = '{"id": "k", "n": 1}' if number > _RECORDS // 2 else '{"id":"k","n":1}'
+        producer.produce(topic, value, b"k", number % 2)
+    assert producer.flush(60) == 0
+    topology = Topology(unique("warm"))
+    topology.stream(topic, schema="id STRING, n INT", key="id").group_by_key().count(name="n").to(unique("out"))
+    source = SparkBatchSource(spark, topology.plan(), settings, 0)
+    if is_first:
+        source.warm_up()
+    source.start({TopicPartition(topic, p): 0 for p in range(2)}, BatchSize(_RECORDS))
+    try:
+        if not is_first:
+            source.warm_up()
+        batches = []
+        assert wait_until(lambda: batches.append(source.next(1.0)) or batches[-1] is not None, 120, every_s=0)
+    finally:
+        source.stop()
+    assert sum(batches[-1].ends.values()) == _RECORDS
+    (table,) = batches[-1].pipelines
+    assert sum(table.column("rows").to_pylist()) == _RECORDS
+    assert (source._warming_up.ident is not None) is is_first
+
+
 def test_should_not_log_that_consumers_are_released(spark):
     log4j = spark._jvm.org.apache.logging.log4j
     pool = log4j.LogManager.getLogger("org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool")

@@ -198,6 +198,9 @@ def test_should_read_a_source_with_one_statement_when_many_records_are_not_canon
     second = statements.tables(rows, [0], 100)[0]
     assert len(statements.asked) == 3
     assert content(first) == content(second)
+    statements.forget_kinds_of_records()
+    assert content(statements.tables(rows, [0], 100)[0]) == content(first)
+    assert len(statements.asked) == 5
 
 
 def test_should_plan_a_statement_for_few_records_only_once(spark, monkeypatch):
@@ -221,7 +224,7 @@ def test_should_refuse_a_result_whose_end_did_not_arrive(spark):
     failing = whole.where("partition = 0 OR raise_error('no second partition') IS NULL").coalesce(2)
     statements = Statements(plan_of(PATHS["counted"]), "cut", AHEAD)
     statements.tables(SparkRows.of(whole), [0], 10)
-    (prepared,) = statements._prepared.values()
+    (prepared,) = statements._prepared._prepared.values()
     # Here the second partition is computed while the first is sent, and fails.
     serve = spark._jvm.org.apache.spark.api.python.PythonRDD.serveIterator
     prepared._collect = lambda rdd: serve(rdd.toLocalIterator(), "cut")

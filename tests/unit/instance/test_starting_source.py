@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -21,6 +23,9 @@ class Recording:
     """A `BatchSource` that notes what it is asked for."""
 
     asked: list[object] = field(default_factory=list)
+
+    def warm_up(self):
+        self.asked.append("warm-up")
 
     def start(self, next_offsets, size):
         self.asked.append(dict(next_offsets))
@@ -60,7 +65,7 @@ def test_should_not_read_what_is_no_longer_wanted_when_it_has_started(starting):
     source.stop()
     starting.set_result(behind)
     source.next(0.01)
-    assert behind.asked == ["next"]
+    assert behind.asked == ["warm-up", "next"]
 
 
 def test_should_be_the_source_behind_it_once_that_has_started(starting):
@@ -69,7 +74,14 @@ def test_should_be_the_source_behind_it_once_that_has_started(starting):
     source.start({FIRST: 1}, SIZE)
     source.stop()
     source.start({SECOND: 2}, SIZE)
-    assert behind.asked == [{FIRST: 1}, "stop", {SECOND: 2}]
+    assert behind.asked == ["warm-up", {FIRST: 1}, "stop", {SECOND: 2}]
+
+
+def test_should_warm_up_if_it_has_started_before_it_was_used(starting):
+    behind = Recording()
+    starting.set_result(behind)
+    StartingSource(starting)
+    assert behind.asked == ["warm-up"]
 
 
 def test_should_raise_what_kept_it_from_starting_but_still_stop(starting):
@@ -91,3 +103,9 @@ def test_should_read_a_table_when_it_has_started_unless_the_restore_is_no_longer
     assert list(source.read_table(None, FIRST, 0, 3, lambda: next(looks))) == []
     starting.set_result(Recording())
     assert list(source.read_table(None, FIRST, 0, 3, lambda: True)) == [0, 1, 2]
+
+
+def test_an_instance_that_starts_again_should_not_wait_for_alembic_to_be_imported():
+    code = "import sys, spark_jobs.stream_instance; print('alembic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
