@@ -53,13 +53,14 @@ class SparkBatchSource:
         self._ends = EndOffsets(AdminClient(librdkafka_config(settings)), settings.broker_timeout_ms / 1000)
         self._out: HandOver | None = None
         self._feeders: list[_Feeder] = []
-        self._warming_up = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+        self._warming_up = _WarmUp(spark, self._warm_up, f"{self._group}-warm-up")
+        self._has_begun = False
         self._beginning = threading.Lock()
 
     def warm_up(self) -> None:
         with self._beginning:
-            # Otherwise the first batch is being read already, by the same reader.
-            if self._out is None:
+            # Otherwise a batch may be read at the same time, by the same reader.
+            if not self._has_begun:
                 self._warming_up.start()
 
     def _warm_up(self) -> None:
@@ -78,15 +79,14 @@ class SparkBatchSource:
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
         with self._beginning:
-            out = self._out = HandOver()
+            self._has_begun = True
+        out = self._out = HandOver()
         for subtopology, reader in zip(self._plan.subtopologies, self._readers, strict=True):
             starts = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
             if not starts:
                 continue
             sliced = SlicedReader(self._settings, subtopology, reader, self._ends, out)
-            # The first reader is the one that warms up, so it must have ended.
-            most_s = math.inf if reader is self._readers[0] else _WARM_UP_S
-            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size, self._warming_up, most_s)
+            feeder = _Feeder(self._spark, subtopology, sliced, out, starts, size, self._warming_up)
             self._feeders.append(feeder)
             feeder.start()
 
@@ -125,6 +125,32 @@ def _explained(error: Exception) -> Exception:
     return explained
 
 
+class _WarmUp(threading.Thread):
+    """A first read, from which nothing but the code that Spark has made for it is used."""
+
+    def __init__(self, spark: SparkSession, read: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._spark = spark
+        self._read = read
+
+    def run(self) -> None:
+        self._spark.sparkContext.setJobGroup(self.name, "warm-up", interruptOnCancel=True)
+        self._read()
+
+    def wait(self, stopped: threading.Event) -> None:
+        """Wait until it has ended or `stopped` is set. A batch needs its reader, and would compile the same code. Blocks.
+
+        It is ended after `_WARM_UP_S`, because it may wait for a broker that no batch needs.
+        """
+
+        def is_over() -> bool:
+            return stopped.is_set() or not self.is_alive()
+
+        if not wait_until(is_over, _WARM_UP_S):
+            _cancel_jobs(self._spark, self.name)
+            wait_until(is_over, math.inf)
+
+
 class _Feeder(threading.Thread):
     """Reads one sub-topology until it is stopped or fails."""
 
@@ -138,10 +164,8 @@ class _Feeder(threading.Thread):
         out: HandOver,
         starts: Offsets,
         size: BatchSize,
-        warming_up: threading.Thread,
-        warm_up_s: float,
+        warming_up: _WarmUp,
     ) -> None:
-        """Waits for `warming_up` before it reads, for `warm_up_s` at most."""
         # Spark jobs are cancelled by this name, so it must be different for every start.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
         self._spark = spark
@@ -150,13 +174,11 @@ class _Feeder(threading.Thread):
         self._starts = starts
         self._size = size
         self._warming_up = warming_up
-        self._warm_up_s = warm_up_s
 
     def run(self) -> None:
         """Read until stopped, and report a failure to whoever takes the batches."""
         try:
-            # Otherwise both would compile the same code. The warm-up may wait for a broker.
-            wait_until(lambda: self._out.stopped.is_set() or not self._warming_up.is_alive(), self._warm_up_s)
+            self._warming_up.wait(self._out.stopped)
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
             self._reader.run(self._starts, self._size)
         except Exception as error:
@@ -167,7 +189,12 @@ class _Feeder(threading.Thread):
 
     def cancel(self) -> None:
         """Cancel the running Spark job of this thread and those that would follow."""
-        try:
-            self._spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.name)
-        except (Py4JError, PySparkException, OSError) as error:
-            log.warning("failed to cancel the Spark jobs of thread %s: %s", self.name, error)
+        _cancel_jobs(self._spark, self.name)
+
+
+def _cancel_jobs(spark: SparkSession, group: str) -> None:
+    """Cancel the running Spark job of the thread with this name, and those that would follow."""
+    try:
+        spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)
+    except (Py4JError, PySparkException, OSError) as error:
+        log.warning("failed to cancel the Spark jobs of thread %s: %s", group, error)

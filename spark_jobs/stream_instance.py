@@ -27,7 +27,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.failpoint import probe_from_environment
 from tidemark.instance.assembly import make_instance
-from tidemark.instance.source import BatchSource, StartingSource
+from tidemark.instance.source import ColdSource, StartingSource
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
@@ -94,7 +94,7 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
     starter = ThreadPoolExecutor(1, "spark-start")
     spark = starter.submit(spark_session, settings, name)
     instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
-    source: Future[BatchSource] = starter.submit(
+    source: Future[ColdSource] = starter.submit(
         lambda: SparkBatchSource(spark.result(), instance.plan, settings, number)
     )
     failure: BaseException | None = None

@@ -45,7 +45,7 @@ class InstanceMetrics:
     _logged: deque[str] = field(init=False, default_factory=lambda: deque(maxlen=REMEMBERED_REASONS))
 
     def read(self, readings: Readings) -> None:
-        """Add everything to the values of a scrape. Blocks for three round trips to brokers, or some seconds without them."""
+        """Add everything to the values of a scrape. Blocks for a few round trips to brokers, or some seconds without them."""
         self.counters.read(readings)
         tasks = self.tasks()
         readings.add(table.TOPOLOGY_INFO, 1, self.plan.version)

@@ -43,9 +43,6 @@ class BatchSource(Protocol):
     advance together, and `slices`).
     """
 
-    def warm_up(self) -> None:
-        """Prepare for the first read, in another thread, if nothing is read yet. May be called once."""
-
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         """Begin at these offsets; only these partitions are read. Reads `size` before each batch."""
 
@@ -64,11 +61,15 @@ class BatchSource(Protocol):
         """Implement `TableReader`: an instance restores tables whose source topic is their changelog with its own source."""
 
 
-class NoSource(NoTableReader):
-    """The source of an instance that does not run yet."""
+class ColdSource(BatchSource, Protocol):
+    """A source whose first read takes some seconds longer than the others."""
 
     def warm_up(self) -> None:
-        return
+        """Prepare for the first read, in another thread, unless it has begun. May be called once."""
+
+
+class NoSource(NoTableReader):
+    """The source of an instance that does not run yet."""
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         raise RuntimeError("an instance reads only while it runs")
@@ -87,15 +88,15 @@ class StartingSource:
     are restored warms up until then. `start`, `next` and `read_table` raise what kept the source from starting.
     """
 
-    def __init__(self, starting: Future[BatchSource]) -> None:
+    def __init__(self, starting: Future[ColdSource]) -> None:
         self._starting = starting
         self._wanted: tuple[Mapping[TopicPartition, int], BatchSize] | None = None
-        starting.add_done_callback(lambda _: self.warm_up())
+        starting.add_done_callback(self._warm_up)
 
-    def warm_up(self) -> None:
-        # Records that wait are read at once: that takes little longer than a warm-up.
-        if self._wanted is None and self._starting.done() and self._starting.exception() is None:
-            self._starting.result().warm_up()
+    def _warm_up(self, started: Future[ColdSource]) -> None:
+        # Records that wait are read at once: the first batch is the warm-up then.
+        if self._wanted is None and started.exception() is None:
+            started.result().warm_up()
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self._wanted = next_offsets, size

@@ -44,7 +44,7 @@ def lag_of(
 
     `partitions` is the cluster's partition count by topic.
 
-    Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
+    Blocks for a few round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
     `PreflightFailed` for a source that does not exist, `OutcomeUnknown` for a group that cannot be read.
     """
     sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics})

@@ -111,12 +111,15 @@ def is_unanswered(error: OutcomeUnknown) -> bool:
 
 
 class EndOffsets:
-    """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time."""
+    """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time.
+
+    The first call also asks for the cluster's metadata.
+    """
 
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
-        self._has_metadata = False
+        self._has_asked_for_metadata = False
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
@@ -144,11 +147,11 @@ class EndOffsets:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        if not self._has_metadata:
+        if not self._has_asked_for_metadata:
             # The first request of a new client may come before its first metadata. It then waits for a second, or until it is
             # repeated (confluent-kafka 2.16.1).
             refresh_metadata(self._admin, attempt_s(self._timeout_s))
-            self._has_metadata = True
+            self._has_asked_for_metadata = True
         try:
             retry = retrying_with_fresh_metadata(_LEADER_MOVES, self._admin, self._timeout_s)
             return retry(self._ask_once, partitions, spec, isolation)

@@ -137,12 +137,13 @@ class MovingLeader:
 
 def test_should_retry_while_a_leader_moves():
     place = TopicPartition("t", 0)
-    admin = MovingLeader(2, KafkaError.NOT_LEADER_FOR_PARTITION)
+    # The first metadata is asked for before the first request.
+    admin = MovingLeader(3, KafkaError.NOT_LEADER_FOR_PARTITION)
     assert EndOffsets(admin, 5).of([place]) == {place: 7}
 
 
 @pytest.mark.parametrize(
-    ("failures", "code"), [(10**6, KafkaError.NOT_LEADER_FOR_PARTITION), (1, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+    ("failures", "code"), [(10**6, KafkaError.NOT_LEADER_FOR_PARTITION), (2, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
 )
 def test_should_give_up_when_no_leader_is_elected_in_time_and_at_once_on_other_errors(failures, code):
     with pytest.raises(OutcomeUnknown, match=r"offsets of t\[0\]"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
 from confluent_kafka import Producer
+from py4j.protocol import Py4JError
+from spark_jobs import batch_source
 from spark_jobs.batch_source import SparkBatchSource
 
 from tidemark.instance.transaction_capacity import BatchSize
@@ -74,11 +77,11 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters_in_memory(
     "is_first", [True, False], ids=["warmed up before it reads", "asked to warm up while it reads"]
 )
 def test_should_read_the_same_batches_after_a_warm_up(spark, settings, kafka_jars, create_topic, unique, is_first):
-    """The last records, which a warm-up reads, are in an unusual form. That decides nothing for those before them."""
+    """Many of the last records, which a warm-up reads, are in an unusual form. That decides nothing for the whole batch."""
     topic = create_topic(unique("in"), partitions=2)
     producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
     for number in range(_RECORDS):
-        value = '{"id": "k", "n": 1}' if number > _RECORDS // 2 else '{"id":"k","n":1}'
+        value = '{"n":1,"id":"k"}' if number >= _RECORDS - _RECORDS // 20 else '{"id":"k","n":1}'
         producer.produce(topic, value, b"k", number % 2)
     assert producer.flush(60) == 0
     topology = Topology(unique("warm"))
@@ -98,6 +101,25 @@ def test_should_read_the_same_batches_after_a_warm_up(spark, settings, kafka_jar
     (table,) = batches[-1].pipelines
     assert sum(table.column("rows").to_pylist()) == _RECORDS
     assert (source._warming_up.ident is not None) is is_first
+    # The next batch is read with the statements for the usual form.
+    assert source._readers[0]._statements._waits == {0: 0}
+
+
+def test_should_end_a_warm_up_that_does_not_end(spark, monkeypatch, unique):
+    """As that of a broker which no batch needs, and which is away."""
+    monkeypatch.setattr(batch_source, "_WARM_UP_S", 2)
+    failed = []
+
+    def read():
+        with pytest.raises(Py4JError) as cancelled:
+            spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 600000) FROM range(1)").collect()
+        failed.append(str(cancelled.value))
+
+    warm_up = batch_source._WarmUp(spark, read, unique("warm-up"))
+    warm_up.start()
+    warm_up.wait(threading.Event())
+    assert not warm_up.is_alive()
+    assert "cancelled" in failed[0]
 
 
 def test_should_not_log_that_consumers_are_released(spark):

@@ -332,11 +332,11 @@ def test_should_read_only_the_partitions_with_dead_letters_once_more(
         produce(hurried, topic, [("k", value, start_ms) for value in values], partition)
     reader = bounded_read.BoundedReader(spark, hurried, topology.plan().subtopologies[0], unique("group"))
     starts, ends = ({TopicPartition(topic, p): offset for p in range(4)} for offset in (0, 3))
-    tables, between, read = reader.tables(starts, ends), bounded_read._between, []
-    monkeypatch.setattr(bounded_read, "_between", lambda of, spans: read.append(spans) or between(of, spans))
+    tables, between, read = reader.tables(starts, ends), reader._letters.rows_between, []
+    monkeypatch.setattr(reader._letters, "rows_between", lambda *spans: read.append(spans) or between(*spans))
     (batch,) = reader.batches(starts, ends, tables)
     assert [(x.partition, x.offset, x.reason) for x in batch.dead_letters] == [(1, 1, "unparsable"), (3, 1, "no key")]
-    assert read == [{TopicPartition(topic, p): (0, 3) for p in (1, 3)}]
+    assert read == [tuple({TopicPartition(topic, p): offset for p in (1, 3)} for offset in (0, 3))]
 
 
 def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(

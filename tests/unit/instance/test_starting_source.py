@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -103,9 +101,3 @@ def test_should_read_a_table_when_it_has_started_unless_the_restore_is_no_longer
     assert list(source.read_table(None, FIRST, 0, 3, lambda: next(looks))) == []
     starting.set_result(Recording())
     assert list(source.read_table(None, FIRST, 0, 3, lambda: True)) == [0, 1, 2]
-
-
-def test_an_instance_that_starts_again_should_not_wait_for_alembic_to_be_imported():
-    code = "import sys, spark_jobs.stream_instance; print('alembic' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -31,8 +31,8 @@ class Admin:
         return dict.fromkeys(places, answer)
 
 
-def test_should_ask_a_new_client_for_metadata_once_before_its_first_request():
-    """Otherwise the first request may wait for seconds, until it is repeated."""
+def test_should_ask_for_metadata_once_before_the_first_offsets():
+    """Otherwise the first request of a new client may wait for seconds, until it is repeated."""
     admin = Admin()
     ends = EndOffsets(admin, 10)
     assert ends.of([]) == {}
