@@ -1,4 +1,4 @@
-"""What the admin client is asked for, and when."""
+"""Which requests `EndOffsets` sends to the brokers, and in which order."""
 
 from __future__ import annotations
 
