@@ -228,8 +228,8 @@ def _of_transaction(found: OpenTransaction, rules: LagRules) -> Finding:
         verdict = Verdict.FAILED
         message = (
             f"{place}: {who} has ended, but this partition has lost the marker of its end, as when no broker leads it at that "
-            "moment. The next transaction that writes to it would end both in the same way. Stop the application, and follow "
-            'docs/commit-protocol.md, "A partition that loses its last broker within a transaction"'
+            "moment. If it is one of a running instance, that instance ends it, at the latest with its next commit there. If "
+            'not, see docs/commit-protocol.md, "A partition that loses its last broker within a transaction"'
         )
     elif found.open_ms is None:
         verdict, message = Verdict.NOT_ENOUGH_EVIDENCE, f"{place}; the transaction's age is not known: {found.why}"

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.commit.dead_letter import dead_letter_record
+from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.failpoint import Probe
 from tidemark.kafka.member import Member
-from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.offsets import EndOffsets, PartitionEnd
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.kafka.record_timestamps import TimestampBounds
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
@@ -47,6 +48,13 @@ class Committer:
     description: bytes | None = None
     """Description of this version's state, if `<app>-topology` holds another one or none; it is committed with the batch."""
 
+    lost_markers: LostMarkers | None = None
+    """None without transactions."""
+
+    def init(self, timeout_s: float) -> None:
+        """Finish what another holder of the producer's name has left open; must be called first. Blocks."""
+        (self.producer if self.lost_markers is None else self.lost_markers).init(timeout_s)
+
     def commit(self, kind: CommitKind, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
         """Commit one batch exactly once, or raise and leave nothing of it visible. Blocks.
 
@@ -56,11 +64,7 @@ class Committer:
         with self.lock:
             self._require_ownership(batch)
             commit_time_ms = self.clock()
-            places = [*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)]
-            try:
-                ends_before = self.ends.of(places)
-            except OutcomeUnknown as unanswered:
-                raise BatchAborted(f"nothing of the batch was sent: {unanswered}") from unanswered
+            ends_before = self._ends_before(batch)
             self.producer.begin()  # 1
             if self.description is not None:
                 message = {"key": DESCRIPTION_KEY, "value": self.description}
@@ -97,6 +101,22 @@ class Committer:
         for task, _ in batch:
             if self.member.ownership.epoch(task.lead) != task.epoch:
                 raise TasksRevoked(f"task {task.id} was revoked; its batch is discarded")
+
+    def _ends_before(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> dict[TopicPartition, int]:
+        """Return the ends of sinks and changelogs, once no aborted transaction is open in what this one will write to."""
+        counted = [*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)]
+        commits = commits_topic(self.application_id)
+        places = [*counted, *{TopicPartition(commits, update.task.partition) for _, update in batch}]
+        found = self._asked_ends(places)
+        while self.lost_markers is not None and self.lost_markers.end_in(found):
+            found = self._asked_ends(places)
+        return {place: found[place].offset for place in counted}
+
+    def _asked_ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionEnd]:
+        try:
+            return self.ends.with_epochs(places)
+        except OutcomeUnknown as unanswered:
+            raise BatchAborted(f"nothing of the batch was sent: {unanswered}") from unanswered
 
     def _send_outputs(self, update: TaskUpdate, commit_time_ms: int) -> None:
         for output in update.outputs:

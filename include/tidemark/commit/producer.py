@@ -224,6 +224,8 @@ class TransactionalProducer(BatchProducer):
         identity = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         super().__init__(client_config, identity, transactional_id, timeout_ms, max_queued_records)
         self._init_timeout_s = self._timeout_s
+        self.has_aborted = False
+        """Whether the last transaction was aborted, as long as there is no next one."""
         self._may_have_sent_twice = False
 
     def init(self, timeout_s: float) -> None:
@@ -234,6 +236,7 @@ class TransactionalProducer(BatchProducer):
 
     def begin(self) -> None:
         """Start a transaction; nothing is sent yet. Blocks if a new producer is needed first."""
+        self.has_aborted = False
         self._undelivered.clear()
         if self._may_have_sent_twice:
             self._producer = Producer(self._config)
@@ -250,7 +253,8 @@ class TransactionalProducer(BatchProducer):
         self._ask("commit_transaction", self._timeout_s)
 
     def abort(self) -> None:
-        """Abort the open transaction. Nothing of it is ever visible to read_committed readers."""
+        """Abort the open transaction. Nothing of it is ever visible to read_committed readers (see invariant: lost markers)."""
+        self.has_aborted = True
         self._ask("abort_transaction", self._timeout_s)
 
     def _ask(self, method: str, timeout_s: float, *arguments: object) -> None:

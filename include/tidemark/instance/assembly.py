@@ -13,6 +13,7 @@ from rocksdict import Cache
 
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer
+from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import TaskLocked
 from tidemark.failpoint import Probe
@@ -35,7 +36,7 @@ from tidemark.kafka.record_sizes import size_limits
 from tidemark.kafka.record_timestamps import sink_timestamp_bounds
 from tidemark.kafka.second_copy import SecondCopyCheck
 from tidemark.kafka.topic_config import changelog_policies
-from tidemark.kafka.topics import format_partitions, task_ids
+from tidemark.kafka.topics import format_partitions, task_ids, written_partitions
 from tidemark.metrics.registry import MetricRegistry
 from tidemark.names import group_instance_id, transactional_id
 from tidemark.queries.active_stores import ActiveStores
@@ -150,6 +151,9 @@ def make_instance(
         timestamp_bounds=sink_timestamp_bounds(plan, settings, admin),
         limits=limits,
         description=resolved.description(partitions, ids),
+        lost_markers=LostMarkers(producer, admin, ends, settings, written_partitions(plan, partitions))
+        if isinstance(producer, TransactionalProducer)
+        else None,
     )
 
     attached = AttachedSource()
@@ -192,7 +196,6 @@ def make_instance(
         changed=changed,
         member=member,
         second_copy=second_copy,
-        producer=producer,
         committer=committer,
         attached=attached,
         opener=opener,

@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.clock import Period
 from tidemark.commit.commit import Committer, TasksRevoked
-from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
 from tidemark.errors import (
     BatchAborted,
@@ -106,7 +105,6 @@ class Instance:
     changed: threading.Event
     member: Member
     second_copy: SecondCopyCheck
-    producer: BatchProducer
     committer: Committer
     attached: AttachedSource
     opener: TaskOpener
@@ -138,7 +136,7 @@ class Instance:
     def run(self, source: BatchSource, stop: threading.Event) -> None:
         """Process until `stop` is set. Blocks. Raises the `TidemarkError` whose `exit_code` tells the supervisor what to do."""
         self.attached.source, self._stop = source, stop
-        self.producer.init(stalled_after(self.settings))
+        self.committer.init(stalled_after(self.settings))
         if self.has_grown:
             await_session_end(self.admin, self.plan.application_id, self.number, self.settings, stop)
         self.second_copy.look_before_join()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConsumerGroupDescription,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+)
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.attempts import attempt_s, refresh_metadata, retrying, retrying_with_fresh_metadata
@@ -110,6 +115,13 @@ def is_unanswered(error: OutcomeUnknown) -> bool:
     return isinstance(cause, KafkaException) and cause.args[0].code() in _LEADER_MOVES
 
 
+class PartitionEnd(NamedTuple):
+    """A partition's read_uncommitted end offset, and the epoch of its leader, which rises whenever the leader changes."""
+
+    offset: int
+    leader_epoch: int | None
+
+
 class EndOffsets:
     """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time.
 
@@ -124,6 +136,11 @@ class EndOffsets:
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
         return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def with_epochs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionEnd]:
+        """Return what `of` does, with the epoch of each leader. Blocks."""
+        found = self._infos(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {partition: PartitionEnd(info.offset, info.leader_epoch) for partition, info in found.items()}
 
     def stable(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition, at which a read_committed reader must stop. Blocks."""
@@ -145,6 +162,14 @@ class EndOffsets:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
+        return {partition: info.offset for partition, info in self._infos(partitions, spec, isolation).items()}
+
+    def _infos(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ListOffsetsResultInfo]:
         if not partitions:
             return {}
         if not self._has_asked_for_metadata:
@@ -163,14 +188,14 @@ class EndOffsets:
 
     def _ask_once(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, ListOffsetsResultInfo]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
         futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=attempt_s(self._timeout_s))
         found = {
-            TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
+            TopicPartition(asked_for.topic, asked_for.partition): future.result()
             for asked_for, future in futures.items()
         }
-        if OFFSET_INVALID in found.values():
+        if any(info.offset == OFFSET_INVALID for info in found.values()):
             # No leader has answered: the client returns neither an offset nor an error (confluent-kafka 2.16.1).
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return found

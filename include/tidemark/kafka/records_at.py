@@ -1,4 +1,4 @@
-"""Reads the records at given offsets of source partitions, without Spark: those that Spark has found to be bad.
+"""Reads the records at given offsets of partitions, without Spark: those of sources that Spark has found to be bad.
 
 Spark can return rows in parts (`toLocalIterator`), but it keeps the result of each part until the driver ends: Spark 4.2
 registers the job of a part under its query, which has ended by then.
@@ -14,11 +14,43 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.committed_reader import fetched, is_passing, read_committed_consumer
 from tidemark.names import TopicPartition
+from tidemark.settings import Settings
 
 _SEEK_RECORDS = 20_000
 """Gaps of more offsets are skipped by a seek. Smaller ones are read, because the client has fetched them already."""
+
+_EPOCHS_S = 5.0
+
+
+def leader_epochs_at(settings: Settings, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the epoch of the leader that has written the first record at or after each offset, committed or not. Blocks.
+
+    Partitions that this user may not read, or that do not answer within five seconds, are left out.
+    """
+    found: dict[TopicPartition, int] = {}
+    unread = set(offsets)
+    if not unread:
+        return found
+    config = {**librdkafka_config(settings), "isolation.level": "read_uncommitted"}
+    consumer = Consumer({**config, "group.id": "tidemark-epochs-at", "enable.auto.commit": False})
+    try:
+        consumer.assign([ClientPartition(p.topic, p.partition, at) for p, at in offsets.items()])
+        deadline = time.monotonic() + _EPOCHS_S
+        while unread and time.monotonic() < deadline:
+            for message in fetched(consumer):
+                error = message.error()
+                if error is not None and error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    continue
+                place = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                if place in unread and error is None and (epoch := message.leader_epoch()) is not None:
+                    found[place] = epoch
+                unread.discard(place)
+    finally:
+        consumer.close()
+    return found
 
 
 def records_at(

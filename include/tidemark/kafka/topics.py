@@ -142,6 +142,20 @@ def format_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list
     `partitions` are the counts of all topics of the cluster.
     """
     topics = [*(topic for s in plan.subtopologies for topic in s.sink_topics), dlq_topic(plan.application_id)]
+    return _all_of(topics, partitions)
+
+
+def written_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """Return the partitions that commits write to: sinks, dead letters, changelogs, commit records, the description."""
+    app = plan.application_id
+    logged = [changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog]
+    return [
+        *format_partitions(plan, partitions),
+        *_all_of([*logged, commits_topic(app), topology_topic(app)], partitions),
+    ]
+
+
+def _all_of(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicPartition]:
     return [TopicPartition(topic, n) for topic in dict.fromkeys(topics) for n in range(partitions.get(topic, 0))]
 
 

@@ -6,10 +6,10 @@ See invariant: what clients cannot see.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import OutcomeUnknown, TidemarkError
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.tools import kafka_tool, tool_rows
 from tidemark.names import TopicPartition
@@ -20,6 +20,8 @@ _DESCRIBED = 3
 """Partitions that the tools examine, a few seconds each. Mostly, one producer holds all of them."""
 _ENDED = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 """States in which a coordinator has written the markers of its last transaction, or believes so."""
+_ABORTED = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
+_COMMITTED = frozenset({"PrepareCommit", "CompleteCommit"})
 _ENDED_MEANWHILE = "the transaction ended while it was examined"
 _YOUNGER_MS = 10_000
 """A transaction that began so much later than the last record of a partition is another one than the partition's."""
@@ -31,18 +33,19 @@ def held_partitions(ends: EndOffsets, places: Sequence[TopicPartition], wait_s: 
     A stream that commits every second always holds its sinks back, each time at another offset.
     """
     pause = threading.Event()
-    held = _held(ends, places)
+    held = held_now(ends, places)
     for _ in range(_LOOKS):
         if not held:
             break
         pause.wait(wait_s / _LOOKS)
-        now = _held(ends, list(held))
+        now = held_now(ends, list(held))
         held = {place: offset for place, offset in held.items() if now.get(place) == offset}
     return held
 
 
-def _held(ends: EndOffsets, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the stable offset of partitions that are held back. Reads it first: an end read before may be lower."""
+def held_now(ends: EndOffsets, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the last stable offset of the partitions that hold readers back at this moment. Blocks for two round trips."""
+    # The stable offset first: an end that is read before it may be lower.
     stable = ends.stable(places)
     end = ends.of(places)
     return {place: stable[place] for place in places if stable[place] < end[place]}
@@ -68,6 +71,37 @@ def open_transactions(
         except (TidemarkError, OSError) as error:
             found.append(OpenTransaction(place, held[place], end[place], why=f"kafka-transactions failed: {error}"))
     return found
+
+
+def left_by_aborted(
+    transactional_id: str, led: Collection[TopicPartition], away: Collection[TopicPartition], settings: Settings
+) -> list[TopicPartition] | None:
+    """Return in which partitions the last transaction of an id stays open after `init_transactions` if its marker is lost.
+
+    `led` are partitions with a leader in which a transaction is open, `away` have no leader. None if that is not known, because
+    `init_transactions` has made the coordinator forget it. `init_transactions` aborts an ongoing transaction, and writes the
+    marker where there is a leader. Of a transaction that was aborted before, the coordinator no longer knows the partitions.
+    Blocks, for seconds. Raises `OutcomeUnknown` if Kafka's tool fails.
+    """
+    try:
+        found = [
+            row["TransactionState"] for row in _rows(settings, "list") if row["TransactionalId"] == transactional_id
+        ]
+        state = found[0] if found else "Dead"
+        if state == "Ongoing" and away:
+            (summary,) = _rows(settings, "describe", "--transactional-id", transactional_id)
+            state, named = summary["TransactionState"], summary["TopicPartitions"].split(",")
+            away = [p for p in away if f"{p.topic}-{p.partition}" in named] if state == "Ongoing" else away
+    except (TidemarkError, OSError, ValueError, KeyError) as error:
+        raise OutcomeUnknown(
+            f"it is not known whether the last transaction of {transactional_id} was aborted, and it may still be open in "
+            f"{', '.join(map(str, [*away, *led]))}: {error}; try again"
+        ) from error
+    if state == "Ongoing":
+        return list(away)
+    if state in _ABORTED:
+        return [*away, *led]
+    return [] if state in _COMMITTED or not found else None
 
 
 def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, settings: Settings) -> OpenTransaction:

@@ -13,13 +13,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tests.support.group_requests import remove_from_group
 from tests.support.truth.topics import read_all
 
-from tidemark.commit import producer
+from tidemark.commit import lost_markers, producer
 from tidemark.commit.history import last_commit_records
+from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import BatchAborted, OutcomeUnknown, ProducerFenced
-from tidemark.kafka import committed_reader
+from tidemark.kafka import committed_reader, records_at
 from tidemark.kafka.committed_reader import read_committed_consumer
 from tidemark.kafka.member import GroupMetadata, Member
 from tidemark.kafka.offsets import EndOffsets, committed_offsets
@@ -425,3 +426,39 @@ def test_should_find_the_last_commit_record_of_each_task_however_old_it_is(
     newest = {busy: sent[300], other: sent[301]}
     assert last_commit_records(client, EndOffsets(admin, 60), app, newest, stalled_after_s=60) == newest
     assert len(started) == 1
+
+
+def test_should_not_ask_how_a_transaction_ended_that_only_its_dead_producer_has_left_open(
+    client, settings, admin, create_topic, unique, monkeypatch
+):
+    """No leader has changed, so `init_transactions` ends it everywhere. Kafka's tool would take a second of each start."""
+    topic, name = create_topic(unique("out"), partitions=2), unique("app")
+    dead = a_producer(client, name)
+    dead.begin()
+    dead.send_many(topic, [{"key": b"k", "value": b"v"}], 0)
+    dead.flush()
+    monkeypatch.setattr(lost_markers, "left_by_aborted", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(records_at, "_EPOCHS_S", 3600.0)
+    places, ends = [TopicPartition(topic, n) for n in (0, 1)], EndOffsets(admin, 60)
+    assert ends.stable(places)[places[0]] == 0
+    LostMarkers(TransactionalProducer(client, name, 10_000, 100_000), admin, ends, settings, places).init(60)
+    assert wait_until(lambda: ends.stable(places) == ends.of(places), 60)
+    # The record and its marker: nothing was added.
+    assert ends.of(places) == {places[0]: 2, places[1]: 0}
+
+
+def test_should_add_nothing_where_an_aborted_transaction_has_its_marker(client, settings, admin, create_topic, unique):
+    topic = create_topic(unique("out"), partitions=1)
+    place, ends = TopicPartition(topic, 0), EndOffsets(admin, 60)
+    one = a_producer(client, unique("app"))
+    markers = LostMarkers(one, admin, ends, settings, [place])
+    assert not markers.end_in(ends.with_epochs([place]))
+    one.begin()
+    one.send_many(topic, [{"key": b"k", "value": b"v"}], 0)
+    one.flush()
+    one.abort()
+    assert wait_until(lambda: ends.stable([place]) == ends.of([place]), 60)
+    # As if another leader had led the partition then.
+    markers._began = {place: -2}
+    assert not markers.end_in(ends.with_epochs([place]))
+    assert ends.of([place]) == {place: 2}

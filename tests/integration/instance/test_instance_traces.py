@@ -123,7 +123,7 @@ def run_with_a_fault(app, fault):
 
 def test_a_batch_that_is_tried_again_should_have_both_attempts_in_one_trace(app, collected):
     def abort(instance) -> None:
-        instance.producer.abort()
+        instance.committer.producer.abort()
         raise BatchAborted("one changelog did not grow")
 
     app.feed(100)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
-from tests.support.counting import PARTITIONS, CountingApp, StreamingSource, in_thread, outputs
+from tests.support.counting import PARTITIONS, CountingApp, Crash, StreamingSource, in_thread, outputs
 from tests.support.truth.topics import read_all
 
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.devstack.broker import EmbeddedCluster
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.errors import BatchAborted, BrokersAway, ExitCode, TidemarkError
 from tidemark.events.event import Event, EventKind
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka import availability
@@ -208,16 +208,24 @@ def test_should_stop_when_asked_while_it_waits_and_wait_again_after_a_restart(cl
 
 @pytest.mark.parametrize("point", ["3-changelogs", "5-offsets"])
 def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make, point):
-    """After step 5 the commit succeeds. Before it, the commit may need the partition, and the instance may end with 10."""
+    """After step 5 the commit succeeds. Before it, the commit may need the partition, and the instance may end with 10.
+
+    Then the partition holds records of an aborted transaction, and Kafka forgets its marker if no broker leads the partition at
+    that moment (KAFKA-20734): the next commit must not show them.
+    """
     app = make("midway", [[GONE], [1]], spared=True)
     with app.streaming() as ended:
         app.drain(500)
     assert ended == []
-    killed: list[str] = []
+    place, killed = TopicPartition(f"{app.name}-out", 0), list[str]()
+    ends = EndOffsets(app.admin, 60)
+    assert wait_until(lambda: ends.stable([place]) == ends.of([place]), 60)
+    before = ends.of([place])[place]
 
     def kill(reached: str) -> None:
         if reached == point and not killed:
             killed.append(point)
+            assert wait_until(lambda: ends.of([place])[place] > before, 60)
             cluster.kill_node(GONE)
 
     try:
@@ -250,4 +258,63 @@ def test_should_lose_nothing_when_the_broker_stops_during_a_commit(cluster, make
         # Kafka forgets the marker of a partition that no broker leads (KAFKA-20734): read_committed waits for the next one.
         app.drain(500)
     assert ended == []
+    assert app.exact()
+
+
+@pytest.mark.parametrize("ended_by", ["its process", "its coordinator"])
+def test_should_never_show_aborted_records_whose_marker_kafka_has_forgotten(cluster, make, caplog, ended_by):
+    """A transaction is aborted while no broker leads a partition that holds its records. The next one must not show them."""
+    app, by_process = make("forgotten", [[GONE], [1]], spared=True), ended_by == "its process"
+    # The outage must be known before the coordinator itself aborts the transaction.
+    timeout_ms = 60_000 if by_process else 30_000
+    app.settings = app.settings.model_copy(update={"transaction_timeout_ms": timeout_ms})
+    with app.streaming() as ended:
+        app.drain(500)
+    assert ended == []
+    ends, (lost, kept) = EndOffsets(app.admin, 60), [TopicPartition(f"{app.name}-out", n) for n in (0, 1)]
+    before, gone = ends.of([kept])[kept], list[str]()
+
+    def is_held(place: TopicPartition) -> bool:
+        return ends.stable([place])[place] < ends.of([place])[place]
+
+    with ExitStack() as outage:
+
+        def lose_broker(reached: str) -> None:
+            if reached != "4-commit-records" or gone:
+                return
+            cluster.kill_node(GONE)
+            outage.callback(cluster.start_node, GONE)
+            assert wait_until(lambda: is_offline(app), 60, EVERY_S)
+            gone.append(reached)
+            if not by_process:
+                raise Crash
+            app.instance.committer.producer.abort()
+            raise BatchAborted("a commit that is aborted before step 5")
+
+        def end_outage_after_abort() -> None:
+            assert wait_until(lambda: bool(gone) and ends.of([kept])[kept] > before and not is_held(kept), 120, EVERY_S)
+            outage.close()
+
+        app.feed(500)
+        with app.streaming(lose_broker, least=500) as ended:
+            if by_process:
+                end_outage_after_abort()
+                assert wait_until(app.is_level, 90, EVERY_S), ended
+            else:
+                assert wait_until(lambda: bool(ended), 90, EVERY_S)
+        assert [type(error) for error in ended] == ([] if by_process else [Crash])
+        if not by_process:
+            # A process that asked for the transactional id now would make the coordinator forget how the transaction ended.
+            with app.streaming() as ended:
+                assert wait_until(lambda: bool(ended), 90, EVERY_S)
+            assert isinstance(ended[0], BrokersAway), ended
+            assert f"no broker leads {lost}" in str(ended[0])
+            end_outage_after_abort()
+            assert wait_until(lambda: not is_offline(app), 60, EVERY_S)
+            assert is_held(lost)
+        with app.streaming() as ended:
+            assert wait_until(app.is_level, 90, EVERY_S), ended
+            app.drain(500)
+    assert ended == []
+    assert f"{lost} may have lost the marker" in caplog.text
     assert app.exact()

@@ -19,7 +19,9 @@ from tidemark.checks.retention_sampling import check_retention
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed
+from tidemark.kafka import records_at
 from tidemark.kafka.acls import CLUSTER, Acl, least_acls
+from tidemark.names import TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.processes import wait_until
 from tidemark.restore.listener import LoggingRestoreListener
@@ -87,3 +89,11 @@ def test_should_name_the_acls_that_the_durability_check_lacks(
     guarded.allow([acl for acl in beyond(guarded) if (acl.resource, acl.operation) != lacking])
     with pytest.raises(PreflightFailed, match=f"{said}.*--audits"):
         check_durability(guarded.app.plan, guarded.settings())
+
+
+def test_should_not_wait_for_the_leader_epochs_of_records_that_may_not_be_read(guarded: Guarded, monkeypatch) -> None:
+    """An instance asks at its start, and has no right to read its sinks."""
+    monkeypatch.setattr(records_at, "_EPOCHS_S", 3600.0)
+    name = guarded.app.name
+    sink, changelog = TopicPartition(f"{name}-out", 0), TopicPartition(f"{name}-n-changelog", 0)
+    assert records_at.leader_epochs_at(guarded.settings(), {sink: 0, changelog: 0}).keys() == {changelog}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tidemark.errors import OutcomeUnknown
 from tidemark.kafka import transactions
-from tidemark.kafka.transactions import open_transactions
+from tidemark.kafka.transactions import left_by_aborted, open_transactions
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 
@@ -69,3 +70,49 @@ def test_should_not_find_a_transaction_hanging_that_ends_while_it_is_examined(mo
     found = seen(monkeypatch, state="CompleteCommit", duration_ms="None", age_ms=5, moves_at=12)
     assert (found.open_ms, found.is_hanging) == (None, False)
     assert "ended while it was examined" in found.why
+
+
+OTHER = TopicPartition("out", 2)
+
+
+def left(monkeypatch, listed, described="", partitions="", away=(OTHER,)):
+    """What the tool makes of the transactional id `stream-0`, where `PLACE` has a leader."""
+    names = "TransactionalId\tTransactionState"
+    printed = {
+        "list": f"{names}\nother-0\tOngoing\n" + (f"stream-0\t{listed}\n" if listed else ""),
+        "describe": f"{names}\tTopicPartitions\nstream-0\t{described or listed}\t{partitions}\n",
+    }
+    monkeypatch.setattr(transactions, "kafka_tool", lambda _name, what, *_, **__: (0, printed[what]))
+    return left_by_aborted("stream-0", [PLACE], away, Settings.load())
+
+
+def test_should_leave_an_ongoing_transaction_to_init_where_there_is_a_leader(monkeypatch):
+    assert left(monkeypatch, "Ongoing", away=()) == []
+    assert left(monkeypatch, "Ongoing", partitions="out-1,in-2") == []
+    assert left(monkeypatch, "Ongoing", partitions="out-1,out-2") == [OTHER]
+
+
+@pytest.mark.parametrize("state", ["PrepareAbort", "PrepareEpochFence", "CompleteAbort"])
+def test_should_suspect_all_partitions_of_an_aborted_transaction_which_no_longer_names_all(monkeypatch, state):
+    assert left(monkeypatch, state, partitions="in-2") == [OTHER, PLACE]
+    assert left(monkeypatch, "Ongoing", state) == [OTHER, PLACE]
+
+
+@pytest.mark.parametrize("state", ["", "PrepareCommit", "CompleteCommit"])
+def test_should_suspect_nothing_after_a_commit_or_without_a_transaction(monkeypatch, state):
+    assert left(monkeypatch, state) == []
+
+
+def test_should_suspect_nothing_of_a_transaction_that_is_committed_while_it_is_examined(monkeypatch):
+    assert left(monkeypatch, "Ongoing", "CompleteCommit") == []
+
+
+@pytest.mark.parametrize("state", ["Empty", "Dead"])
+def test_should_not_know_what_a_coordinator_has_forgotten(monkeypatch, state):
+    assert left(monkeypatch, state) is None
+
+
+def test_should_name_the_partitions_that_may_be_open_when_the_tool_fails(monkeypatch):
+    monkeypatch.setattr(transactions, "kafka_tool", lambda *_, **__: (1, ""))
+    with pytest.raises(OutcomeUnknown, match=r"may still be open in out\[1\]"):
+        left_by_aborted("stream-0", [PLACE], [], Settings.load())

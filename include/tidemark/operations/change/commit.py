@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tidemark.commit.producer import BatchProducer, TransactionalProducer
 from tidemark.commit.record import CommitRecord
+from tidemark.commit.takeover import Takeover
 from tidemark.errors import PreflightFailed
 from tidemark.failpoint import Probe
 from tidemark.kafka.cluster import topic_ids
-from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.messages import Message
 from tidemark.kafka.operator_acls import Command
-from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic, transactional_id
+from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic
 from tidemark.operations.change.current_state import ApplicationState, read_application_state
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.clients import Clients
@@ -30,32 +30,27 @@ from tidemark.registry.topic_identities import topics_in_use
 from tidemark.restore.fencing import fenced, holders
 from tidemark.topology.plan import TopologyPlan
 
-_QUEUED_RECORDS = 500_000
 
-
-def fencing_producer(clients: Clients, application_id: str) -> TransactionalProducer:
+def fencing_producer(clients: Clients, plan: TopologyPlan) -> TransactionalProducer:
     """Take over the transactional id of every instance with a folder here, and return instance 0's producer. Blocks.
 
     This settles the transactions that they left open, so that no reader waits for them; copies of them elsewhere can no
     longer commit.
     """
-    known = {int(folder.parent.name) for folder in holders(clients.settings.state_dir, application_id)}
-    fence(clients, application_id, known - {0})
-    return _taken_over(clients, application_id, 0)
+    known = {int(folder.parent.name) for folder in holders(clients.settings.state_dir, plan.application_id)}
+    fence(clients, plan, known - {0})
+    return takeover(clients, plan).of(0, clients.settings.transaction_timeout_ms)
 
 
-def fence(clients: Clients, application_id: str, instances: Iterable[int]) -> None:
+def fence(clients: Clients, plan: TopologyPlan, instances: Iterable[int]) -> None:
     """Take over the instances' transactional ids, and release them. Blocks."""
     for instance in instances:
-        _taken_over(clients, application_id, instance)
+        takeover(clients, plan).of(instance, clients.settings.transaction_timeout_ms)
 
 
-def _taken_over(clients: Clients, application_id: str, instance: int) -> TransactionalProducer:
-    name = transactional_id(application_id, instance)
-    timeout_ms = clients.settings.transaction_timeout_ms
-    producer = TransactionalProducer(clients.client_config, name, timeout_ms, _QUEUED_RECORDS)
-    producer.init(stalled_after(clients.settings))
-    return producer
+def takeover(clients: Clients, plan: TopologyPlan) -> Takeover:
+    """Return what takes over transactional ids of the instances of a plan."""
+    return Takeover(plan, clients.settings, clients.client_config, clients.admin, clients.ends)
 
 
 @contextmanager
@@ -72,7 +67,7 @@ def exclusive_access(
     verify_operator(command, plan, settings, clients.admin)
     folder = settings.state_dir / folder_name / app
     with fenced(settings, clients.admin, app, report) as held:
-        producer = fencing_producer(clients, app)
+        producer = fencing_producer(clients, plan)
         shutil.rmtree(folder, ignore_errors=True)
         try:
             yield producer, folder, held
@@ -83,7 +78,7 @@ def exclusive_access(
 def fenced_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone: bool = False) -> ApplicationState:
     """Return the state once the instances that committed last, wherever they ran, can no longer commit. Blocks."""
     last = read_application_state(clients, plan, may_be_gone=may_be_gone).instances
-    fence(clients, plan.application_id, last - {0})
+    fence(clients, plan, last - {0})
     # Only now are the transactions settled that an instance elsewhere had left open.
     return read_application_state(clients, plan, may_be_gone=may_be_gone)
 

@@ -17,14 +17,13 @@ from pathlib import Path
 
 from tidemark.atomic_file import replace_file
 from tidemark.commit.history import last_commit_records
-from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.failpoint import Probe
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.operator_acls import Command
-from tidemark.names import TaskId, transactional_id
-from tidemark.operations.change.commit import fence
+from tidemark.names import TaskId
+from tidemark.operations.change.commit import fence, takeover
 from tidemark.operations.clients import Clients
 from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
@@ -43,7 +42,6 @@ from tidemark.stores.directory import folder_of
 REWINDS_FOLDER = ".rewinds"
 _FILE = "rewind.json"
 TRANSACTION_TIMEOUT_MS = 600_000
-_QUEUED_RECORDS = 500_000
 
 
 class RewindState(StrEnum):
@@ -106,12 +104,9 @@ class Rewind:
         verify_operator(Command.REWIND, plan, clients.settings, clients.admin)
         with fenced(clients.settings, clients.admin, app, self.report) as held:
             # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
-            fence(clients, app, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
-            producer = TransactionalProducer(
-                clients.client_config, transactional_id(app, 0), TRANSACTION_TIMEOUT_MS, _QUEUED_RECORDS
-            )
+            fence(clients, plan, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             # Fences a copy of instance 0 elsewhere, and settles the transactions that it or an earlier rewind left open.
-            producer.init(stalled_after(clients.settings))
+            producer = takeover(clients, plan).of(0, TRANSACTION_TIMEOUT_MS)
             if self._finish_earlier():
                 return True
             committer = RewindCommitter(self.builder.context.evidence, producer, self.probe)
