@@ -24,18 +24,19 @@ def last_commit_records(
     tasks: Collection[TaskId],
     *,
     stalled_after_s: float,
+    end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TaskId, CommitRecord]:
     """Return the newest committed record of each task; leave out tasks without one.
 
-    Reads with read_committed up to the read_uncommitted end (see invariant: end of a restore), so it waits for an open
-    transaction. Reads ever larger parts from the end until every task is found or the topic begins. Blocks.
+    Reads with read_committed to `end_offsets`, by default to the read_uncommitted end (see invariant: end of a restore), so it
+    waits for an open transaction. Reads ever larger parts from the end until every task is found or the topic begins. Blocks.
     """
     topic = commits_topic(application_id)
     found: dict[TaskId, CommitRecord] = {}
     wanted: dict[TopicPartition, set[TaskId]] = {}
     for task in sorted(tasks):
         wanted.setdefault(TopicPartition(topic, task.partition), set()).add(task)
-    end_of, low_of = ends.of(list(wanted)), ends.beginnings(list(wanted))
+    end_of, low_of = end_offsets or ends.of(list(wanted)), ends.beginnings(list(wanted))
     span = _FIRST_SPAN
     while wanted:
         ranges = {each: (max(low_of[each], end_of[each] - span), end_of[each]) for each in wanted}

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.commit.history import last_commit_records
 from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.producer import TransactionalProducer
+from tidemark.errors import TidemarkError
 from tidemark.kafka.committed_reader import stalled_after
-from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.offsets import EndOffsets, describe_group, retry_until_stable
 from tidemark.kafka.topics import partition_counts, written_partitions
-from tidemark.names import transactional_id
+from tidemark.kafka.transactions import held_partitions
+from tidemark.names import (
+    TaskId,
+    TopicPartition,
+    changelog_topic,
+    commits_topic,
+    group_instance_id,
+    transactional_id,
+)
 from tidemark.settings import Settings
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import Guarantee, TopologyPlan
+
+log = logging.getLogger(__name__)
 
 _QUEUED_RECORDS = 500_000
+_HELD_S = 1.0
+"""A marker that is on its way arrives sooner."""
 
 
 @dataclass(frozen=True)
@@ -42,3 +57,43 @@ class Takeover:
             stalled_after(self.settings), ends_them=False
         )
         return producer
+
+    def of_dead_owners(self, tasks: Sequence[TaskId], own: int) -> None:
+        """End the transactions that dead instances have left open in the commit records and changelogs of tasks. Blocks.
+
+        A broker ends them only after their time-out, and looks every ten seconds. An instance is dead if it has committed such
+        a task last and is not in the group, which has given the task to the instance `own`. If it still runs, it can no longer
+        commit, and starts again. Never raises: what is not ended is left to its time-out.
+        """
+        if self.plan.guarantee is not Guarantee.EXACTLY_ONCE:
+            return
+        try:
+            for instance in sorted(self._owners_before(tasks) - {own}):
+                if not self._is_in_group(instance):
+                    log.warning("instance %d is gone and may have left a transaction open; ending it", instance)
+                    self.of(instance, self.settings.transaction_timeout_ms)
+        except TidemarkError as error:
+            log.warning("a transaction of a dead instance is left to its time-out: %s", error)
+
+    def _owners_before(self, tasks: Sequence[TaskId]) -> set[int]:
+        """Return the instances that have committed last those tasks that an open transaction holds back."""
+        written = {task: self._written(task) for task in tasks}
+        held = held_partitions(self.ends, sorted({p for places in written.values() for p in places}), _HELD_S)
+        waiting = [task for task, places in written.items() if not held.keys().isdisjoint(places)]
+        app = self.plan.application_id
+        commits = sorted({TopicPartition(commits_topic(app), task.partition) for task in waiting})
+        records = last_commit_records(
+            self.client_config, self.ends, app, waiting,
+            stalled_after_s=stalled_after(self.settings), end_offsets=self.ends.stable(commits),
+        )  # fmt: skip
+        return {record.instance for record in records.values()}
+
+    def _is_in_group(self, instance: int) -> bool:
+        app, timeout_s = self.plan.application_id, self.settings.broker_timeout_ms / 1000
+        group = retry_until_stable(lambda: describe_group(self.settings, self.admin, app), app, timeout_s)
+        return group_instance_id(app, instance) in {member.group_instance_id for member in group.members}
+
+    def _written(self, task: TaskId) -> list[TopicPartition]:
+        app, stores = self.plan.application_id, self.plan.subtopologies[task.subtopology].stores
+        logged = [changelog_topic(app, s.name, s.generation) for s in stores if s.has_changelog]
+        return [TopicPartition(topic, task.partition) for topic in (commits_topic(app), *logged)]

@@ -15,6 +15,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer
 from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
+from tidemark.commit.takeover import Takeover
 from tidemark.errors import TaskLocked
 from tidemark.failpoint import Probe
 from tidemark.instance.batch_traces import BatchTraces, batch_traces
@@ -172,6 +173,8 @@ def make_instance(
         builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
         sink_partitions=partitions,
         limits=limits,
+        takeover=Takeover(plan, settings, client, admin, ends),
+        number=number,
     )
     metrics = InstanceMetrics(
         plan, counters, active_stores.owned, active_stores.restores, EndOffsets(admin, BROKER_ANSWER_S), size, cache

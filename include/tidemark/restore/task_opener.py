@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidemark.commit.takeover import Takeover
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.kafka.member import Member
 from tidemark.kafka.record_sizes import SizeLimits
@@ -68,6 +69,8 @@ class TaskOpener:
     builder: StoreBuilder
     sink_partitions: Mapping[str, int]
     limits: SizeLimits
+    takeover: Takeover
+    number: int
 
     def open(
         self, assignments: Sequence[Assignment], should_continue: Callable[[Assignment], bool]
@@ -80,6 +83,7 @@ class TaskOpener:
         # Standbys advance all the time: they are asked first, so that no copy seems to be beyond the ends that are read
         # next.
         elsewhere = find_copies(self.builder.copies, [a.task for a in assignments])
+        self.takeover.of_dead_owners([a.task for a in assignments], self.number)
         facts = self.witnesses.facts([a.task for a in assignments])
         opened: list[OpenedTask] = []
 
