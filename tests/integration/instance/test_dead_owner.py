@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
 def app(settings, admin, unique):
     """It has committed, and its transactions last longer than any test."""
     made = CountingApp(settings, admin, unique("dead"))
-    made.settings = made.settings.model_copy(update={"transaction_timeout_ms": 600_000})
+    # A broker of a busy machine may need longer than 15 seconds for an answer.
+    made.settings = made.settings.model_copy(update={"transaction_timeout_ms": 600_000, "broker_timeout_ms": 60_000})
     made.feed(500)
     made.run()
     made.feed(500)
