@@ -25,9 +25,9 @@ from tidemark.settings import Settings
 log = logging.getLogger(__name__)
 
 _ENDS_S = 5.0
-"""How long a partition may be held back after the abort before a warning."""
+"""How long readers of a partition may still wait after the extra abort; then a warning is logged."""
 _HELD_S = 1.0
-"""How long a transaction may hold a partition back that another producer is about to end."""
+"""A transaction that holds readers back for less time is not examined: its own producer is about to end it."""
 _DOCS = 'docs/commit-protocol.md, "A partition that loses its last broker within a transaction"'
 
 
@@ -103,22 +103,21 @@ class LostMarkers:
 
         The others hold readers back at a record that another leader has written, and for some time.
         """
-        away = self._without_leader()
         try:
-            held = held_now(self._ends, [place for place in self._places if place not in away])
+            away, held = self._away_and_held()
         except OutcomeUnknown:
             # A broker that has just gone still looks like a leader.
-            away = self._without_leader()
-            held = held_now(self._ends, [place for place in self._places if place not in away])
+            away, held = self._away_and_held()
         epochs = {place: end.leader_epoch for place, end in self._ends.with_epochs(list(held)).items()}
         written = leader_epochs_at(self._settings, held)
         suspects = [place for place in held if written.get(place) != epochs[place]]
         return away, {place: epochs[place] for place in held_partitions(self._ends, suspects, _HELD_S)}
 
-    def _without_leader(self) -> list[TopicPartition]:
+    def _away_and_held(self) -> tuple[list[TopicPartition], dict[TopicPartition, int]]:
         _, topics = describe_replicas(self._admin, self._settings)
         found = {place: topics.get(place.topic, {}).get(place.partition) for place in self._places}
-        return [place for place, facts in found.items() if facts is not None and facts.leader is None]
+        away = [place for place, facts in found.items() if facts is not None and facts.leader is None]
+        return away, held_now(self._ends, [place for place in self._places if place not in away])
 
     def _abort_what_is_open(self, places: Collection[TopicPartition]) -> bool:
         """Abort one more transaction, with a record in each partition that is held back; return whether there was one."""

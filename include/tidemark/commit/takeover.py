@@ -14,13 +14,13 @@ from tidemark.commit.lost_markers import LostMarkers
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import TidemarkError
 from tidemark.kafka.committed_reader import stalled_after
-from tidemark.kafka.offsets import EndOffsets, describe_group, retry_until_stable
-from tidemark.kafka.topics import partition_counts, written_partitions
+from tidemark.kafka.group import has_member, members
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import changelog_topics, partition_counts, written_partitions
 from tidemark.kafka.transactions import held_partitions
 from tidemark.names import (
     TaskId,
     TopicPartition,
-    changelog_topic,
     commits_topic,
     group_instance_id,
     transactional_id,
@@ -68,8 +68,9 @@ class Takeover:
         if self.plan.guarantee is not Guarantee.EXACTLY_ONCE:
             return
         try:
+            app = self.plan.application_id
             for instance in sorted(self._owners_before(tasks) - {own}):
-                if not self._is_in_group(instance):
+                if not has_member(members(self.settings, self.admin, app), group_instance_id(app, instance)):
                     log.warning("instance %d is gone and may have left a transaction open; ending it", instance)
                     self.of(instance, self.settings.transaction_timeout_ms)
         except TidemarkError as error:
@@ -88,12 +89,7 @@ class Takeover:
         )  # fmt: skip
         return {record.instance for record in records.values()}
 
-    def _is_in_group(self, instance: int) -> bool:
-        app, timeout_s = self.plan.application_id, self.settings.broker_timeout_ms / 1000
-        group = retry_until_stable(lambda: describe_group(self.settings, self.admin, app), app, timeout_s)
-        return group_instance_id(app, instance) in {member.group_instance_id for member in group.members}
-
     def _written(self, task: TaskId) -> list[TopicPartition]:
-        app, stores = self.plan.application_id, self.plan.subtopologies[task.subtopology].stores
-        logged = [changelog_topic(app, s.name, s.generation) for s in stores if s.has_changelog]
+        app = self.plan.application_id
+        logged = changelog_topics(app, self.plan.subtopologies[task.subtopology].stores)
         return [TopicPartition(topic, task.partition) for topic in (commits_topic(app), *logged)]

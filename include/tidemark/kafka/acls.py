@@ -13,9 +13,8 @@ from confluent_kafka.admin import AdminClient
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.kafka.attempts import ask_controller
 from tidemark.kafka.offsets import describe_group, retry_until_stable
-from tidemark.kafka.topics import user_topics
+from tidemark.kafka.topics import changelog_topics, user_topics
 from tidemark.names import (
-    changelog_topic,
     commits_topic,
     dlq_topic,
     endpoints_topic,
@@ -61,7 +60,7 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False, quer
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics} - repartition
     configs = {topic for topic in user_topics(plan) if topic in sinks or plan.tolerated_broker_failures}
     configs |= {store.source_topic for store in plan.stores if store.source_topic is not None}
-    changelogs = [changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog]
+    changelogs = changelog_topics(app, plan.stores)
     found = [
         *_each(sources, "Read", "a source"),
         *_each(sinks, "Write", "a sink"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidemark.kafka.acls import Acl
+from tidemark.kafka.topics import changelog_topics
 from tidemark.names import (
-    changelog_topic,
     commits_topic,
     dlq_topic,
     events_topic,
@@ -76,7 +76,7 @@ class TopicNames:
         return cls(
             frozenset(topic for s in plan.subtopologies for topic in s.source_topics) - repartitions,
             frozenset(topic for s in plan.subtopologies for topic in s.sink_topics) - repartitions,
-            frozenset(changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog),
+            frozenset(changelog_topics(app, plan.stores)),
             repartitions,
         )
 

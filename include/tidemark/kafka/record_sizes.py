@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.cluster import topic_configs
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, topology_topic
+from tidemark.kafka.topics import written_topics
+from tidemark.names import dlq_topic
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
@@ -81,12 +82,8 @@ def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> S
 
     Raises `PreflightFailed` if even a shortened dead letter would not fit into the topic of dead letters.
     """
-    app = plan.application_id
-    dlq = dlq_topic(app)
-    topics = [topic for s in plan.subtopologies for topic in s.sink_topics]
-    topics += [changelog_topic(app, store.name, store.generation) for store in plan.stores if store.has_changelog]
-    topics += [dlq, commits_topic(app), topology_topic(app)]
-    configs = topic_configs(admin, list(dict.fromkeys(topics)), settings)
+    dlq = dlq_topic(plan.application_id)
+    configs = topic_configs(admin, written_topics(plan), settings)
     limits = {topic: limit_of(config) for topic, config in configs.items()}
     if limits[dlq] < _LEAST_DEAD_LETTER_BYTES:
         raise PreflightFailed(

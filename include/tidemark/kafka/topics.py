@@ -33,7 +33,7 @@ from tidemark.names import (
 )
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.topology.plan import SubTopology, TopologyPlan
+from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 
 _IN_SYNC = "min.insync.replicas"
 _AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms", _IN_SYNC}
@@ -145,14 +145,22 @@ def format_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list
     return _all_of(topics, partitions)
 
 
-def written_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
-    """Return the partitions that commits write to: sinks, dead letters, changelogs, commit records, the description."""
+def changelog_topics(application_id: str, stores: Iterable[StoreSpec]) -> list[str]:
+    """Return the changelogs of those stores that have one of their own."""
+    return [changelog_topic(application_id, store.name, store.generation) for store in stores if store.has_changelog]
+
+
+def written_topics(plan: TopologyPlan) -> list[str]:
+    """Return the topics that commits write to: sinks, dead letters, changelogs, commit records, the description."""
     app = plan.application_id
-    logged = [changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog]
-    return [
-        *format_partitions(plan, partitions),
-        *_all_of([*logged, commits_topic(app), topology_topic(app)], partitions),
-    ]
+    sinks = (topic for s in plan.subtopologies for topic in s.sink_topics)
+    own = (dlq_topic(app), *changelog_topics(app, plan.stores), commits_topic(app), topology_topic(app))
+    return list(dict.fromkeys([*sinks, *own]))
+
+
+def written_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """Return the partitions of `written_topics`. `partitions` are the counts of all topics of the cluster."""
+    return _all_of(written_topics(plan), partitions)
 
 
 def _all_of(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicPartition]:

@@ -84,10 +84,8 @@ def left_by_aborted(
     Blocks, for seconds. Raises `OutcomeUnknown` if Kafka's tool fails.
     """
     try:
-        found = [
-            row["TransactionState"] for row in _rows(settings, "list") if row["TransactionalId"] == transactional_id
-        ]
-        state = found[0] if found else "Dead"
+        states = {row["TransactionalId"]: row["TransactionState"] for row in _rows(settings, "list")}
+        state = states.get(transactional_id)
         if state == "Ongoing" and away:
             (summary,) = _rows(settings, "describe", "--transactional-id", transactional_id)
             state, named = summary["TransactionState"], summary["TopicPartitions"].split(",")
@@ -99,9 +97,9 @@ def left_by_aborted(
         ) from error
     if state == "Ongoing":
         return list(away)
-    if state in _ABORTED:
-        return [*away, *led]
-    return [] if state in _COMMITTED or not found else None
+    if state is None or state in _COMMITTED:
+        return []
+    return [*away, *led] if state in _ABORTED else None
 
 
 def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, settings: Settings) -> OpenTransaction:

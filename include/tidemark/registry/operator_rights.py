@@ -15,8 +15,7 @@ from tidemark.kafka.operator_acls import (
     TopicNames,
     operator_acls,
 )
-from tidemark.kafka.topics import partition_counts
-from tidemark.names import changelog_topic
+from tidemark.kafka.topics import changelog_topics, partition_counts
 from tidemark.registry.description import Description, with_generations
 from tidemark.registry.generations import next_generation
 from tidemark.registry.reader import named, recorded
@@ -61,7 +60,7 @@ def _used(plan: TopologyPlan, found: Description | None) -> TopicNames:
     return TopicNames(
         frozenset(found.user_topics),
         own.sinks,
-        frozenset(changelog_topic(app, spec.name, spec.generation) for spec in specs if spec.has_changelog),
+        frozenset(changelog_topics(app, specs)),
         frozenset(found.routed_topic(topic) for topic in internal),
     )
 

@@ -1,4 +1,4 @@
-"""Where a marker may be missing, and when one more transaction is aborted to end what is open there."""
+"""In which partitions `LostMarkers` aborts one more transaction, to end an aborted one whose marker is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Kafka:
     name = "stream-0"
 
     def __init__(self, monkeypatch):
-        self.epochs, self.written, self.led = {A: 5, B: 5}, {A: 5, B: 5}, {0: 1, 1: 1}
+        self.epochs, self.written = {A: 5, B: 5}, {A: 5, B: 5}
         self.open_in, self.left = set(), []
         self.has_aborted, self.calls, self.moves, self.fails = False, [], [], False
         facts = {"out": {number: SimpleNamespace(leader=1) for number in (0, 1)}}
@@ -69,7 +69,7 @@ class Kafka:
             self.open_in.add(self.moves.pop())
 
     def attempt(self, *places):
-        """What a commit asks before it begins."""
+        """Look for lost markers as a commit to these partitions does before it begins its transaction."""
         return self.markers.end_in(self.with_epochs(places))
 
 
