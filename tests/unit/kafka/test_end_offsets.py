@@ -1,4 +1,4 @@
-"""Which requests `EndOffsets` sends to the brokers, and in which order."""
+"""`EndOffsets` asks for metadata before its first request for offsets."""
 
 from __future__ import annotations
 

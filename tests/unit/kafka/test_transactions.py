@@ -76,7 +76,7 @@ OTHER = TopicPartition("out", 2)
 
 
 def left(monkeypatch, listed, described="", partitions="", away=(OTHER,)):
-    """What the tool makes of the transactional id `stream-0`, where `PLACE` has a leader."""
+    """The result of `left_by_aborted` for `stream-0`, if the tool lists it in the state `listed`. `PLACE` has a leader."""
     names = "TransactionalId\tTransactionState"
     printed = {
         "list": f"{names}\nother-0\tOngoing\n" + (f"stream-0\t{listed}\n" if listed else ""),
