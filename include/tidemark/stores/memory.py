@@ -93,7 +93,7 @@ class MemorySnapshot:
     ) -> None:
         """`changing` is the store's lock, which the caller holds. A segment that the store drops later is kept here."""
         self._segments = dict(segments)
-        self._before: dict[int, dict[bytes, bytes | None]] = {segment: {} for segment in segments}
+        self._before: dict[int, SortedDict[bytes, bytes | None]] = {segment: SortedDict() for segment in segments}
         self.checkpoint = checkpoint
         self.approximate_count = sum(map(len, segments.values()))
         self._changing = changing
@@ -137,9 +137,9 @@ class MemorySnapshot:
         start_of_next = present[-1] + b"\0" if len(present) == _STEP_KEYS else None
         until = end if start_of_next is None else start_of_next
         rows = {key: held[key] for key in present}
-        for key, value in self._before[segment].items():
-            if key < start or (until is not None and key >= until):
-                continue
+        before = self._before[segment]
+        for key in before.irange(start, until, inclusive=(True, False)):
+            value = before[key]
             if value is None:
                 rows.pop(key, None)
             else:

@@ -33,7 +33,7 @@ from rocksdict import (
 from tidemark.atomic_file import NO_ROOM
 from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, TaskCorrupted
 from tidemark.stores.protocol import StoreFigures, Writes
-from tidemark.stores.rocksdb_snapshot import RocksSnapshot
+from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
@@ -44,7 +44,6 @@ _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
 CHECKPOINT_KEY = b"checkpoint"
 _SEGMENT_PREFIX = "segment-"
 _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
-_APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
 MEASURED_PROPERTIES = (
     "rocksdb.total-sst-files-size", "rocksdb.size-all-mem-tables", "rocksdb.estimate-table-readers-mem",
     "rocksdb.estimate-pending-compaction-bytes", "rocksdb.num-running-compactions", "rocksdb.background-errors",
@@ -80,6 +79,8 @@ class RocksStore:
             self._segments: dict[int, tuple[Rdict, ColumnFamily]] = {
                 int(name.removeprefix(_SEGMENT_PREFIX)): self._family(name) for name in families
             }
+            # Families without a written key, which no snapshot shows.
+            self._unwritten: dict[int, tuple[Rdict, ColumnFamily]] = {}
             stored = self._db.get(CHECKPOINT_KEY)
         except Exception as error:
             # Opening also writes. The contents are intact, so they must not be discarded.
@@ -96,11 +97,12 @@ class RocksStore:
         return self._db.get_column_family(name), self._db.get_column_family_handle(name)
 
     def _segment(self, segment: int) -> tuple[Rdict, ColumnFamily]:
-        held = self._segments.get(segment)
+        held = self._segments.get(segment) or self._unwritten.get(segment)
         if held is None:
             name = f"{_SEGMENT_PREFIX}{segment}"
-            self._db.create_column_family(name, self._options)
-            held = self._segments[segment] = self._family(name)
+            with self._changing:
+                self._db.create_column_family(name, self._options)
+            held = self._unwritten[segment] = self._family(name)
         return held
 
     @property
@@ -122,11 +124,14 @@ class RocksStore:
 
     def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
+        # Readers wait only while the contents change, not while the batch is made.
+        with self._writing():
+            self._fill(batch, writes, first_live_segment)
+            batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
         with self._changing:
             with self._writing():
-                self._fill(batch, writes, first_live_segment)
-                batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
                 self._db.write(batch)
+            self._publish()
             self._checkpoint = checkpoint
             if first_live_segment is not None:
                 self._drop_before(first_live_segment)
@@ -137,6 +142,11 @@ class RocksStore:
         with self._writing():
             self._fill(batch, writes, None)
             self._db.write(batch, self._bulk)
+        self._publish()
+
+    def _publish(self) -> None:
+        self._segments |= self._unwritten
+        self._unwritten.clear()
 
     def finish_load(self, checkpoint: StoreCheckpoint) -> None:
         """Flush what `load_many` wrote, then write the checkpoint: its presence means that the load is complete."""
@@ -203,8 +213,7 @@ class RocksStore:
             if self._closed:
                 raise SnapshotReleased(f"the store in {self.folder} is closed: ask again")
             families = {segment: family for segment, (family, _) in self._segments.items()}
-            keys = sum(family.property_int_value(_APPROXIMATE_KEYS) or 0 for family in families.values())
-            snapshot = RocksSnapshot(families, self._checkpoint, keys, self._snapshots.discard)
+            snapshot = RocksSnapshot(families, self._checkpoint, self._snapshots.discard)
             self._snapshots.add(snapshot)
         return snapshot
 
@@ -214,7 +223,7 @@ class RocksStore:
             if self._closed:
                 return None
             families = self._families()
-            keys = sum(family.property_int_value(_APPROXIMATE_KEYS) or 0 for family in families[1:])
+            keys = sum(family.property_int_value(APPROXIMATE_KEYS) or 0 for family in families[1:])
             properties = {
                 name: sum(
                     family.property_int_value(name) or 0
@@ -270,6 +279,7 @@ class RocksStore:
                 snapshot.release()
             # A column family keeps the database open as long as a handle to it exists.
             self._segments.clear()
+            self._unwritten.clear()
             with self._writing():
                 self._db.close()
 

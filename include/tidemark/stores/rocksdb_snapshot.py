@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rocksdict import Rdict, RdictIter
 
-from tidemark.errors import SnapshotReleased
+from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
+APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
 _STEP_KEYS = 256
 """Keys that are read in one step. `release` waits for one step."""
 
@@ -24,7 +26,6 @@ class RocksSnapshot:
         self,
         families: Mapping[int, Rdict],
         checkpoint: StoreCheckpoint | None,
-        approximate_count: int,
         on_release: Callable[[RocksSnapshot], None],
     ) -> None:
         """Open an iterator of each segment's family, while nothing is written. `on_release` is called once."""
@@ -32,13 +33,19 @@ class RocksSnapshot:
         # An iterator of a dropped family without any handle makes the process crash.
         self._families = dict(families)
         self.checkpoint = checkpoint
-        self.approximate_count = approximate_count
         self._on_release = on_release
         self._reading = threading.Lock()
         self._is_released = False
 
+    @property
+    def approximate_count(self) -> int:
+        # Asked only when somebody wants it: a read of one key would spend a tenth of its time on this.
+        with self._reading, _intact_bytes():
+            self._require_open()
+            return sum(family.property_int_value(APPROXIMATE_KEYS) or 0 for family in self._families.values())
+
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._reading:
+        with self._reading, _intact_bytes():
             iterator = self._of(segment)
             return [None] * len(keys) if iterator is None else [_value_at(iterator, key) for key in keys]
 
@@ -57,7 +64,7 @@ class RocksSnapshot:
 
     def _step(self, segment: int, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
         # Not part of `range`: a generator that waits for its reader would keep the iterator, and with it the database, open.
-        with self._reading:
+        with self._reading, _intact_bytes():
             iterator = self._of(segment)
             return [] if iterator is None else _items_from(iterator, start, end)
 
@@ -80,9 +87,24 @@ class RocksSnapshot:
         self._on_release(self)
 
 
+@contextmanager
+def _intact_bytes() -> Iterator[None]:
+    try:
+        yield
+    except SnapshotReleased:
+        raise
+    except Exception as error:
+        # RocksDB raises nothing more precise for a block whose checksum is wrong.
+        raise TaskCorrupted(f"the store cannot be read: {error}") from error
+
+
 def _value_at(iterator: RdictIter, key: bytes) -> bytes | None:
     iterator.seek(key)
-    if not iterator.valid() or iterator.key() != key:
+    if not iterator.valid():
+        # An iterator that met an error is not valid either: that is no answer about the key.
+        iterator.status()
+        return None
+    if iterator.key() != key:
         return None
     value: bytes = iterator.value()
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.stores_page import custom_store
 
-from tidemark.errors import SnapshotReleased
+from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import SnapshotStore, Writes
 from tidemark.stores.rocksdb import RocksStore
@@ -95,6 +96,46 @@ def test_should_be_known_by_the_method_that_a_custom_store_may_lack(store, tmp_p
     made.close()
     assert isinstance(store, SnapshotStore)
     assert not isinstance(made, SnapshotStore)
+
+
+def test_should_not_take_a_damaged_block_for_a_key_that_does_not_exist(tmp_path):
+    store = MAKE["rocksdb"](tmp_path)
+    keys, drawn = [b"%04d" % n for n in range(2000)], random.Random(1)
+    # Drawn, so that they stay large when they are compressed.
+    store.put_many([Writes(0, keys, [drawn.randbytes(100) for _ in keys])], a_checkpoint(1), None)
+    store.close()
+    for file in (tmp_path / "store").glob("*.sst"):
+        contents = bytearray(file.read_bytes())
+        if len(contents) > 100_000:
+            # The index and the filter, which opening reads, are at the end.
+            for place in range(0, len(contents) // 2, 50):
+                contents[place] ^= 0xFF
+            file.write_bytes(contents)
+    damaged = MAKE["rocksdb"](tmp_path)
+    snapshot = damaged.snapshot()
+    with pytest.raises(TaskCorrupted, match="cannot be read"):
+        snapshot.get_many(0, [b"0007"])
+    with pytest.raises(TaskCorrupted, match="cannot be read"):
+        list(snapshot.range(0, b"0007", None))
+    damaged.close()
+
+
+def test_should_let_readers_in_while_a_batch_is_made(tmp_path):
+    store = MAKE["rocksdb"](tmp_path)
+    store.put_many([Writes(0, [b"a"], [b"1"])], a_checkpoint(1), None)
+    taken = []
+
+    class Read(list):
+        def __iter__(self):
+            reader = threading.Thread(target=lambda: taken.append(contents(store.snapshot())))
+            reader.start()
+            reader.join(30)
+            return super().__iter__()
+
+    store.put_many([Writes(0, Read([b"a"]), [b"2"]), Writes(1, Read([b"b"]), [b"2"])], a_checkpoint(2), None)
+    assert set(map(str, taken)) == {str({0: [(b"a", b"1")]})}
+    assert contents(store.snapshot()) == {0: [(b"a", b"2")], 1: [(b"b", b"2")]}
+    store.close()
 
 
 @settings(max_examples=40, deadline=None)
