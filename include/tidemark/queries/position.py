@@ -11,6 +11,8 @@ from typing import Any
 from tidemark.names import TaskId
 from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 
+_END_AGE_MS = 10_000
+"""A lag in records is known while the end that it is measured from is not older than this; it is read every few seconds."""
 _PART = re.compile(r"(\d{1,9}_\d{1,9})(?:@(\d{1,18})|:(\d{1,18})(?:\.(\d{1,9}))?)")
 
 
@@ -29,7 +31,7 @@ class Position:
     number of records between them. `promised_offset` is what others must have reached to be as new: the end of the last
     record, without the transaction marker after it, which an active task does not count. `batch` is the task's last committed
     batch, None in a standby, which does not know it. `lag_ms` is the age of the newest time at which the copy is known to have
-    been complete.
+    been complete, `end_age_ms` that of the time at which `end_offset` was read.
     """
 
     task: TaskId
@@ -44,6 +46,7 @@ class Position:
     stream_time_ms: int
     batch: int | None
     generation: int
+    end_age_ms: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -138,6 +141,8 @@ class ReadBounds:
         where = f"{position.role} task {position.task} of {position.holder}"
         if self.max_lag_records is not None and position.lag_records > self.max_lag_records:
             return f"{where} lags by {position.lag_records} records, max_lag_records is {self.max_lag_records}"
+        if self.max_lag_records is not None and position.end_age_ms > _END_AGE_MS:
+            return f"{where} has not heard from Kafka for {position.end_age_ms} ms, so its lag in records is not known"
         if self.max_lag_ms is not None and position.lag_ms > self.max_lag_ms:
             return f"{where} lags by {position.lag_ms} ms, max_lag_ms is {self.max_lag_ms}"
         least = self.least_offsets.get(position.task, ChangelogOffset(0, position.generation))

@@ -25,6 +25,7 @@ from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
 from tidemark.queries.store_reader import Deadline
 from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_task
+from tidemark.stores.directory import STANDBY_PREFIX
 
 T = TypeVar("T")
 
@@ -158,9 +159,9 @@ class Router:
             return None
         tasks = self._tasks_of(store, request) if keys is None else [*self._owners(store, keys, request)]
         holders = self._holders(tasks[0]) if len(tasks) == 1 else []
-        if not holders or not holders[0].url or not self._may_answer(tasks[0], holders[0]):
+        if not holders or not holders[0].url or not self._may_answer(store, tasks[0], holders[0]):
             return None
-        return PassedTo(tasks[0], holders[0], self._answer_s(tasks[0], holders[1:], request))
+        return PassedTo(tasks[0], holders[0], self._answer_s(store, tasks[0], holders[1:], request))
 
     def metadata(self, store: QueryableStore, key: bytes | None, request: Request) -> list[dict[str, Any]]:
         """Return which processes hold the tasks of a store, or of one key, with their positions. Blocks.
@@ -178,7 +179,7 @@ class Router:
             found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
             found["rack"] = endpoint.rack
             try:
-                answer_s = self._answer_s(task, holders[place:], request)
+                answer_s = self._answer_s(store, task, holders[place:], request)
                 found["position"] = self._read(endpoint, store, task, asked, request, answer_s).position.to_dict()
                 answering.append(endpoint)
             except QueryRefused as refused:
@@ -249,7 +250,7 @@ class Router:
         holders = self._holders(task)
         for place, endpoint in enumerate(holders, 1):
             request.deadline.require("finding the task's state", "ask again, or raise TIDEMARK_QUERY_TIMEOUT_MS")
-            if endpoint.copies[task] is CopyState.RESTORING and endpoint.url:
+            if endpoint.url and not _holds(endpoint, task, store):
                 progress = [str(r) for r in endpoint.restores if r.partition == task.partition]
                 reasons.append(f"{endpoint.holder} restores it ({'; '.join(progress) or 'it opens the stores'})")
                 continue
@@ -257,7 +258,7 @@ class Router:
                 refused = request.refusals.get(endpoint.holder)
                 if refused is not None:
                     raise refused
-                return ask(endpoint, self._answer_s(task, holders[place:], request))
+                return ask(endpoint, self._answer_s(store, task, holders[place:], request))
             except StateUnavailable as unavailable:
                 reasons.append(unavailable.detail)
         raise StateUnavailable(
@@ -266,19 +267,19 @@ class Router:
             "ask again; or accept an older answer (max_lag_records, max_lag_ms, at_least); or start an instance or a standby",
         )
 
-    def _answer_s(self, task: TaskId, others: Sequence[Endpoint], request: Request) -> float:
+    def _answer_s(self, store: QueryableStore, task: TaskId, others: Sequence[Endpoint], request: Request) -> float:
         """Return the seconds for the answer of a process: a part of what is left is kept for `others` that may answer.
 
         Otherwise a process that listens and does not answer would use up the time of a standby.
         """
         left_s = request.deadline.remaining_s
-        is_needed = any(self._may_answer(task, other) for other in others)
+        is_needed = any(self._may_answer(store, task, other) for other in others)
         return max(left_s / 2, left_s - _KEPT_S) if is_needed else left_s
 
-    def _may_answer(self, task: TaskId, holder: Endpoint) -> bool:
-        """Return whether a holder has the whole state of a task and was not silent a moment ago."""
+    def _may_answer(self, store: QueryableStore, task: TaskId, holder: Endpoint) -> bool:
+        """Return whether a holder has the whole store of a task and was not silent a moment ago."""
         is_silent = bool(holder.url) and self.peers.is_silent(holder.url)
-        return holder.copies[task] is not CopyState.RESTORING and not is_silent
+        return _holds(holder, task, store) and not is_silent
 
     def _read(
         self,
@@ -296,6 +297,17 @@ class Router:
         if answer.status_code == httpx.codes.OK:
             return TaskAnswer.from_arrow(answer.content)
         raise refusal(endpoint, answer.status_code, answer.content)
+
+
+def _holds(holder: Endpoint, task: TaskId, store: QueryableStore) -> bool:
+    """Return whether a process has announced the whole of a task's store.
+
+    An instance that restores a task has none of its stores yet. A standby follows each store for itself.
+    """
+    if holder.copies[task] is not CopyState.RESTORING:
+        return True
+    is_building = any(r.store == store.spec.name and r.partition == task.partition for r in holder.restores)
+    return holder.holder.startswith(STANDBY_PREFIX) and not is_building
 
 
 def refusal(endpoint: Endpoint, status: int, body: bytes) -> QueryRefused:

@@ -42,13 +42,15 @@ class StandbyStores:
         return [
             StoreRestore(name, task.partition, copy.next_offset, copy.bounds.end_offset, None)
             for (task, name), copy in self._copies.items()
-            if not copy.is_whole
+            if copy.checkpoint is not None and not copy.is_whole
         ]
 
     def open(self, task: TaskId, store: str) -> OpenStore:
         copy = self._copies.get((task, store))
         if copy is None:
             raise not_here(self._holder, task, [])
+        if copy.checkpoint is None:
+            raise not_here(self._holder, task, []) if copy.fault is None else self._not_followed(task, copy.fault)
         try:
             replica = copy.snapshot()
         except SnapshotReleased as released:
@@ -58,10 +60,7 @@ class StandbyStores:
             raise not_here(self._holder, task, self.restores())
         if replica.fault is not None:
             replica.snapshot.release()
-            raise StateUnavailable(
-                f"the copy of task {task} in {self._holder} is no longer followed: {replica.fault}",
-                "start an instance, which reports what is lost and how to repair it",
-            )
+            raise self._not_followed(task, replica.fault)
         checkpoint = replica.checkpoint
         return OpenStore(
             replica.snapshot,
@@ -78,5 +77,12 @@ class StandbyStores:
                 stream_time_ms=checkpoint.stream_time_ms,
                 batch=None,
                 generation=copy.job.spec.generation,
+                end_age_ms=max(0, self._clock() - replica.asked_ms),
             ),
+        )
+
+    def _not_followed(self, task: TaskId, fault: str) -> StateUnavailable:
+        return StateUnavailable(
+            f"the copy of task {task} in {self._holder} is no longer followed: {fault}",
+            "start an instance, which reports what is lost and how to repair it",
         )

@@ -64,7 +64,8 @@ def rebuild_reason(
 
 @dataclass(frozen=True)
 class ReplicaSnapshot:
-    """The contents of a copy and its checkpoint, which belong together. `end_offset` is that of the newest bounds.
+    """The contents of a copy and its checkpoint, which belong together. `end_offset` is that of the newest bounds,
+    which Kafka was asked for at `asked_ms`.
 
     `records_end` is the next offset after the last record; where that is not known, the checkpoint's.
 
@@ -75,6 +76,7 @@ class ReplicaSnapshot:
     snapshot: StoreSnapshot
     checkpoint: StoreCheckpoint
     end_offset: int
+    asked_ms: int
     records_end: int
     is_whole: bool
     fault: str | None
@@ -295,6 +297,7 @@ class FollowedStore:
                 snapshot=self._store.snapshot(),
                 checkpoint=checkpoint,
                 end_offset=self.bounds.end_offset,
+                asked_ms=self.bounds.asked_ms,
                 records_end=checkpoint.changelog_offset if self._records_end is None else self._records_end,
                 is_whole=self.is_whole,
                 fault=self.fault,

@@ -160,6 +160,18 @@ def test_should_name_who_restores_and_how_far_it_is():
     assert wire.asked == []
 
 
+def test_should_ask_a_standby_for_a_store_that_is_whole_although_another_one_is_being_built():
+    standby = counts_host(COUNTS, name="standby-0@b", state=CopyState.RESTORING)
+    standby.restoring = [StoreRestore("w", number, 10, 90, None) for number in range(3)]
+    asked, wire = router(counts_host({}, tasks=0), {"http://a": None, "http://b": standby})
+    assert asked.keys(N, [b"k1"], request()).positions[0].holder == "standby-0@b"
+    standby.restoring = [StoreRestore("n", number, 10, 90, None) for number in range(3)]
+    asked, wire = router(counts_host({}, tasks=0), {"http://b": standby})
+    with pytest.raises(StateUnavailable, match=r"standby-0@b restores it \(store n of partition"):
+        asked.keys(N, [b"k1"], request())
+    assert wire.asked == []
+
+
 def test_should_show_every_copy_of_a_key():
     own, standby = counts_host(COUNTS), counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY, lag=2)
     asked, wire = router(own, {"http://b": standby})

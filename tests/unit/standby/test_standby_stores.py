@@ -1,0 +1,75 @@
+"""What a standby answers for a copy that cannot be followed, and for one that has not heard from Kafka for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.kafka.committed_reader import ChangelogBatch
+from tidemark.names import TaskId, TopicPartition
+from tidemark.queries.errors import StateUnavailable
+from tidemark.queries.position import ReadBounds
+from tidemark.recovery.evidence import Watermarks
+from tidemark.restore.restorer import RestoreJob
+from tidemark.standby.queries import StandbyStores
+from tidemark.standby.store_replica import FollowedStore, ReplicaBounds
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import StoreCheckpoint
+from tidemark.topology.plan import StoreKind, StoreSpec
+
+NOW = 1_000_000
+TASK = TaskId(0, 3)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
+JOB = RestoreJob(
+    StoreSpec("s", StoreKind.KEY_VALUE, None, None), TopicPartition("app-s-changelog", 3), 0, CHECKPOINT, None, None
+)
+
+
+@pytest.fixture
+def clock():
+    return [NOW]
+
+
+@pytest.fixture
+def copy(tmp_path, clock):
+    made = FollowedStore(
+        TASK, JOB, 3_600_000, tmp_path / "s", lambda f: RocksStore(f, write_buffer_bytes=1 << 20), lambda: clock[0]
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stores(copy, clock):
+    made = StandbyStores("standby-0@here", lambda: clock[0])
+    made.replace([copy])
+    return made
+
+
+def test_should_say_that_a_copy_never_began_because_its_changelog_has_lost_its_beginning(copy, stores):
+    copy.see(ReplicaBounds(NOW, Watermarks(5, 100), 500))
+    with pytest.raises(StateUnavailable, match=r"no longer followed: the copy has nothing yet, .* lost its beginning"):
+        stores.open(TASK, "s")
+    assert stores.restores() == []
+
+
+def test_should_say_nothing_of_a_copy_before_its_first_facts(stores):
+    with pytest.raises(StateUnavailable, match="does not hold task 0_3"):
+        stores.open(TASK, "s")
+    assert stores.restores() == []
+
+
+def test_should_not_claim_a_lag_in_records_once_kafka_has_not_been_heard(copy, stores, clock):
+    copy.see(ReplicaBounds(NOW, Watermarks(0, 50), 500))
+    copy.write(ChangelogBatch([b"a"], [b"1"], 50))
+    level = stores.open(TASK, "s")
+    level.snapshot.release()
+    ReadBounds(max_lag_records=0).require(level.position)
+    clock[0] += 3_000_000
+    cut_off = stores.open(TASK, "s")
+    cut_off.snapshot.release()
+    assert cut_off.position == replace(level.position, lag_ms=3_000_000, end_age_ms=3_000_000)
+    with pytest.raises(StateUnavailable, match="its lag in records is not known"):
+        ReadBounds(max_lag_records=0).require(cut_off.position)
+    ReadBounds().require(cut_off.position)
