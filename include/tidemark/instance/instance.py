@@ -147,11 +147,14 @@ class Instance:
             try:
                 self._work(stop)
             except ProducerFenced:
+                self.active_stores.replace([])
                 # Only the group knows whether another member has joined (see invariant: exit codes). It joins at once, and the
                 # reply to the next heartbeat says so.
                 self.member.await_verdict(_VERDICT_SESSIONS * self.settings.session_timeout_ms / 1000)
                 raise
         except InstanceFenced as fenced:
+            # The other copy may commit by now, so what this one holds is no longer the committed state.
+            self.active_stores.replace([])
             self.attached.source.stop()
             log.warning("fenced: asking the group whether another copy of this instance lives: %s", fenced)
             holder = self.second_copy.holder(stop)

@@ -99,12 +99,22 @@ def coordinator(settings, group):
     return f"{found.host}:{found.port}", found.id
 
 
-def test_should_end_the_first_of_two_copies_for_good_and_leave_the_second_running(plan, brief):
+def test_should_end_the_first_of_two_copies_for_good_and_leave_the_second_running(plan, brief, monkeypatch):
     with running(plan, brief) as first:
         first.await_running()
+        check, held = first.instance.second_copy, []
+        ask = check.holder
+
+        def ask_the_group(stop):
+            held.append(first.instance.active_stores.copies())
+            return ask(stop)
+
+        monkeypatch.setattr(check, "holder", ask_the_group)
         with running(plan, brief, "other") as second:
             assert isinstance(first.ended_with(), InstanceFenced)
             second.await_running()
+        # While it asks whether the other copy lives, which takes sessions, it answers no queries from what it had.
+        assert held == [{}]
 
 
 def test_should_ask_for_a_restart_when_a_join_request_of_a_dead_process_took_its_place(plan, brief):
