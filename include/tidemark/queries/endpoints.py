@@ -1,7 +1,8 @@
 """Where the processes of an application answer queries, announced on the compacted topic `<app>-endpoints`.
 
 Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
-process that was killed leaves its record behind; whoever asks it notices that it does not answer.
+process that was killed leaves its record behind; whoever asks it notices that it does not answer. Of two processes with one
+name, the one that was started last is announced.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _STOP_S = 10.0
 class Endpoint:
     """One process of an application: its address, the tasks that it holds, and the restores that run in it.
 
-    `rack` is the setting of that name in the process.
+    `rack` is the setting of that name in the process, `since_ms` the time at which it began to answer.
     """
 
     holder: str
@@ -44,11 +45,12 @@ class Endpoint:
     copies: Mapping[TaskId, CopyState]
     restores: tuple[StoreRestore, ...] = ()
     rack: str = ""
+    since_ms: int = 0
 
     @classmethod
-    def of(cls, host: StoreHost, url: str, rack: str) -> Endpoint:
+    def of(cls, host: StoreHost, url: str, rack: str, since_ms: int) -> Endpoint:
         """Return the present endpoint of this process."""
-        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()), rack)
+        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()), rack, since_ms)
 
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record."""
@@ -57,6 +59,7 @@ class Endpoint:
             "copies": {str(task): state for task, state in self.copies.items()},
             "restores": [each.to_dict() for each in self.restores],
             "rack": self.rack,
+            "since_ms": self.since_ms,
         }
         return json.dumps(body, sort_keys=True).encode()
 
@@ -66,7 +69,7 @@ class Endpoint:
         body: dict[str, Any] = json.loads(data)
         copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
         restores = tuple(StoreRestore(**each) for each in body["restores"])
-        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]))
+        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]), int(body["since_ms"]))
 
 
 def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint]) -> bool | None:
@@ -107,6 +110,7 @@ class Endpoints:
         self._topic = endpoints_topic(application_id)
         self._known: Mapping[str, Endpoint] = {}
         self._announced: Endpoint | None = None
+        self._is_replaced = False
         self._announced_s = 0.0
         self._retry_s = 0.0
         self._has_topic = False
@@ -143,7 +147,7 @@ class Endpoints:
         if self._thread.is_alive():
             # It waits for a broker that is away, and uses the clients; it ends with the process.
             return
-        if self._announced is not None:
+        if self._announced is not None and not self._is_replaced:
             self._send(self._announced.holder, None)
         self._producer.flush(_FLUSH_S)
         self._consumer.close()
@@ -172,7 +176,7 @@ class Endpoints:
     def _announce(self) -> None:
         now = time.monotonic()
         own = self._own()
-        if own == self._announced or now < self._retry_s:
+        if own == self._announced or now < self._retry_s or self._is_replaced:
             return
         if not self._has_topic:
             try:
@@ -210,3 +214,14 @@ class Endpoints:
             except (ValueError, TypeError, LookupError) as error:
                 log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
         self._known = known
+        own = self._own()
+        if holder == own.holder:
+            self._see_own_name(own, known.get(holder))
+
+    def _see_own_name(self, own: Endpoint, found: Endpoint | None) -> None:
+        """Look at the newest record with this process's name, which another process may have written."""
+        is_own = found is not None and (found.url, found.since_ms) == (own.url, own.since_ms)
+        self._is_replaced = found is not None and not is_own and found.since_ms > own.since_ms
+        if not is_own and not self._is_replaced:
+            # An earlier process of this name has written it, most often when it stopped.
+            self._announced = None

@@ -1,0 +1,79 @@
+"""Announcements of processes that answer queries, on a real broker: two of one name, and one that stops late."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.support.queries import ALL_TASKS, queried_plan
+from tests.support.truth.topics import read_all
+
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import create_topics, endpoints_spec
+from tidemark.names import endpoints_topic
+from tidemark.processes import wait_until
+from tidemark.queries.endpoints import Endpoint, Endpoints
+from tidemark.queries.hosts import CopyState
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def announced(settings, unique):
+    """`announced(holder, url, since_ms)` starts a process; it gives its announcements, and what it holds."""
+    plan, client = queried_plan(unique("endpoints")), librdkafka_config(settings)
+    with ExitStack() as opened:
+
+        def start(holder, url, since_ms):
+            held = dict.fromkeys(ALL_TASKS, CopyState.ACTIVE)
+
+            def own() -> Endpoint:
+                return Endpoint(holder, url, dict(held), since_ms=since_ms)
+
+            def create():
+                create_topics(AdminClient(client), [endpoints_spec(plan)], settings)
+
+            made = Endpoints(plan.application_id, client, own, create)
+            made.start()
+            opened.callback(made.close)
+            return made, held
+
+        start.topic = endpoints_topic(plan.application_id)
+        yield start
+
+
+def written(settings, topic) -> list[str | None]:
+    """The addresses in the records of the name 0; None for a tombstone."""
+    rows = read_all(settings.bootstrap_servers, [topic])
+    values = [row.value for found in rows.values() for row in found if row.key == b"0"]
+    return [None if value is None else Endpoint.from_bytes("0", value).url for value in values]
+
+
+def known_to(endpoints) -> list[str]:
+    return [each.url for each in endpoints.others()]
+
+
+def test_should_stay_known_when_an_earlier_process_of_its_name_stops_late(announced, settings):
+    other, _ = announced("1", "http://c", 1)
+    old, held_by_old = announced("0", "http://a", 10)
+    assert wait_until(lambda: known_to(other) == ["http://a"], 60)
+    new, _ = announced("0", "http://b", 20)
+    assert wait_until(lambda: known_to(other) == ["http://b"], 60)
+    # The first one notices that it has lost its tasks, and ends.
+    held_by_old.clear()
+    old.close()
+
+    assert wait_until(lambda: written(settings, announced.topic)[-1] == "http://b", 60)
+    assert wait_until(lambda: known_to(other) == ["http://b"], 60)
+    new.close()
+    assert wait_until(lambda: known_to(other) == [], 60)
+
+
+def test_should_announce_itself_again_when_its_name_was_withdrawn(announced, settings):
+    other, _ = announced("1", "http://c", 1)
+    new, _ = announced("0", "http://b", 20)
+    assert wait_until(lambda: known_to(other) == ["http://b"], 60)
+    new._send("0", None)
+    assert wait_until(lambda: written(settings, announced.topic) == ["http://b", None, "http://b"], 60)
+    assert wait_until(lambda: known_to(other) == ["http://b"], 60)
