@@ -1,6 +1,7 @@
 """The HTTP interface of queries: routes under `/v1`, who may call them, and the form of their answers."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -40,7 +41,7 @@ from tidemark.queries.parameters import (
     parse_task,
 )
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.peers import PASSED_TASK, passed_head
+from tidemark.queries.peers import APPLICATION, PASSED_TASK, TIME_LEFT
 from tidemark.queries.position import parse_position, position_token
 from tidemark.queries.problems import PROBLEMS, BodyLimit, Problem, handle_errors
 from tidemark.queries.query_api import QueryApi
@@ -51,11 +52,14 @@ from tidemark.queries.streamed_response import StreamSlots
 from tidemark.queries.task_read import TaskRead
 from tidemark.settings import Settings
 
+_TIME = re.compile(r"[0-9]{1,9}")
 _KEYS_EXAMPLE = {"keys": ["a"], "keys_hex": ["00ff"]}
 _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this application")
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_RATE_BETWEEN = 10
+"""A read of several tasks asks other processes once for each, so they may ask this many times as often as a caller."""
 DEFAULT_LIMIT = 1000
 """Results of one page unless the caller wants more."""
 
@@ -115,13 +119,14 @@ def make_api(
     handle_errors(api)
     api.add_middleware(BodyLimit)
     rates = RateLimit(settings.query_requests_per_second)
+    rates_between = RateLimit(_RATE_BETWEEN * settings.query_requests_per_second)
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
     # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
     # three threads instead of one, and one without a token would wait for the queries of others.
-    def caller_with(token: str | None) -> Caller:
+    def caller_with(token: str | None, limit: RateLimit = rates) -> Caller:
         found = tokens.caller(token)
-        rates.require(found)
+        limit.require(found)
         return found
 
     async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
@@ -135,11 +140,18 @@ def make_api(
         ThreadPoolExecutor(settings.query_threads, name) for name in ("query", "query-of-process")
     )
 
+    application_id = router.catalog.application_id
+
     def asking_for(store: str, who: Caller, request: Request) -> Asking:
+        meant = request.headers.get(APPLICATION, application_id)
+        if meant != application_id:
+            raise StateUnavailable(f"this is a process of {application_id}, not of {meant}", "ask again")
         who.require(store)
+        left = request.headers.get(TIME_LEFT, "")
+        timeout_ms = settings.query_timeout_ms
         return Asking(
             router.catalog.store(store),
-            Deadline.after(settings.query_timeout_ms),
+            Deadline.after(min(timeout_ms, int(left)) if _TIME.fullmatch(left) else timeout_ms),
             request.headers["authorization"],
             ARROW_STREAM in request.headers.get("accept", ""),
             threads,
@@ -153,10 +165,11 @@ def make_api(
     async def ask(request: Request) -> Asking:
         # As `_SEEN` does.
         scheme, token = get_authorization_scheme_param(request.headers.get("authorization"))
-        who = caller_with(token if scheme.lower() == "bearer" else None)
-        asked = asking_for(request.path_params["store"], who, request)
         passed = request.headers.get(PASSED_TASK)
-        if passed is None and "task_id" not in request.path_params:
+        is_between = passed is not None or "task_id" in request.path_params
+        who = caller_with(token if scheme.lower() == "bearer" else None, rates_between if is_between else rates)
+        asked = asking_for(request.path_params["store"], who, request)
+        if not is_between:
             return asked
         return replace(asked, threads=threads_for_processes, passed_task=passed)
 
@@ -165,10 +178,11 @@ def make_api(
         found = router.other_holder(asked.store, keys, asked.request(wanted))
         if found is None:
             return asked
-        to, body = found.endpoint, await request.body()
+        # A `GET` may have a body, which nobody reads.
+        to, body = found.endpoint, await request.body() if request.method == "POST" else b""
         refused: QueryRefused
         try:
-            answer = await router.peers.pass_on(to.url, passed_head(request, found.task, body), body, found.answer_s)
+            answer = await router.peers.pass_on(to.url, request, found.task, body, found.answer_s)
             if answer.status == 200:
                 return Response(answer.body, media_type=answer.media_type)
             refused = routing.refusal(to, answer.status, answer.body)

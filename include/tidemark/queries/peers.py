@@ -21,28 +21,45 @@ _SILENT_S = 5.0
 
 PASSED_TASK = "tidemark-task"
 """The header of a query that is passed on. It names a task, for which the receiver answers from its own stores."""
+APPLICATION, TIME_LEFT = "tidemark-application", "tidemark-time-left-ms"
+"""Headers of every query of another process: the application that is meant, and the time that an answer is waited for."""
+_MARGIN_S = 0.25
+"""The seconds that an answer needs for its way, or a quarter of the time that is left if that is less."""
 _SENT_ON = (b"authorization", b"accept", b"content-type")
 
 
-def passed_head(request: Request, task: TaskId, body: bytes) -> bytes:
-    """Return the first line and the headers of a request as it is passed on."""
+def between_processes(application_id: str, answer_s: float) -> dict[str, str]:
+    """Return the headers of a query that is answered within `answer_s`.
+
+    The receiver ends earlier by a margin: a page that then ends with a cursor still arrives, and is continued.
+    """
+    left_s = answer_s - min(_MARGIN_S, answer_s / 4)
+    return {APPLICATION: application_id, TIME_LEFT: str(max(1, int(left_s * 1000)))}
+
+
+def passed_head(request: Request, task: TaskId, body: bytes, more: Mapping[str, str]) -> bytes:
+    """Return the first line and the headers of a request as it is passed on, with `more` headers."""
     scope = request.scope
     query: bytes = scope["query_string"]
     first = b"%b %b%b%b" % (scope["method"].encode(), scope["raw_path"], b"?" if query else b"", query)
     # Those that were looked at here are the first of several with one name.
     sent = {name: value for name, value in reversed(scope["headers"]) if name in _SENT_ON}
+    sent |= {name.encode(): value.encode() for name, value in more.items()}
     headers = b"".join(b"%b: %b\r\n" % each for each in sent.items())
     length = b"Content-Length: %d\r\n" % len(body) if body else b""
     return b"%b HTTP/1.1\r\n%b: %b\r\n%b%b" % (first, PASSED_TASK.encode(), str(task).encode(), headers, length)
 
 
 class Peers:
-    """Asks other processes, with the token of whoever asked this one. Safe to use from threads."""
+    """Asks other processes of an application, with the token of whoever asked this one. Safe to use from threads."""
 
-    def __init__(self, verify: ssl.SSLContext | bool = True, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, application_id: str, verify: ssl.SSLContext | bool = True, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         """`verify` is as in httpx."""
         self._client = httpx.Client(follow_redirects=False, trust_env=False, verify=verify)
         self._kept = KeptConnections(verify)
+        self._application_id = application_id
         self._monotonic = monotonic
         self._silent: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -55,24 +72,24 @@ class Peers:
     def post(self, url: str, path: str, body: dict[str, Any], authorization: str, answer_s: float) -> httpx.Response:
         """Send a request. Raises `StateUnavailable` if there is no answer in time."""
         timeout = httpx.Timeout(answer_s, connect=min(_CONNECT_S, answer_s))
+        headers = {"Authorization": authorization, **between_processes(self._application_id, answer_s)}
         try:
-            answer = self._client.post(
-                f"{url}{path}", json=body, headers={"Authorization": authorization}, timeout=timeout
-            )
+            answer = self._client.post(f"{url}{path}", json=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
-            raise self._silence(url, type(error).__name__) from error
+            raise self._without_answer(url, type(error).__name__, answer_s) from error
         self._has_answered(url)
         return answer
 
-    async def pass_on(self, url: str, head: bytes, body: bytes, answer_s: float) -> PeerAnswer:
-        """Send a request that only reads, in the event loop. `head` is what `passed_head` returned.
+    async def pass_on(self, url: str, request: Request, task: TaskId, body: bytes, answer_s: float) -> PeerAnswer:
+        """Send a request that only reads to a process that holds the task, in the event loop.
 
         Raises `StateUnavailable` if there is no answer in time.
         """
+        head = passed_head(request, task, body, between_processes(self._application_id, answer_s))
         try:
             answer = await self._kept.send(url, head, body, min(_CONNECT_S, answer_s), answer_s)
         except NoAnswer as error:
-            raise self._silence(url, str(error)) from error
+            raise self._without_answer(url, str(error), answer_s) from error
         self._has_answered(url)
         return answer
 
@@ -84,7 +101,7 @@ class Peers:
             "GET",
             f"{url}{path}",
             params=params,
-            headers={"Authorization": authorization},
+            headers={"Authorization": authorization, APPLICATION: self._application_id},
             timeout=httpx.Timeout(wait_s, connect=_CONNECT_S),
         )
         try:
@@ -92,7 +109,7 @@ class Peers:
             if not answer.is_success:
                 answer.read()
         except httpx.HTTPError as error:
-            raise self._silence(url, type(error).__name__) from error
+            raise self._without_answer(url, type(error).__name__, wait_s) from error
         return answer
 
     def _has_answered(self, url: str) -> None:
@@ -100,9 +117,11 @@ class Peers:
             with self._lock:
                 self._silent.pop(url, None)
 
-    def _silence(self, url: str, why: str) -> StateUnavailable:
-        with self._lock:
-            self._silent[url] = self._monotonic()
+    def _without_answer(self, url: str, why: str, waited_s: float) -> StateUnavailable:
+        # A query that had hardly any time left says nothing about the process.
+        if waited_s >= _CONNECT_S:
+            with self._lock:
+                self._silent[url] = self._monotonic()
         return StateUnavailable(f"{url} does not answer ({why})", "look whether that process still runs")
 
     def close_kept(self) -> None:

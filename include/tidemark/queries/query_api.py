@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from tidemark.queries.errors import QueryInvalid
+
 _PREFIX = "/v1/stores/{store}/"
 _PARTS = 5
+
+
+def _is_text(query: bytes) -> bool:
+    """Return whether the parameters of a URL are UTF-8. Others would be read as other characters, and so as other keys."""
+    if b"%" not in query:
+        return query.isascii()
+    try:
+        unquote_to_bytes(query).decode()
+    except UnicodeDecodeError:
+        return False
+    return query.isascii()
 
 
 class QueryApi(FastAPI):
@@ -32,6 +46,14 @@ class QueryApi(FastAPI):
                 self._reads[route.path.removeprefix(_PREFIX)] = route.get_route_handler()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_text(scope["query_string"]):
+            refused = QueryInvalid(
+                "the parameters in the URL are not percent-encoded UTF-8",
+                "pass the bytes of a key in hexadecimal, such as key_hex=00ff",
+            )
+            response = await self._response_to(refused, Request(scope, receive))
+            await response(scope, receive, send)
+            return
         if scope["type"] == "http" and scope["method"] == "GET" and not scope.get("root_path"):
             parts = scope["path"].split("/")
             handle = self._reads.get(parts[-1])

@@ -16,7 +16,7 @@ from tidemark.queries.answer_form import Results
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby
-from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable
+from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable, TooManyRequests
 from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost
 from tidemark.queries.part_source import PartSource
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _KEPT_S = 1.0
 """The seconds of a query that are kept for other holders, or half of what is left if that is less."""
+_LEAST_S = 0.02
+"""With less time than this, another process is not asked at all."""
 _FEW_BYTES = 4_096
 """Keys of so many bytes are hashed in the event loop, for which more would take too long."""
 _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
@@ -91,7 +93,7 @@ class Router:
     tasks: Sequence[TaskId]
     host: StoreHost
     others: Callable[[], list[Endpoint]]
-    peers: Peers = field(default_factory=Peers)
+    peers: Peers
     rack: str = ""
 
     def keys(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> Answer:
@@ -179,6 +181,9 @@ class Router:
             found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
             found["rack"] = endpoint.rack
             try:
+                if endpoint.url and self.peers.is_silent(endpoint.url):
+                    # Each task of a lost machine would take the time of a connection otherwise.
+                    raise StateUnavailable(f"{endpoint.url} did not answer a moment ago", "ask again")
                 answer_s = self._answer_s(store, task, holders[place:], request)
                 found["position"] = self._read(endpoint, store, task, asked, request, answer_s).position.to_dict()
                 answering.append(endpoint)
@@ -292,6 +297,8 @@ class Router:
     ) -> TaskAnswer:
         if not endpoint.url:
             return read_task(self.host, task, store, asked, request.deadline)
+        if answer_s < _LEAST_S:
+            raise StateUnavailable(f"there was no time left to ask {endpoint.holder}", "ask again")
         path = f"/v1/stores/{store.spec.name}/tasks/{task}"
         answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, answer_s)
         if answer.status_code == httpx.codes.OK:
@@ -311,12 +318,13 @@ def _holds(holder: Endpoint, task: TaskId, store: QueryableStore) -> bool:
 
 
 def refusal(endpoint: Endpoint, status: int, body: bytes) -> QueryRefused:
-    """Return what another process said. Unless the position is gone, this process may still find a third that answers."""
+    """Return what another process said. It ends the query if another holder must not be asked instead."""
     try:
         said: Mapping[str, Any] = json.loads(body)
-        detail = f"{endpoint.holder}: {said['detail']}"
-        if status == PositionGone.status:
-            return PositionGone(detail, str(said["remedy"]))
+        detail, remedy = f"{endpoint.holder}: {said['detail']}", str(said["remedy"])
+        for final in (PositionGone, TooManyRequests):
+            if status == final.status:
+                return final(detail, remedy)
     except (ValueError, LookupError, TypeError):
         detail = f"{endpoint.holder} at {endpoint.url} answered with HTTP {status}"
     return StateUnavailable(detail, "ask again")

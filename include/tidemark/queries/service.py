@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSettings
 from tidemark.kafka.topics import create_topics, endpoints_spec
 from tidemark.metrics.registry import Scrape
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
-_LOOK_S = 0.5
+_LOOK_MS = 500
 _BACKLOG = 128
 
 
@@ -106,15 +107,15 @@ class _Running:
         host = f"[{advertised}]" if ":" in advertised else advertised
         scheme = "https" if uses_tls(settings) else "http"
         self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
-        rack = settings.rack or socket.gethostname()
-        self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack)
+        rack, since_ms = settings.rack or socket.gethostname(), wall_clock_ms()
+        self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack, since_ms)
         self._endpoints = Endpoints(
             plan.application_id,
             service.client_config,
             self._own,
             lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
         )
-        self._peers = Peers(verify)
+        self._peers = Peers(plan.application_id, verify)
         router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack)
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
@@ -133,26 +134,17 @@ class _Running:
     def _serve(
         self, router: Router, scrape: Scrape, tokens: Tokens, settings: Settings, version: str, live: LiveSources
     ) -> None:
-        if not self._is_asked():
-            return
-        # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
-        from tidemark.queries.api import make_api
-
-        self._server = make_server(make_api(router, scrape, tokens, settings, version, live), settings)
-        if self._stopping.is_set():
-            return
         try:
-            self._server.run(sockets=[self._socket])
+            if not wait_for_request(self._socket, self._stopping):
+                return
+            # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
+            from tidemark.queries.api import make_api
+
+            self._server = make_server(make_api(router, scrape, tokens, settings, version, live), settings)
+            if not self._stopping.is_set():
+                self._server.run(sockets=[self._socket])
         except Exception:
             log.exception("the server of queries has failed: queries are not answered until this process starts again")
-
-    def _is_asked(self) -> bool:
-        """Wait for the first request. Returns False if the service is closed before."""
-        while not self._stopping.is_set():
-            asking, _, _ = select.select([self._socket], [], [], _LOOK_S)
-            if asking:
-                return True
-        return False
 
     def tasks_in_same_rack(self) -> list[TaskId]:
         return tasks_in_same_rack(self._own(), self._endpoints.others())
@@ -165,6 +157,17 @@ class _Running:
         self._thread.join(_STOP_S)
         self._peers.close()
         self._socket.close()
+
+
+def wait_for_request(listening: socket.socket, stop: threading.Event) -> bool:
+    """Wait for the first request to a socket that listens. Returns False if `stop` is set before. Blocks."""
+    # Unlike `select`, this has no limit of 1024 open files, and a standby opens the files of many stores first.
+    asking = select.poll()
+    asking.register(listening, select.POLLIN)
+    while not stop.is_set():
+        if asking.poll(_LOOK_MS):
+            return True
+    return False
 
 
 def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:

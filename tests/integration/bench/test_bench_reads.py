@@ -33,6 +33,7 @@ from tidemark.queries.access import Tokens
 from tidemark.queries.api import make_api
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.part_source import LiveSources
+from tidemark.queries.peers import Peers
 from tidemark.queries.router import Router
 from tidemark.settings import Settings
 from tidemark.stores.memory import MemoryStore
@@ -176,7 +177,7 @@ def test_should_read_the_store_of_an_instance() -> None:
         }
         fill(held[TaskId(0, int(partition))][STORE], stored)
     settings = Settings(query_requests_per_second=0, query_timeout_ms=60_000)
-    router = Router(Catalog.of(plan), tasks, HeldTasks(held=held), list)
+    router = Router(Catalog.of(plan), tasks, HeldTasks(held=held), list, Peers(plan.application_id))
     tokens = Tokens(plan.application_id, {"secret": ["read"]})
     api = make_api(router, bytes, tokens, settings, "1", LiveSources(ScriptedChanges(), None))
     with served(api, settings) as url:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.support.queries import ALL_TASKS, HeldTasks, body_of, counts_host, fill, stored_key
+from tests.support.queries import ALL_TASKS, APP, HeldTasks, body_of, counts_host, fill, stored_key
 from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of, problem
@@ -22,7 +23,7 @@ from tidemark.queries.answer_form import ARROW_STREAM
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState
-from tidemark.queries.peers import PASSED_TASK
+from tidemark.queries.peers import APPLICATION, PASSED_TASK
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
@@ -49,7 +50,7 @@ class Process:
         return noting
 
     def endpoint(self) -> Endpoint:
-        return Endpoint.of(self.host, self.url, "rack")
+        return Endpoint.of(self.host, self.url, "rack", 0)
 
 
 class Processes:
@@ -206,6 +207,50 @@ def test_should_leave_time_for_a_standby_when_the_owner_stands_still(processes, 
         is_over.set()
 
 
+class Endless:
+    """A snapshot with more keys than anybody can read, none of which is a result."""
+
+    def segments(self):
+        return [0]
+
+    def range(self, segment, start, end):
+        return ((b"%020d" % number, b"") for number in itertools.count())
+
+    def release(self):
+        return
+
+
+def test_should_pass_on_a_page_that_ends_because_the_time_is_over(processes):
+    owner = owner_of_everything()
+    opened = owner.open
+
+    def open_endless(task, store):
+        return replace(opened(task, store), snapshot=Endless())
+
+    owner.open = open_endless
+    processes.start(owner)
+    _, asked = processes.start(HeldTasks(), query_timeout_ms=1_500)
+    for path in ("/v1/stores/w/windows?task=0_1&from_ms=1&to_ms=2", "/v1/stores/w/windows?from_ms=1&to_ms=2"):
+        page = body_of(asked.get(path))
+        assert page["entries"] == []
+        assert page["cursor"]
+
+
+def test_should_not_answer_for_another_application(processes):
+    _, direct = processes.start(owner_of_everything())
+    path = "/v1/stores/n/key?key=k7"
+    body_of(direct.get(path, headers={APPLICATION: APP}))
+    refused = problem(direct.get(path, headers={APPLICATION: "other"}), 503)
+    assert refused["detail"] == f"this is a process of {APP}, not of other"
+
+
+def test_should_not_read_the_body_of_a_read_that_has_none(processes, monkeypatch):
+    processes.start(owner_of_everything())
+    _, asked = processes.start(HeldTasks())
+    monkeypatch.setattr("starlette.requests.Request.body", lambda _: pytest.fail("a body of any length was read"))
+    assert body_of(asked.request("GET", "/v1/stores/n/key?key=k7", content=b"x"))["entry"]["value"] == {"n": 7}
+
+
 def test_should_not_wait_again_for_an_owner_that_does_not_answer(processes, monkeypatch):
     monkeypatch.setattr("tidemark.queries.peers._SILENT_S", 3600)
     gone, _ = processes.start(owner_of_everything())
@@ -225,10 +270,13 @@ def test_should_let_the_owner_judge_who_asks_for_how_often(processes):
     problem(one.get("/v1/stores/w/windows?key=k"), 403)
     problem(processes.client(front, "unknown").get("/v1/stores/n/key?key=k7"), 401)
     assert owner.requests == []
-    answers = [one.get("/v1/stores/n/key?key=k7") for _ in range(20)]
+    # The owner lets other processes ask more often than a caller, and its refusal is not the reason for an older answer.
+    processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])
+    answers = [one.get("/v1/stores/n/key?key=k7") for _ in range(60)]
     limited = [answer for answer in answers if answer.status_code != 200]
-    assert len(limited) < len(answers)
-    assert "1: more than 1 requests per second" in problem(limited[0], 503)["detail"]
+    assert 10 <= len(answers) - len(limited) < len(answers)
+    assert "1: more than 10 requests per second" in problem(limited[0], 429)["detail"]
+    assert limited[0].headers["Retry-After"] == "1"
 
 
 def test_should_refuse_what_is_not_valid_as_the_owner_does(processes):

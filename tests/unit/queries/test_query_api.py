@@ -46,7 +46,7 @@ SCRAPED = b"tidemark_tasks 2.0\n"
 
 
 def api_of(host, settings: Settings, others=(), live: LiveSources | None = None) -> FastAPI:
-    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), Peers(trusted(settings)))
+    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), Peers(APP, trusted(settings)))
     sources = live or LiveSources(ScriptedChanges(), None)
     return make_api(router, lambda: SCRAPED, Tokens(APP, TOKENS), settings, "7", sources)
 
@@ -259,6 +259,23 @@ def test_should_say_who_restores_and_how_far():
     assert "1 restores it" in body["detail"]
     assert "offset 250 of 1000, 3 s left" in body["detail"]
     assert "no running process" in problem(client(empty).get("/v1/stores/n/count"), 503)["detail"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/v1/stores/n/key?key=%FF",
+        "/v1/stores/n/key?key=a%C3",
+        "/v1/stores/n/range?prefix=%80",
+        "/v1/metadata?store=n&key=%FF",
+        "/v1/stores/n/watch?key=%ff",
+    ],
+)
+def test_should_not_take_bytes_that_are_no_text_for_another_key(url):
+    asked = client(counts_host({"\N{REPLACEMENT CHARACTER}".encode(): 1, b"\xff": 2}))
+    assert "key_hex" in problem(asked.get(url), 422)["remedy"]
+    assert body_of(asked.get("/v1/stores/n/key?key=%EF%BF%BD"))["entry"]["value"] == {"n": 1}
+    assert body_of(asked.get("/v1/stores/n/key?key_hex=ff"))["entry"]["value"] == {"n": 2}
 
 
 def test_should_limit_how_often_a_token_asks(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
+from tidemark.queries.peers import Peers, between_processes
 from tidemark.queries.position import ReadBounds
 from tidemark.queries.query import RangeQuery
 from tidemark.queries.router import Request, Router
@@ -45,7 +47,7 @@ class Wire:
         if host is None:
             self.silent.add(url)
             raise StateUnavailable(f"{url} does not answer (ConnectError)", "look")
-        router = Router(CATALOG, ALL_TASKS, host, list)
+        router = Router(CATALOG, ALL_TASKS, host, list, Wire({}))
         try:
             task, read = TaskId.parse(path.rpartition("/")[2]), TaskRead.from_dict(json.loads(json.dumps(body)))
             answer = router.local(N, task, read, Deadline.after(10_000))
@@ -58,7 +60,7 @@ class Wire:
 
 
 def endpoint(host, url: str, rack: str = "b") -> Endpoint:
-    return Endpoint.from_bytes(host.holder, Endpoint.of(host, url, rack).to_bytes())
+    return Endpoint.from_bytes(host.holder, Endpoint.of(host, url, rack, 0).to_bytes())
 
 
 def request(**bounds) -> Request:
@@ -185,6 +187,37 @@ def test_should_show_every_copy_of_a_key():
     (task,) = asked.metadata(N, b"k1", request())
     assert "does not answer" in task["copies"][1]["unavailable"]
     assert task["standby_in_other_rack"] is False
+
+
+def test_should_ask_a_machine_that_is_lost_once_about_all_its_tasks():
+    asked, wire = router(counts_host({}, tasks=0), {"http://b": counts_host(COUNTS, name="1")})
+    wire.hosts["http://b"] = None
+    tasks = asked.metadata(N, None, request())
+    assert wire.asked == ["http://b"]
+    said = [copy["unavailable"] for task in tasks for copy in task["copies"]]
+    assert said == ["http://b does not answer (ConnectError)", *["http://b did not answer a moment ago"] * 2]
+
+
+def test_should_not_ask_another_process_without_time_for_its_answer():
+    asked, wire = router(counts_host({}, tasks=0), {"http://b": counts_host(COUNTS, name="1")})
+    late = replace(request(), deadline=Deadline(10.0, 10_000, lambda: 9.99))
+    with pytest.raises(StateUnavailable, match="no time left to ask 1"):
+        asked.keys(N, [b"k1"], late)
+    assert wire.asked == []
+
+
+def test_should_take_only_a_process_that_had_time_to_answer_for_silent():
+    peers, url = Peers("app"), "http://127.0.0.1:1"
+    for answer_s, is_silent in ((0.9, False), (1.0, True)):
+        with pytest.raises(StateUnavailable, match="does not answer"):
+            peers.post(url, "/", {}, "Bearer t", answer_s)
+        assert peers.is_silent(url) is is_silent
+    peers.close()
+
+
+@pytest.mark.parametrize(("answer_s", "left_ms"), [(10.0, 9750), (1.0, 750), (0.4, 300), (0.02, 15)])
+def test_should_leave_time_for_the_way_of_an_answer(answer_s, left_ms):
+    assert between_processes("app", answer_s) == {"tidemark-application": "app", "tidemark-time-left-ms": str(left_ms)}
 
 
 A, R, S = CopyState.ACTIVE, CopyState.RESTORING, CopyState.STANDBY
