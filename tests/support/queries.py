@@ -84,6 +84,9 @@ class HeldTasks:
     def copies(self) -> Mapping[TaskId, CopyState]:
         return dict.fromkeys(self.held, self.state)
 
+    def state_of(self, task: TaskId) -> CopyState | None:
+        return self.copies().get(task)
+
     def restores(self) -> list[StoreRestore]:
         return self.restoring
 

@@ -72,6 +72,13 @@ def partitions_of(keys: Sequence[bytes], n: int) -> Partitions:
     return (murmur2(keys) & _POSITIVE) % np.int32(n)
 
 
+def partition_of(key: bytes, n: int) -> int:
+    """Return the same for one key, without arrays, which take longer than a short key. Raises `ValueError`."""
+    if n < 1:
+        raise ValueError(f"{n} partitions: a topic has at least one")
+    return (_murmur2_of(key) & 0x7FFFFFFF) % n
+
+
 def _murmur2_of(key: bytes) -> int:
     """Return the unsigned hash of one key."""
     hashed = _SEED ^ len(key)

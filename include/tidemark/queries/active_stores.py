@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeGuard
 
 from tidemark.errors import SnapshotReleased
 from tidemark.names import TaskId, TopicPartition
@@ -11,9 +12,14 @@ from tidemark.queries.errors import QueryInvalid, StateUnavailable
 from tidemark.queries.hosts import ASK_AGAIN, CopyState, OpenStore, StoreRestore, not_here
 from tidemark.queries.position import Position, TaskRole
 from tidemark.restore.listener import RestoreProgress
-from tidemark.stores.protocol import SnapshotStore
+from tidemark.stores.protocol import SnapshotStore, Store
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.task import Task
+
+
+def _has_snapshots(store: Store) -> TypeGuard[SnapshotStore]:
+    # `isinstance` of a protocol takes longer than the snapshot.
+    return callable(getattr(store, "snapshot", None))
 
 
 class RestoreBoard:
@@ -86,6 +92,12 @@ class ActiveStores:
         restoring = dict.fromkeys(self._opening, CopyState.RESTORING)
         return restoring | {task.id: CopyState.ACTIVE for task in self.owned()}
 
+    def state_of(self, task: TaskId) -> CopyState | None:
+        held = self._tasks.get(task)
+        if held is not None and self._is_owned(held):
+            return CopyState.ACTIVE
+        return CopyState.RESTORING if task in self._opening else None
+
     def restores(self) -> list[StoreRestore]:
         return self._board.running()
 
@@ -97,7 +109,7 @@ class ActiveStores:
                 raise StateUnavailable(f"{name} opens task {task}", ASK_AGAIN)
             raise not_here(name, task, self.restores())
         opened = held.stores[store]
-        if not isinstance(opened, SnapshotStore):
+        if not _has_snapshots(opened):
             raise QueryInvalid(
                 f"store {store} is a custom store without snapshot(), so it cannot be read while its task writes it",
                 "give its class a method snapshot(), as tidemark.stores.protocol.SnapshotStore describes it",

@@ -92,11 +92,13 @@ def read_arrow_stream(data: bytes) -> tuple[pa.Table, dict[str, Any]]:
 
 def json_entry(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of an answer as JSON: a key that is not text in hexadecimal; NaN and infinities are null, as in sinks."""
-    left = dict(row)
-    entry = json_key(left.pop(KEY))
-    entry |= {name: left.pop(name) for name in (WINDOW_START, WINDOW_END) if name in left}
-    value = left[VALUE]
-    return {**entry, VALUE: None if value is None else {name: _plain(each) for name, each in value.items()}}
+    entry: dict[str, Any] = json_key(row[KEY])
+    for name in (WINDOW_START, WINDOW_END):
+        if name in row:
+            entry[name] = row[name]
+    value = row[VALUE]
+    entry[VALUE] = None if value is None else {name: _plain(each) for name, each in value.items()}
+    return entry
 
 
 def json_key(key: bytes) -> dict[str, str]:

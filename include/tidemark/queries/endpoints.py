@@ -106,6 +106,8 @@ class Endpoints:
     ) -> None:
         """`own` returns this process's endpoint; `create_topic` creates the topic if it is missing, and blocks."""
         self._own = own
+        # A name never changes. What a process holds is not asked for here, because each query asks who the others are.
+        self._holder = own().holder
         self._create_topic = create_topic
         self._topic = endpoints_topic(application_id)
         self._known: Mapping[str, Endpoint] = {}
@@ -137,8 +139,7 @@ class Endpoints:
 
     def others(self) -> list[Endpoint]:
         """Return the endpoints of the other processes, the last announced first."""
-        own = self._own().holder
-        return [endpoint for holder, endpoint in reversed(list(self._known.items())) if holder != own]
+        return [endpoint for holder, endpoint in reversed(list(self._known.items())) if holder != self._holder]
 
     def close(self) -> None:
         """Withdraw the announcement and stop. Blocks, for ten seconds at most if brokers are away."""
@@ -214,12 +215,12 @@ class Endpoints:
             except (ValueError, TypeError, LookupError) as error:
                 log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
         self._known = known
-        own = self._own()
-        if holder == own.holder:
-            self._see_own_name(own, known.get(holder))
+        if holder == self._holder:
+            self._see_own_name(known.get(holder))
 
-    def _see_own_name(self, own: Endpoint, found: Endpoint | None) -> None:
+    def _see_own_name(self, found: Endpoint | None) -> None:
         """Look at the newest record with this process's name, which another process may have written."""
+        own = self._own()
         is_own = found is not None and (found.url, found.since_ms) == (own.url, own.since_ms)
         self._is_replaced = found is not None and not is_own and found.since_ms > own.since_ms
         if not is_own and not self._is_replaced:

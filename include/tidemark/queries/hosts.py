@@ -61,6 +61,9 @@ class StoreHost(Protocol):
     def copies(self) -> Mapping[TaskId, CopyState]:
         """Return the state of each task's copy here."""
 
+    def state_of(self, task: TaskId) -> CopyState | None:
+        """Return the state of one task's copy here; None if there is none."""
+
     def restores(self) -> list[StoreRestore]:
         """Return the restores that run here."""
 

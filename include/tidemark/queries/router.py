@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import pyarrow as pa
 
-from tidemark.kafka.partitioner import partitions_of
+from tidemark.kafka.partitioner import partition_of, partitions_of
 from tidemark.names import TaskId
 from tidemark.queries.answer_form import Results
 from tidemark.queries.catalog import Catalog, QueryableStore
@@ -199,7 +199,10 @@ class Router:
             return {task: list(keys) for task in self._tasks_of(store, request)}
         of_store = self._tasks_of(store, request)
         found: dict[TaskId, list[bytes]] = {}
-        for key, partition in zip(keys, partitions_of(keys, len(of_store)).tolist(), strict=True):
+        partitions = (
+            [partition_of(keys[0], len(of_store))] if len(keys) == 1 else partitions_of(keys, len(of_store)).tolist()
+        )
+        for key, partition in zip(keys, partitions, strict=True):
             found.setdefault(of_store[partition], []).append(key)
         return found
 
@@ -232,8 +235,10 @@ class Router:
 
     def _holders(self, task: TaskId) -> list[Endpoint]:
         """Return who holds a task: the active one first, this process before others, silent ones last."""
-        own = Endpoint(self.host.holder, "", self.host.copies(), rack=self.rack)
-        found = [endpoint for endpoint in (own, *self.others()) if task in endpoint.copies]
+        found = [endpoint for endpoint in self.others() if task in endpoint.copies]
+        own = self.host.state_of(task)
+        if own is not None:
+            found.insert(0, Endpoint(self.host.holder, "", {task: own}, rack=self.rack))
         return sorted(found, key=lambda e: (bool(e.url) and self.peers.is_silent(e.url), _ORDER[e.copies[task]]))
 
     def _ask(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> TaskAnswer:

@@ -38,6 +38,12 @@ class StandbyStores:
         found = dict.fromkeys((task for task, _ in self._copies), CopyState.STANDBY)
         return found | {task: CopyState.RESTORING for (task, _), copy in self._copies.items() if not copy.is_whole}
 
+    def state_of(self, task: TaskId) -> CopyState | None:
+        found = [copy.is_whole for (copied, _), copy in self._copies.items() if copied == task]
+        if not found:
+            return None
+        return CopyState.STANDBY if all(found) else CopyState.RESTORING
+
     def restores(self) -> list[StoreRestore]:
         return [
             StoreRestore(name, task.partition, copy.next_offset, copy.bounds.end_offset, None)

@@ -18,7 +18,7 @@ from tests.system.peers import java
 
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode, InvalidTopology
-from tidemark.kafka.partitioner import ByKey, Sticky, load_partitioner, murmur2, partitions_of, placer
+from tidemark.kafka.partitioner import ByKey, Sticky, load_partitioner, murmur2, partition_of, partitions_of, placer
 from tidemark.settings import Settings
 
 PARTITIONS = 7
@@ -78,6 +78,7 @@ def test_should_hash_a_few_keys_as_many(count: int) -> None:
     for length in range(131):
         keys = [rng.randbytes(length - place if length > place else 0) for place in range(count)]
         assert murmur2(keys).tolist() == [by_hand(key) for key in keys]
+        assert partitions_of(keys, 7).tolist() == [partition_of(key, 7) for key in keys]
         assert murmur2(keys * 5).tolist() == [by_hand(key) for key in keys * 5]
 
 
@@ -88,7 +89,7 @@ def test_should_give_32_bit_results_even_without_keys() -> None:
 
 
 def test_should_clear_the_sign_bit_of_a_negative_hash_and_not_negate_it() -> None:
-    assert partitions_of([b"21"], 7).tolist() == [(-973932308 & 0x7FFFFFFF) % 7]
+    assert partitions_of([b"21"], 7).tolist() == [(-973932308 & 0x7FFFFFFF) % 7] == [partition_of(b"21", 7)]
     assert (-973932308 & 0x7FFFFFFF) % 7 != 973932308 % 7
 
 
@@ -96,6 +97,8 @@ def test_should_clear_the_sign_bit_of_a_negative_hash_and_not_negate_it() -> Non
 def test_should_refuse_a_topic_without_partitions(partitions: int) -> None:
     with pytest.raises(ValueError, match="at least one"):
         partitions_of([b"a"], partitions)
+    with pytest.raises(ValueError, match="a topic has at least one"):
+        partition_of(b"a", partitions)
 
 
 @pytest.mark.broker

@@ -9,6 +9,7 @@ import pytest
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.errors import StateUnavailable
+from tidemark.queries.hosts import CopyState
 from tidemark.queries.position import ReadBounds
 from tidemark.recovery.evidence import Watermarks
 from tidemark.restore.restorer import RestoreJob
@@ -73,3 +74,11 @@ def test_should_not_claim_a_lag_in_records_once_kafka_has_not_been_heard(copy, s
     with pytest.raises(StateUnavailable, match="its lag in records is not known"):
         ReadBounds(max_lag_records=0).require(cut_off.position)
     ReadBounds().require(cut_off.position)
+
+
+def test_should_say_the_same_of_one_task_as_of_all(copy, stores):
+    copy.see(ReplicaBounds(NOW, Watermarks(0, 50), 500))
+    for state in (CopyState.RESTORING, CopyState.STANDBY):
+        assert stores.copies() == {TASK: state}
+        assert (stores.state_of(TASK), stores.state_of(TaskId(0, 4))) == (state, None)
+        copy.write(ChangelogBatch([b"a"], [b"1"], 50))
