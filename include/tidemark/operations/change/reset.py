@@ -109,18 +109,12 @@ class Reset:
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:
         """Whether the last commit is a reset with the same result as this one."""
-        found = {task: before.found[task].facts for task in before.committed}
-        records = [facts.record for facts in found.values()]
+        records = [before.found[task].facts.record for task in before.committed]
         return (
             all(record is not None and record.kind is CommitKind.RESET for record in records)
             and plan.moves_nothing
             and not plan.accepted
-            and all(
-                name in facts.changelogs and facts.changelogs[name].low == facts.changelogs[name].end
-                for name in plan.emptied
-                for task, facts in found.items()
-                if task.subtopology == before.description.subtopology_of(name)
-            )
+            and (self.state is StateAfter.KEEP or _is_empty(before))
         )
 
     def _planned(self, before: ApplicationState) -> ResetPlan:
@@ -216,3 +210,20 @@ class Reset:
             )
             for task, at in before.committed.items()
         }
+
+
+def _is_empty(before: ApplicationState) -> bool:
+    """Return whether stream time and every changelog are as a reset to an empty state leaves them.
+
+    Stores without a changelog of their own are left out: no start uses an unlogged store that is older than the last commit,
+    and a table that its source topic keeps has the records before the committed offset.
+    """
+    return all(
+        at.stream_times == StreamTimes.none()
+        and all(
+            marks.low == marks.end
+            for name, marks in before.found[task].facts.changelogs.items()
+            if before.description.stores[name].spec.has_changelog
+        )
+        for task, at in before.committed.items()
+    )

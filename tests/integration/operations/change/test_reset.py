@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.integration.operations.change.test_upgrade import description
-from tests.support.changes import ChangingApp
+from tests.support.changes import ChangingApp, CountingAndSumming
 from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
 from typer.testing import CliRunner
 
@@ -23,11 +23,14 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ApplicationHeld, StartRefused
 from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import TopicSpec, create_topics
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 
 YES = lambda _plan: True  # noqa: E731
 
@@ -80,6 +83,42 @@ def test_should_count_everything_again_when_reset_to_an_empty_state(app):
     app.feed(200)
     app.run()
     assert app.counts() == app.expected
+
+
+class BesideATable(CountingAndSumming):
+    """Hands over nothing of the table, whose tasks only commit where they begin."""
+
+    def start(self, next_offsets, max_batch_records):
+        super().start({p: at for p, at in next_offsets.items() if p.topic == self._topic}, max_batch_records)
+
+
+def unlogged_and_optimised(name):
+    """Counts by key in a store without a changelog, beside a table that its source topic keeps."""
+    topology = Topology(name, optimised=True)
+    source = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id")
+    source.group_by_key().aggregate(store=Materialized("n", logging=False), n="count(*)").to(f"{name}-out")
+    topology.table(f"{name}-names", schema="name STRING", store="names")
+    return topology
+
+
+@broker
+def test_should_find_its_commit_beside_stores_without_a_changelog_of_their_own(settings, admin, unique):
+    app = ChangingApp(settings, admin, unique("reset"))
+    app.source = BesideATable
+    app.become(unlogged_and_optimised(app.name))
+    create_topics(admin, [TopicSpec(f"{app.name}-names", PARTITIONS, {"cleanup.policy": "compact"})], app.settings)
+    producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
+    for number in range(PARTITIONS):
+        producer.produce(f"{app.name}-names", b'{"name": "a"}', b"k", partition=number)
+    assert producer.flush(60) == 0
+    app.feed(100)
+    app.run()
+    asked = []
+    for state in (StateAfter.KEEP, StateAfter.EMPTY):
+        made = reset_of(app, ResetTo.EARLIEST, state)
+        assert made.run(lambda plan: asked.append(plan.state) or True)
+        assert made.run(not_asked), "done again"
+    assert asked == [StateAfter.KEEP, StateAfter.EMPTY], "the first one has kept stream time"
 
 
 @broker
