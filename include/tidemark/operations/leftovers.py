@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +30,7 @@ from tidemark.restore.fencing import holders
 from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.settings import Settings
 from tidemark.store_sizes import folder_bytes
-from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER
+from tidemark.stores.directory import CORRUPT_STORE, RESTORING_STORE, STANDBY_PREFIX, STORES_FOLDER
 from tidemark.supervision.hold import hold_path, read_hold, stale_because
 from tidemark.temporary_folder import TEMPORARY_FOLDER, abandoned_folders, application_of
 from tidemark.topology.plan import TopologyPlan
@@ -44,8 +43,6 @@ REMOVED_FOLDER = ".removed"
 _CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER, REPAIRS_FOLDER)
 _BESIDE_HOLDERS = (RESTORES_FOLDER, REWINDS_FOLDER, DRILLS_FOLDER, REMOVED_FOLDER, *_CHANGES)
 """Folders of the state folder that have one of each application."""
-_CORRUPT = re.compile(r"(?P<store>.+)\.corrupt-\d+")
-_RESTORING = re.compile(r"(?P<store>.+)\.restoring")
 
 
 class LeftoverKind(StrEnum):
@@ -220,7 +217,7 @@ def newest_batch(task_folder: Path) -> int:
 
 def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | None:
     """Return the kind and the store of a leftover next to a task's stores; None if `name` is a store itself."""
-    for kind, pattern in ((LeftoverKind.CORRUPT, _CORRUPT), (LeftoverKind.HALF_BUILT, _RESTORING)):
+    for kind, pattern in ((LeftoverKind.CORRUPT, CORRUPT_STORE), (LeftoverKind.HALF_BUILT, RESTORING_STORE)):
         match = pattern.fullmatch(name)
         if match is not None and name not in stores:
             return kind, match["store"]

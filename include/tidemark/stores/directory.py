@@ -8,6 +8,7 @@ process holds none (see invariant: one process per state folder).
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = ".checkpoint"
 STORES_FOLDER = "rocksdb"
+CORRUPT_STORE = re.compile(r"(?P<store>.+)\.corrupt-\d+")
+RESTORING_STORE = re.compile(r"(?P<store>.+)\.restoring")
+"""Names of folders next to a task's stores: a store that could not be read and was moved aside, and one that is half built."""
 _CHILDREN_END_S = 10.0
 STANDBY_PREFIX = "standby-"
 

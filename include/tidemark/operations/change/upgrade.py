@@ -41,7 +41,7 @@ from tidemark.registry.generations import next_generation
 from tidemark.registry.reader import named, require_partitions
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
-from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.directory import CORRUPT_STORE, RESTORING_STORE, STORES_FOLDER
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -254,9 +254,13 @@ class Upgrade:
         return counts
 
     def _forget_folders(self, description: Description, held: Sequence[Path]) -> None:
-        """Delete stores that the new version does not name. The next start replaces those that have another form."""
+        """Delete stores that the new version does not name. The next start replaces those that have another form.
+
+        Corrupt and half-built stores stay for `tidemark clean`, which knows whether one is the only remainder of its store.
+        """
         for holder in held:
             for folder in holder.glob(f"*/{STORES_FOLDER}/*"):
-                if folder.name not in description.stores:
+                beside = any(pattern.fullmatch(folder.name) for pattern in (CORRUPT_STORE, RESTORING_STORE))
+                if folder.name not in description.stores and not beside:
                     shutil.rmtree(folder, ignore_errors=True)
         self.probe("folders-forgotten")

@@ -113,6 +113,17 @@ def test_should_begin_again_or_be_complete_after_a_kill_at_each_step(app):
     assert set(outputs(app).values()) == {1}
 
 
+def test_should_leave_corrupt_and_half_built_stores_to_the_clean_command(app):
+    """A corrupt store that is not logged is the only remainder of its contents, also if the new version names it no more."""
+    left = [app.store_folder(0).with_name(name) for name in ("n.corrupt-5", "gone.corrupt-5", "n.restoring")]
+    for folder in left:
+        folder.mkdir()
+    app.become(renamed(app))
+    assert upgrade_of(app, **RENAMED).run(YES)
+    assert [folder for folder in left if not folder.exists()] == []
+    assert not app.store_folder(0).exists()
+
+
 def test_should_change_nothing_when_an_upgrade_is_refused(app, tmp_path):
     first, before = app.plan, (description(app), committed(app), partition_counts(app.admin, app.settings))
     app.become(version(app.name, "2", "n", n="sum(v)"))
