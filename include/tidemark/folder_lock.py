@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tidemark.atomic_file import as_full_disk
 from tidemark.errors import PreflightFailed, TaskLocked
-from tidemark.processes import Identity
 
 LOCK_FILE = ".lock"
 _held: dict[int, Path] = {}
@@ -82,20 +81,6 @@ def locked_file(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def is_left_locked(folder: Path) -> bool:
-    """Return whether the lock is held, but only by processes that have inherited it from one that has ended.
-
-    A holder in another container, whose process cannot be seen, counts as one that has ended.
-    """
-    if not is_locked(folder):
-        return False
-    try:
-        holder = Identity.of(int((folder / LOCK_FILE).read_text()))
-    except (OSError, ValueError):
-        return False
-    return holder is None or not holder.is_alive()
 
 
 def is_locked(folder: Path) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from tidemark.atomic_file import as_full_disk
 from tidemark.errors import TaskLocked
-from tidemark.folder_lock import FolderLock, _held, is_left_locked, locked_file
+from tidemark.folder_lock import FolderLock, _held, locked_file
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
 
@@ -25,7 +26,7 @@ STORES_FOLDER = "rocksdb"
 CORRUPT_STORE = re.compile(r"(?P<store>.+)\.corrupt-\d+")
 RESTORING_STORE = re.compile(r"(?P<store>.+)\.restoring")
 """Names of folders next to a task's stores: a store that could not be read and was moved aside, and one that is half built."""
-_CHILDREN_END_S = 10.0
+_LOCK_WAIT_S = 10.0
 STANDBY_PREFIX = "standby-"
 
 
@@ -72,13 +73,13 @@ class InstanceDirectory:
     def __init__(self, state_dir: Path, application_id: str, holder: int | str) -> None:
         """Take the process lock; `holder` is an instance's number or `standby-<n>`. Raises `TaskLocked`, `PreflightFailed`.
 
-        Waits for up to ten seconds for the processes of a holder that was killed, which end as soon as they notice it.
+        Waits for the lock for up to ten seconds: the processes of a holder that was killed end as soon as they notice it, and
+        an heir keeps the lock only while it takes a task over.
         """
         self._state_dir = state_dir
         self._application_id = application_id
         self.folder = state_dir / str(holder) / application_id
-        wait_until(lambda: not is_left_locked(self.folder), _CHILDREN_END_S)
-        self._lock = FolderLock(self.folder)
+        self._lock = _lock_within(self.folder, _LOCK_WAIT_S)
 
     def task_ids(self) -> list[TaskId]:
         """Return the tasks that have a folder here."""
@@ -119,6 +120,18 @@ class InstanceDirectory:
     def close(self) -> None:
         """Release the process lock. May be called twice."""
         self._lock.release()
+
+
+def _lock_within(folder: Path, wait_s: float) -> FolderLock:
+    """Take the lock of a folder as soon as it is free. Blocks for up to `wait_s`; then raises `TaskLocked`."""
+    taken: list[FolderLock] = []
+
+    def is_taken() -> bool:
+        with suppress(TaskLocked):
+            taken.append(FolderLock(folder))
+        return bool(taken)
+
+    return taken[0] if wait_until(is_taken, wait_s) else FolderLock(folder)
 
 
 def _task_ids(folder: Path) -> list[TaskId]:

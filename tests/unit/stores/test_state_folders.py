@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
-from tidemark.folder_lock import FolderLock, is_left_locked
+from tidemark.folder_lock import FolderLock, is_locked
 from tidemark.names import TaskId, TopicPartition
 from tidemark.processes import wait_until
 from tidemark.stores import directory
@@ -48,6 +48,28 @@ def held_elsewhere(tmp_path):
     holder.stdout.close()
 
 
+class MovingFolder:
+    """The first move of a folder begins, and does not end before it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def moving_folder(monkeypatch):
+    """The first `Path.rename` of the test."""
+    move, real = MovingFolder(), Path.rename
+
+    def rename(self, target):
+        if not move.begun.is_set():
+            move.begun.set()
+            assert move.may_end.wait(60)
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    return move
+
+
 def test_should_refuse_a_folder_that_a_live_process_holds_and_name_it(held_elsewhere):
     folder, holder = held_elsewhere
     with pytest.raises(TaskLocked, match=rf"locked by process {holder.pid}.*--instance"):
@@ -76,12 +98,12 @@ os._exit(1)
 
 def test_should_wait_for_the_processes_of_an_instance_that_was_killed(tmp_path, monkeypatch):
     """One that loads a state holds the lock until it notices."""
-    monkeypatch.setattr(directory, "_CHILDREN_END_S", 60)
+    monkeypatch.setattr(directory, "_LOCK_WAIT_S", 60)
     folder = tmp_path / "0" / "app"
     left = subprocess.run([sys.executable, "-c", _LEAVE, folder], stdout=subprocess.PIPE, env={"PYTHONPATH": "include"})
     child = psutil.Process(int(left.stdout))
     try:
-        assert is_left_locked(folder)
+        assert is_locked(folder)
         with ThreadPoolExecutor(1) as pool:
             opened = pool.submit(InstanceDirectory, tmp_path, "app", 0)
             assert not wait_until(opened.done, 0.3)
@@ -90,12 +112,22 @@ def test_should_wait_for_the_processes_of_an_instance_that_was_killed(tmp_path, 
     finally:
         with suppress(psutil.NoSuchProcess):
             child.kill()
-    assert not is_left_locked(folder)
+    assert not is_locked(folder)
 
 
-def test_should_not_wait_for_a_holder_that_lives(held_elsewhere):
-    folder, _ = held_elsewhere
-    assert not is_left_locked(folder)
+def test_should_wait_while_an_heir_takes_a_task_out_of_the_folder(tmp_path, monkeypatch, moving_folder):
+    """The instance that returns would end for good if it took the heir for a second copy of itself."""
+    monkeypatch.setattr(directory, "_LOCK_WAIT_S", 60)
+    (tmp_path / "2" / "app" / str(TASK) / STORES_FOLDER).mkdir(parents=True)
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    with ThreadPoolExecutor(2) as pool:
+        taken = pool.submit(heir.open_task, TASK)
+        assert moving_folder.begun.wait(60)
+        returned = pool.submit(InstanceDirectory, tmp_path, "app", 2)
+        assert not wait_until(returned.done, 0.3)
+        moving_folder.may_end.set()
+        for opened in (taken.result(60), returned.result(60), heir):
+            opened.close()
 
 
 def test_should_arrange_folders_by_instance_application_and_task(tmp_path):
@@ -107,7 +139,8 @@ def test_should_arrange_folders_by_instance_application_and_task(tmp_path):
     instance.close()
 
 
-def test_should_not_open_one_instances_folder_twice(tmp_path):
+def test_should_not_open_one_instances_folder_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_LOCK_WAIT_S", 0.1)
     first = InstanceDirectory(tmp_path, "app", 0)
     with pytest.raises(TaskLocked):
         InstanceDirectory(tmp_path, "app", 0)
@@ -175,30 +208,20 @@ def test_should_take_over_all_tasks_of_a_dead_peer_when_they_are_opened_in_paral
     assert [task for task in tasks if (tmp_path / "1" / "app" / str(task)).exists()] == []
 
 
-def test_two_heirs_should_each_take_over_their_tasks_of_one_dead_peer(tmp_path, monkeypatch):
+def test_two_heirs_should_each_take_over_their_tasks_of_one_dead_peer(tmp_path, moving_folder):
     """While the first one moves a folder, it holds the peer's lock: the second one must not take the peer for alive."""
     other = TaskId(0, 4)
     for task in (TASK, other):
         (tmp_path / "2" / "app" / str(task) / STORES_FOLDER).mkdir(parents=True)
-    moving, may_move = threading.Event(), threading.Event()
-    real = Path.rename
-
-    def rename(self, target):
-        if not moving.is_set():
-            moving.set()
-            assert may_move.wait(60)
-        return real(self, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
     heirs = [InstanceDirectory(tmp_path, "app", number) for number in (1, 3)]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(heirs[0].open_task, TASK)
-        assert moving.wait(60)
+        assert moving_folder.begun.wait(60)
         second = pool.submit(heirs[1].open_task, other)
         # Without the mend it is done at once, and has nothing.
         with pytest.raises(TimeoutError):
             second.result(0.3)
-        may_move.set()
+        moving_folder.may_end.set()
         opened = [first.result(60), second.result(60)]
     assert [(task.folder / STORES_FOLDER).is_dir() for task in opened] == [True, True]
     for each in (*opened, *heirs):
