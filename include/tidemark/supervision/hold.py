@@ -86,7 +86,8 @@ class HoldingProcess:
 class Hold:
     """Holder and reason of a hold. `instances` ran when it was taken, and are to be started again afterwards.
 
-    `by` is the name of the holding process or the id of a case; `process` is None for a case.
+    `by` is the name of the holding process or the id of a case; `process` is None for a case. With `changes_nothing` the
+    holder only reads the state, so the hold ends with its process: nothing can be left half done.
     """
 
     by: str
@@ -94,6 +95,7 @@ class Hold:
     since_ms: int
     instances: tuple[int, ...] = ()
     process: HoldingProcess | None = None
+    changes_nothing: bool = False
 
     def has_same_holder(self, other: Hold) -> bool:
         """Return whether both belong to one case or one process; processes of two containers may have the same name."""
@@ -113,12 +115,18 @@ def case_path(var_dir: Path, application_id: str, case_id: str) -> Path:
 
 
 def read_hold(var_dir: Path, application_id: str) -> Hold | None:
-    """Read the application's hold. Returns None if there is none. Raises `OSError`."""
+    """Read the application's hold. Raises `OSError`.
+
+    Returns None if there is none, or if its process changed nothing and has ended.
+    """
     try:
         body = json.loads(hold_path(var_dir, application_id).read_text())
         process = None if body["process"] is None else HoldingProcess(**body["process"])
         instances = tuple(map(int, body["instances"]))
-        return Hold(str(body["by"]), str(body["reason"]), int(body["since_ms"]), instances, process)
+        changes_nothing = bool(body.get("changes_nothing", False))
+        if changes_nothing and process is not None and process.has_ended():
+            return None
+        return Hold(str(body["by"]), str(body["reason"]), int(body["since_ms"]), instances, process, changes_nothing)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -187,7 +195,8 @@ def take_hold(
             there = None
         if there is not None:
             instances = tuple(sorted({*there.instances, *hold.instances}))
-            hold = replace(there, instances=instances)
+            changes_nothing = there.changes_nothing and hold.changes_nothing
+            hold = replace(there, instances=instances, changes_nothing=changes_nothing)
         replace_file(path, json.dumps(asdict(hold), indent=1), synced=True)
     return hold
 
@@ -221,13 +230,13 @@ def holding(
 
     A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
     hold is released. Raises `TaskLocked` if another live holder has the application; the message names it. `takes_over` is
-    that of `take_hold`.
+    that of `take_hold`. A block without it must not change the application, so its hold ends with its process.
     """
     case_id, process = _CASE.get(), HoldingProcess.own()
     if case_id is None:
-        hold = Hold(process.name, process.command, wall_clock_ms(), process=process)
+        hold = Hold(process.name, process.command, wall_clock_ms(), (), process, changes_nothing=not takes_over)
     else:
-        hold = Hold(case_id, process.command, wall_clock_ms())
+        hold = Hold(case_id, process.command, wall_clock_ms(), changes_nothing=not takes_over)
     there = read_hold(var_dir, application_id)
     had_it = there is not None and there.has_same_holder(hold)
     with _ended_by_signals():

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,7 @@ _HOLDS = """
 import sys
 from pathlib import Path
 from tidemark.supervision.hold import holding
-with holding(Path(sys.argv[1]), "app", print):
+with holding(Path(sys.argv[1]), "app", print, takes_over=len(sys.argv) == 2):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -59,21 +60,30 @@ while had < 20:
 """
 
 
-@pytest.fixture
-def command(tmp_path):
-    """Another process that holds the application, and is gone after the test."""
+@contextmanager
+def holding_process(*arguments):
+    """Another process that holds the application until the block ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", _HOLDS, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": "include"},
         # Under `nohup` it would inherit that SIGHUP is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdin.close()
-    process.stdout.close()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Another process that holds the application, and is gone after the test."""
+    with holding_process(str(tmp_path)) as process:
+        yield process
 
 
 def test_should_name_the_holder_and_release_at_the_end(tmp_path):
@@ -104,6 +114,28 @@ def test_should_release_when_it_is_terminated(tmp_path, command, number):
     command.send_signal(number)
     assert command.wait(60) == 128 + number
     assert read_hold(tmp_path, "app") is None
+
+
+def test_should_end_with_the_process_that_changes_nothing(tmp_path):
+    """A savepoint of the stopped application that is killed leaves nothing half done, so nobody waits for it."""
+    with holding_process(str(tmp_path), "reads") as command:
+        with pytest.raises(ApplicationHeld, match=rf"held by .*:{command.pid}: "):
+            require_not_held(tmp_path, "app")
+        command.kill()
+        command.wait()
+        assert hold_path(tmp_path, "app").exists()
+        require_not_held(tmp_path, "app")
+        said = []
+        with holding(tmp_path, "app", said.append, takes_over=False):
+            assert read_hold(tmp_path, "app").process.pid == os.getpid()
+        assert said == []
+
+
+def test_should_outlive_the_process_of_a_block_that_goes_on_to_change_something(tmp_path):
+    with holding(tmp_path, "app", print, takes_over=False):
+        assert read_hold(tmp_path, "app").changes_nothing
+        with holding(tmp_path, "app", print):
+            assert not read_hold(tmp_path, "app").changes_nothing
 
 
 def test_should_take_over_from_a_killed_process_and_say_so(tmp_path, command):
