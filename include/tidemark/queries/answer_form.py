@@ -43,6 +43,14 @@ class Results:
     def __len__(self) -> int:
         return len(self.keys[KEY])
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the keys and values in memory, without the times of windows."""
+        keys = self.keys[KEY]
+        of_keys: int = sum(map(len, keys)) if isinstance(keys, list) else keys.nbytes
+        of_values: int = sum(column.nbytes for column in self.values.values())
+        return of_keys + of_values
+
     def table(self) -> pa.Table:
         """Return the results as Arrow answers have them."""
         values = pa.StructArray.from_arrays(list(self.values.values()), list(self.values))

@@ -23,7 +23,7 @@ from tidemark.queries.part_source import PartSource
 from tidemark.queries.peers import Peers
 from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
-from tidemark.queries.store_reader import Deadline
+from tidemark.queries.store_reader import PAGE_BYTES, Deadline
 from tidemark.queries.task_read import CountQuery, TaskAnswer, TaskRead, read_task
 from tidemark.stores.directory import STANDBY_PREFIX
 
@@ -119,15 +119,17 @@ class Router:
                 f"the cursor is of task {at.task}, which this query does not read", "begin without a cursor"
             )
         answers: list[TaskAnswer] = []
-        left = limit
+        left, left_bytes = limit, PAGE_BYTES
         for place, task in list(enumerate(tasks))[tasks.index(at.task) :]:
             after = at.after if task == at.task else None
             answer = self._ask(store, task, TaskRead(query, request.bounds, after, left), request)
             answers.append(answer)
             left -= len(answer.results)
+            left_bytes -= answer.results.size_bytes
             if answer.last is not None:
                 return _joined(store, answers, Cursor(task, answer.last))
-            if (left == 0 or request.deadline.has_passed()) and place + 1 < len(tasks):
+            is_full = left == 0 or left_bytes <= 0
+            if (is_full or request.deadline.has_passed()) and place + 1 < len(tasks):
                 return _joined(store, answers, Cursor(tasks[place + 1], None))
         return _joined(store, answers)
 

@@ -58,6 +58,8 @@ class Deadline:
 
 _LOOK_EVERY = 1024
 """Keys between two looks at the clock."""
+PAGE_BYTES = 16 << 20
+"""A page ends when its keys and values have so many bytes, because its process has all of it in memory several times."""
 
 
 def read_keys(snapshot: StoreSnapshot, query: KeyQuery) -> list[Item]:
@@ -74,15 +76,20 @@ def read_page(
     limit: int,
     deadline: Deadline,
 ) -> Page:
-    """Return up to `limit` results after `after`. A page ends early when the time is over, possibly without results."""
+    """Return up to `limit` results after `after`.
+
+    A page ends early with the result that fills `PAGE_BYTES`, and when the time is over, possibly without results.
+    """
     items: list[Item] = []
-    seen = 0
+    seen, size_bytes = 0, 0
     for span in _from(spans(store, query, snapshot.segments()), after):
         for key, value in snapshot.range(span.segment, span.start, span.end):
             seen += 1
             if matches(query, key):
                 items.append((key, value))
-            if len(items) == limit or (seen % _LOOK_EVERY == 0 and deadline.has_passed()):
+                size_bytes += len(key) + len(value)
+            is_full = len(items) == limit or size_bytes >= PAGE_BYTES
+            if is_full or (seen % _LOOK_EVERY == 0 and deadline.has_passed()):
                 return Page(items, Place(span.segment, key))
     return Page(items, None)
 

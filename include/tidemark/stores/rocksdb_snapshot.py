@@ -16,7 +16,8 @@ from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
 _STEP_KEYS = 256
-"""Keys that are read in one step. `release` waits for one step."""
+_STEP_BYTES = 1 << 20
+"""Keys, and bytes of keys and values, after which a step ends. `release` waits for one step, which is in memory as a whole."""
 
 
 class RocksSnapshot:
@@ -56,17 +57,17 @@ class RocksSnapshot:
 
     def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         while True:
-            found = self._step(segment, start, end)
+            found, is_last = self._step(segment, start, end)
             yield from found
-            if len(found) < _STEP_KEYS:
+            if is_last:
                 return
             start = found[-1][0] + b"\0"
 
-    def _step(self, segment: int, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+    def _step(self, segment: int, start: bytes, end: bytes | None) -> tuple[list[tuple[bytes, bytes]], bool]:
         # Not part of `range`: a generator that waits for its reader would keep the iterator, and with it the database, open.
         with self._reading, _intact_bytes():
             iterator = self._of(segment)
-            return [] if iterator is None else _items_from(iterator, start, end)
+            return ([], True) if iterator is None else _items_from(iterator, start, end)
 
     def _of(self, segment: int) -> RdictIter | None:
         self._require_open()
@@ -110,16 +111,21 @@ def _value_at(iterator: RdictIter, key: bytes) -> bytes | None:
     return value
 
 
-def _items_from(iterator: RdictIter, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
-    """Return at most `_STEP_KEYS` items from `start` to before `end`."""
+def _items_from(iterator: RdictIter, start: bytes, end: bytes | None) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Return the items of one step from `start` to before `end`, and whether there are no more."""
     found: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
     iterator.seek(start)
-    while len(found) < _STEP_KEYS and iterator.valid():
+    while iterator.valid():
         key: bytes = iterator.key()
         if end is not None and key >= end:
             break
-        found.append((key, iterator.value()))
+        value: bytes = iterator.value()
+        found.append((key, value))
+        size_bytes += len(key) + len(value)
+        if len(found) == _STEP_KEYS or size_bytes >= _STEP_BYTES:
+            return found, False
         iterator.next()
     # An iterator that met an error is not valid either.
     iterator.status()
-    return found
+    return found, True

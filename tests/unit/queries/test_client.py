@@ -15,6 +15,7 @@ from tests.unit.queries.test_query_api import api_of
 from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient, local_url
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
+from tidemark.queries import store_reader
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.position import TaskRole
 from tidemark.settings import Settings
@@ -82,6 +83,20 @@ def test_should_read_all_pages_with_their_positions(client):
     assert len(some) == 10
     assert not some.is_complete
     assert len(client.store("n").range(start="k05", end="k08")) == 3
+
+
+def test_should_follow_pages_that_end_by_their_bytes(client, monkeypatch):
+    monkeypatch.setattr(store_reader, "PAGE_BYTES", 1)
+    found = client.store("n").range()
+    assert {entry.key: entry.value["n"] for entry in found} == COUNTS
+    assert found.is_complete
+    assert len(client.store("n").range(limit=10)) == 10
+    rows = []
+    for task in client.store("n").tasks():
+        with client.store("n").contents(task) as contents:
+            rows += [batch.num_rows for batch in contents.batches]
+    assert max(rows) == 1
+    assert sum(rows) == len(COUNTS)
 
 
 def test_should_read_windows_sessions_and_counts(client):

@@ -10,6 +10,7 @@ import pytest
 from tests.support.queries import ALL_TASKS, counts_host, queried_plan
 
 from tidemark.names import TaskId
+from tidemark.queries import router as routing
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
 from tidemark.queries.errors import StateUnavailable
@@ -110,6 +111,21 @@ def test_should_continue_a_page_in_the_task_where_it_ended():
             if cursor is None:
                 break
         assert found == COUNTS
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_should_end_a_page_of_several_tasks_when_their_results_fill_its_bytes(monkeypatch, spare):
+    own, other = split(ALL_TASKS[:1]), split(ALL_TASKS[1:], name="1")
+    asked, _ = router(own, {"http://b": other})
+    sizes = [asked.scan(N, RANGE, None, 100, replace(request(), task=t)).results[0].size_bytes for t in ALL_TASKS]
+    monkeypatch.setattr(routing, "PAGE_BYTES", sum(sizes[:2]) + spare)
+    page = asked.scan(N, RANGE, None, 100, request())
+    assert [position.task for position in page.positions] == ALL_TASKS[: 3 if spare > 0 else 2]
+    found = as_counts(page)
+    while page.cursor is not None:
+        page = asked.scan(N, RANGE, page.cursor, 100, request())
+        found |= as_counts(page)
+    assert found == COUNTS
 
 
 def test_should_prefer_the_owner_to_its_own_standby_copy_and_use_that_without_one():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.support.queries import fill, queried_plan, stored_key, table_plan
 from tests.support.standby import count as count_value
 
+from tidemark.queries import store_reader
 from tidemark.queries.answer_form import _FEW_ROWS, Results
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.errors import QueryInvalid, QueryTimedOut, StorePrivate, StoreUnknown
@@ -208,6 +209,27 @@ def test_should_let_a_store_become_private_without_another_state():
     assert "private" not in describe(public)
     assert "private: never answered" in describe(private)
     assert (list(Catalog.of(public).stores), list(Catalog.of(private).stores)) == (["n"], [])
+
+
+@pytest.mark.parametrize(("page_bytes", "keys"), [(1, 1), (199, 2), (200, 2), (201, 3), (1000, 10), (1001, 10)])
+def test_should_end_a_page_with_the_result_that_fills_its_bytes(monkeypatch, page_bytes, keys):
+    monkeypatch.setattr(store_reader, "PAGE_BYTES", page_bytes)
+    contents = {b"%05d" % n: b"v" * 95 for n in range(10)}
+    held = fill(MemoryStore(), {(0, key): value for key, value in contents.items()})
+    page = read_page(N, held.snapshot(), RangeQuery(), None, 10, PATIENT)
+    assert len(page.items) == keys
+    found, after = page.items, page.last
+    while after is not None:
+        page = read_page(N, held.snapshot(), RangeQuery(), after, 100, PATIENT)
+        found, after = found + page.items, page.last
+    assert found == sorted(contents.items())
+
+
+def test_should_not_count_the_bytes_of_what_a_query_leaves_out(monkeypatch):
+    monkeypatch.setattr(store_reader, "PAGE_BYTES", 1)
+    held = filled(StoreKind.WINDOW, {(b"a", 0): 1, (b"a\0", 0): 2, (b"b", 0): 3})
+    page = read_page(W, held.snapshot(), WindowQuery(b"b"), None, 10, PATIENT)
+    assert [value for _, value in page.items] == [count_value(3)]
 
 
 def test_should_end_a_page_and_a_count_when_the_time_is_over():

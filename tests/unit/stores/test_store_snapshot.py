@@ -15,6 +15,7 @@ from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import SnapshotStore, Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.rocksdb_snapshot import _STEP_BYTES
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 MAKE = {
@@ -70,6 +71,19 @@ def test_should_refuse_to_read_after_the_store_was_closed(store):
         list(reading)
     with pytest.raises(SnapshotReleased):
         snapshot.get_many(0, [b"0000"])
+
+
+def test_should_read_few_large_values_at_a_time(tmp_path):
+    store = MAKE["rocksdb"](tmp_path)
+    keys = [b"%d" % n for n in range(10)]
+    store.put_many([Writes(0, keys, [b"v" * (_STEP_BYTES // 2)] * 10)], a_checkpoint(1), None)
+    assert [key for key, _ in store.snapshot().range(0, b"", None)] == keys
+    reading = store.snapshot().range(0, b"", None)
+    found = [next(reading)[0]]
+    store.close()
+    with pytest.raises(SnapshotReleased):
+        found += (key for key, _ in reading)
+    assert found == keys[:2]
 
 
 def test_should_free_the_folder_when_the_store_closes_before_its_reader_does(tmp_path):
