@@ -113,7 +113,9 @@ class Router:
         require_fitting(store, query)
         key = getattr(query, "key", None)
         tasks = self._tasks_of(store, request) if key is None else list(self._owners(store, [key], request))
-        at = cursor or Cursor(tasks[0], None)
+        contents = (sum(t.subtopology == store.subtopology.index for t in self.tasks), store.spec.generation)
+        at = cursor or Cursor(tasks[0], None, *contents)
+        at.require_contents(*contents)
         if at.task not in tasks:
             raise QueryInvalid(
                 f"the cursor is of task {at.task}, which this query does not read", "begin without a cursor"
@@ -127,10 +129,10 @@ class Router:
             left -= len(answer.results)
             left_bytes -= answer.results.size_bytes
             if answer.last is not None:
-                return _joined(store, answers, Cursor(task, answer.last))
+                return _joined(store, answers, Cursor(task, answer.last, *contents))
             is_full = left == 0 or left_bytes <= 0
             if (is_full or request.deadline.has_passed()) and place + 1 < len(tasks):
-                return _joined(store, answers, Cursor(tasks[place + 1], None))
+                return _joined(store, answers, Cursor(tasks[place + 1], None, *contents))
         return _joined(store, answers)
 
     def count(self, store: QueryableStore, is_approximate: bool, request: Request) -> Answer:

@@ -26,11 +26,13 @@ from tests.support.queries import (
 )
 from tests.support.standby import count as count_value
 
+from tidemark.names import TaskId
 from tidemark.queries import api
 from tidemark.queries.access import RateLimit, Tokens
 from tidemark.queries.answer_form import ARROW_STREAM, META
 from tidemark.queries.api import make_api
 from tidemark.queries.catalog import Catalog
+from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.part_source import LiveSources
@@ -206,7 +208,9 @@ def test_should_say_what_is_unknown():
         ("n/range", {"limit": 0}, "limit"),
         ("n/range", {"limit": 20_000}, "limit"),
         ("n/range", {"cursor": "nonsense"}, "cursor"),
-        ("n/range", {"cursor": base64.urlsafe_b64encode(b'["0_0", [Infinity, ""]]').decode()}, "cursor"),
+        ("n/range", {"cursor": base64.urlsafe_b64encode(b'["0_0", [Infinity, ""], 3, 0]').decode()}, "cursor"),
+        ("n/range", {"cursor": base64.urlsafe_b64encode(b'["0_0", null, Infinity, 0]').decode()}, "cursor"),
+        ("n/range", {"cursor": base64.urlsafe_b64encode(b'["0_0", null]').decode()}, "cursor"),
         ("n/range", {"cursor": base64.urlsafe_b64encode(b"[" * 10_000).decode()}, "cursor"),
         ("n/range", {"prefix": "a", "start": "b"}, "either a prefix"),
         ("n/range", {"start": "b", "end": "a"}, "after the last"),
@@ -222,6 +226,15 @@ def test_should_say_what_is_unknown():
 )
 def test_should_say_what_is_not_valid(path, params, says):
     assert says in problem(client(counts_host({})).get(f"/v1/stores/{path}", params=params), 422)["detail"]
+
+
+@pytest.mark.parametrize(("tasks", "generation"), [(TASKS - 1, 0), (TASKS + 1, 0), (TASKS, 1)])
+def test_should_say_that_a_cursor_is_gone(tasks, generation):
+    asked = client(counts_host({b"a": 1}))
+    cursor = Cursor(TaskId(0, 0), None, tasks, generation).encode()
+    gone = problem(asked.get("/v1/stores/n/range", params={"cursor": cursor}), 410)
+    assert f"{tasks} tasks and generation {generation}" in gone["detail"]
+    assert gone["remedy"] == "begin without a cursor"
 
 
 @pytest.mark.parametrize("body", [{}, {"keys": "a"}, {"keys": [1]}, {"keys": ["\ud800"]}, {"keys_hex": ["0"]}])

@@ -12,8 +12,9 @@ from tests.support.queries import ALL_TASKS, counts_host, queried_plan
 from tidemark.names import TaskId
 from tidemark.queries import router as routing
 from tidemark.queries.catalog import Catalog
+from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
-from tidemark.queries.errors import StateUnavailable
+from tidemark.queries.errors import PositionGone, StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.peers import Peers, between_processes
 from tidemark.queries.position import ReadBounds
@@ -21,6 +22,7 @@ from tidemark.queries.query import RangeQuery
 from tidemark.queries.router import Request, Router
 from tidemark.queries.store_reader import Deadline
 from tidemark.queries.task_read import TaskRead
+from tidemark.registry.description import with_generations
 
 CATALOG = Catalog.of(queried_plan())
 N = CATALOG.store("n")
@@ -111,6 +113,24 @@ def test_should_continue_a_page_in_the_task_where_it_ended():
             if cursor is None:
                 break
         assert found == COUNTS
+
+
+def test_should_refuse_a_cursor_of_other_tasks_or_of_another_changelog(monkeypatch):
+    """A key may lie in another task, or may be in this one and not in the one that was read."""
+    before, after = counts_host(COUNTS), with_generations(queried_plan(), {"n": 2})
+    monkeypatch.setattr(routing, "PAGE_BYTES", 1)
+    pages = [router(before, {})[0].scan(N, RANGE, None, limit, request()) for limit in (1, 100)]
+    assert [page.cursor.task for page in pages] == ALL_TASKS[:2]
+    monkeypatch.undo()
+    rescaled = Router(CATALOG, ALL_TASKS[:2], counts_host(COUNTS, tasks=2), list)
+    rewritten = Router(Catalog.of(after), ALL_TASKS, before, list)
+    for cursor in (Cursor.decode(page.cursor.encode()) for page in pages):
+        with pytest.raises(PositionGone, match=r"3 tasks and generation 0 .* now has 2 tasks and generation 0"):
+            rescaled.scan(N, RANGE, cursor, 100, request())
+        with pytest.raises(PositionGone, match=r"3 tasks and generation 0 .* now has 3 tasks and generation 2"):
+            rewritten.scan(rewritten.catalog.store("n"), RANGE, cursor, 100, request())
+    found = rewritten.scan(rewritten.catalog.store("n"), RANGE, None, 100, request())
+    assert as_counts(found) == COUNTS
 
 
 @pytest.mark.parametrize("spare", [-1, 0, 1])
