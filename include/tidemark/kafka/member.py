@@ -151,6 +151,9 @@ class Member:
     def _fail(self, error: Exception) -> None:
         self._failure = error
         self._failed.set()
+        with self._lock:
+            # Another member may have them now, so no query may be answered from them.
+            self.ownership.revoked(self.ownership.held())
         self._on_change()
 
     def check(self) -> None:

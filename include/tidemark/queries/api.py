@@ -59,7 +59,7 @@ _SEEN: Any = HTTPBearer(auto_error=False, description="a token of this applicati
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _RATE_BETWEEN = 10
-"""A read of several tasks asks other processes once for each, so they may ask this many times as often as a caller."""
+"""A read of several tasks is sent once for each: reads of other processes may come this many times as often as a caller's."""
 DEFAULT_LIMIT = 1000
 """Results of one page unless the caller wants more."""
 
@@ -119,7 +119,8 @@ def make_api(
     handle_errors(api)
     api.add_middleware(BodyLimit)
     rates = RateLimit(settings.query_requests_per_second)
-    rates_between = RateLimit(_RATE_BETWEEN * settings.query_requests_per_second)
+    between = _RATE_BETWEEN * settings.query_requests_per_second
+    rates_between = RateLimit(max(between, len(router.tasks)) if between else 0)
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
     # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
@@ -131,6 +132,9 @@ def make_api(
 
     async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
         return caller_with(None if seen is None else seen.credentials)
+
+    async def process(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
+        return caller_with(None if seen is None else seen.credentials, rates_between)
 
     known = Annotated[Caller, Depends(caller)]
 
@@ -178,8 +182,9 @@ def make_api(
         found = router.other_holder(asked.store, keys, asked.request(wanted))
         if found is None:
             return asked
+        to = found.endpoint
         # A `GET` may have a body, which nobody reads.
-        to, body = found.endpoint, await request.body() if request.method == "POST" else b""
+        body = await request.body() if request.method == "POST" else b""
         refused: QueryRefused
         try:
             answer = await router.peers.pass_on(to.url, request, found.task, body, found.answer_s)
@@ -359,8 +364,15 @@ def make_api(
         return _json({"tasks": router.metadata(asked.store, wanted.key_bytes(), asked.request(wanted))})
 
     @api.get("/v1/stores/{store}/tasks/{task_id}/export", tags=["between processes"], responses=AS_ARROW)
-    async def task_export(asked: asked_by, task_id: str, wanted: Annotated[ReadParameters, Query()]) -> Response:
+    async def task_export(
+        store: str,
+        who: Annotated[Caller, Depends(process)],
+        request: Request,
+        task_id: str,
+        wanted: Annotated[ReadParameters, Query()],
+    ) -> Response:
         """Send all contents of one task's store for another process, from what this process holds."""
+        asked = asking_for(store, who, request)
         bounds = asked.request(wanted).bounds
         task = router.require_task(asked.store, parse_task(task_id))
         return await slots.respond(

@@ -2,7 +2,7 @@
 
 Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
 process that was killed leaves its record behind; whoever asks it notices that it does not answer. Of two processes with one
-name, the one that was started last is announced.
+name, the one that announced itself last for the first time stays announced.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.25
 _ANNOUNCE_EVERY_S = 1.0
 _RETRY_S = 10.0
+_REPLACED_S = 30.0
 _FLUSH_S = 2.0
 _STOP_S = 10.0
 
@@ -37,7 +38,7 @@ _STOP_S = 10.0
 class Endpoint:
     """One process of an application: its address, the tasks that it holds, and the restores that run in it.
 
-    `rack` is the setting of that name in the process, `since_ms` the time at which it began to answer.
+    `rack` is the setting of that name in the process, `launch` is another text for each process.
     """
 
     holder: str
@@ -45,12 +46,12 @@ class Endpoint:
     copies: Mapping[TaskId, CopyState]
     restores: tuple[StoreRestore, ...] = ()
     rack: str = ""
-    since_ms: int = 0
+    launch: str = ""
 
     @classmethod
-    def of(cls, host: StoreHost, url: str, rack: str, since_ms: int) -> Endpoint:
+    def of(cls, host: StoreHost, url: str, rack: str, launch: str) -> Endpoint:
         """Return the present endpoint of this process."""
-        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()), rack, since_ms)
+        return cls(host.holder, url, dict(host.copies()), tuple(host.restores()), rack, launch)
 
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record."""
@@ -59,7 +60,7 @@ class Endpoint:
             "copies": {str(task): state for task, state in self.copies.items()},
             "restores": [each.to_dict() for each in self.restores],
             "rack": self.rack,
-            "since_ms": self.since_ms,
+            "launch": self.launch,
         }
         return json.dumps(body, sort_keys=True).encode()
 
@@ -69,7 +70,7 @@ class Endpoint:
         body: dict[str, Any] = json.loads(data)
         copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
         restores = tuple(StoreRestore(**each) for each in body["restores"])
-        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]), int(body["since_ms"]))
+        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]), str(body["launch"]))
 
 
 def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint]) -> bool | None:
@@ -106,13 +107,17 @@ class Endpoints:
     ) -> None:
         """`own` returns this process's endpoint; `create_topic` creates the topic if it is missing, and blocks."""
         self._own = own
-        # A name never changes. What a process holds is not asked for here, because each query asks who the others are.
-        self._holder = own().holder
+        first = own()
+        self._holder, self._launch = first.holder, first.launch
         self._create_topic = create_topic
         self._topic = endpoints_topic(application_id)
         self._known: Mapping[str, Endpoint] = {}
         self._announced: Endpoint | None = None
-        self._is_replaced = False
+        self._has_written = False
+        # Of other processes with this name: those that were there before this one, and when a newer one was seen.
+        self._earlier: set[str] = set()
+        self._is_own_read = False
+        self._replaced_s: float | None = None
         self._announced_s = 0.0
         self._retry_s = 0.0
         self._has_topic = False
@@ -148,8 +153,8 @@ class Endpoints:
         if self._thread.is_alive():
             # It waits for a broker that is away, and uses the clients; it ends with the process.
             return
-        if self._announced is not None and not self._is_replaced:
-            self._send(self._announced.holder, None)
+        if self._has_written and self._replaced_s is None:
+            self._send(self._holder, None)
         self._producer.flush(_FLUSH_S)
         self._consumer.close()
 
@@ -177,7 +182,7 @@ class Endpoints:
     def _announce(self) -> None:
         now = time.monotonic()
         own = self._own()
-        if own == self._announced or now < self._retry_s or self._is_replaced:
+        if self._is_replaced(own, now) or own == self._announced or now < self._retry_s:
             return
         if not self._has_topic:
             try:
@@ -193,7 +198,17 @@ class Endpoints:
         if is_same and now - self._announced_s < _ANNOUNCE_EVERY_S:
             return
         self._send(own.holder, own.to_bytes())
+        self._has_written = True
         self._announced, self._announced_s = own, now
+
+    def _is_replaced(self, own: Endpoint, now: float) -> bool:
+        """Return whether a newer process has this one's name. One that still holds tasks after a while does not believe it."""
+        if self._replaced_s is None:
+            return False
+        if now - self._replaced_s < _REPLACED_S or not own.copies:
+            return True
+        self._replaced_s = self._announced = None
+        return False
 
     def _send(self, holder: str, value: bytes | None) -> None:
         try:
@@ -220,9 +235,14 @@ class Endpoints:
 
     def _see_own_name(self, found: Endpoint | None) -> None:
         """Look at the newest record with this process's name, which another process may have written."""
-        own = self._own()
-        is_own = found is not None and (found.url, found.since_ms) == (own.url, own.since_ms)
-        self._is_replaced = found is not None and not is_own and found.since_ms > own.since_ms
-        if not is_own and not self._is_replaced:
-            # An earlier process of this name has written it, most often when it stopped.
-            self._announced = None
+        launch = None if found is None else found.launch
+        if launch == self._launch:
+            self._is_own_read, self._replaced_s = True, None
+        elif not self._is_own_read:
+            # The record of this process comes later, and is the newest then.
+            self._earlier.add(launch or "")
+        elif launch is None or launch in self._earlier:
+            # An earlier process has written it, most often when it stopped.
+            self._replaced_s = self._announced = None
+        else:
+            self._replaced_s = time.monotonic()

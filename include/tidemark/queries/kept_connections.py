@@ -24,6 +24,10 @@ class NoAnswer(Exception):
     """There was no answer, for the reason that is its text."""
 
 
+class AnswerLate(NoAnswer):
+    """There was no answer within the time that was given for it."""
+
+
 class _Closed(NoAnswer):
     """The connection was closed before anything of an answer came."""
 
@@ -68,7 +72,9 @@ class KeptConnections:
                 _, connection = await loop.create_connection(
                     partial(_Connection, loop), peer.host, peer.port, ssl=peer.context
                 )
-        except (OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise AnswerLate(type(error).__name__) from error
+        except OSError as error:
             raise NoAnswer(type(error).__name__) from error
         return await peer.ask(connection, data, answer_s)
 
@@ -137,7 +143,7 @@ class _Connection(asyncio.Protocol):
         self._media_type, self._body, self._has_begun = b"", [], False
         answered: asyncio.Future[PeerAnswer] = self._loop.create_future()
         self._answered = answered
-        timer = self._loop.call_later(timeout_s, self._fail, NoAnswer("it took too long"))
+        timer = self._loop.call_later(timeout_s, self._fail, AnswerLate("it took too long"))
         try:
             self._transport.write(data)
             return await answered

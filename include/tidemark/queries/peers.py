@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from tidemark.names import TaskId
 from tidemark.queries.errors import StateUnavailable
-from tidemark.queries.kept_connections import KeptConnections, NoAnswer, PeerAnswer
+from tidemark.queries.kept_connections import AnswerLate, KeptConnections, NoAnswer, PeerAnswer
 
 _CONNECT_S = 1.0
 _SILENT_S = 5.0
@@ -22,19 +22,20 @@ _SILENT_S = 5.0
 PASSED_TASK = "tidemark-task"
 """The header of a query that is passed on. It names a task, for which the receiver answers from its own stores."""
 APPLICATION, TIME_LEFT = "tidemark-application", "tidemark-time-left-ms"
-"""Headers of every query of another process: the application that is meant, and the time that an answer is waited for."""
-_MARGIN_S = 0.25
-"""The seconds that an answer needs for its way, or a quarter of the time that is left if that is less."""
+"""Headers of every query of another process: the application that is meant, and the time for reading."""
+_READING = 0.8
+"""The part of the time for an answer in which it is read. In the rest it is written, sent, and read by who has asked."""
+_PROOF_S = 0.25
+"""A process that does not answer for so long is taken for silent."""
 _SENT_ON = (b"authorization", b"accept", b"content-type")
 
 
 def between_processes(application_id: str, answer_s: float) -> dict[str, str]:
     """Return the headers of a query that is answered within `answer_s`.
 
-    The receiver ends earlier by a margin: a page that then ends with a cursor still arrives, and is continued.
+    The receiver stops to read earlier: a page that then ends with a cursor still arrives, and is continued.
     """
-    left_s = answer_s - min(_MARGIN_S, answer_s / 4)
-    return {APPLICATION: application_id, TIME_LEFT: str(max(1, int(left_s * 1000)))}
+    return {APPLICATION: application_id, TIME_LEFT: str(max(1, round(answer_s * _READING * 1000)))}
 
 
 def passed_head(request: Request, task: TaskId, body: bytes, more: Mapping[str, str]) -> bytes:
@@ -76,7 +77,7 @@ class Peers:
         try:
             answer = self._client.post(f"{url}{path}", json=body, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
-            raise self._without_answer(url, type(error).__name__, answer_s) from error
+            raise self._without_answer(url, error, answer_s) from error
         self._has_answered(url)
         return answer
 
@@ -89,7 +90,7 @@ class Peers:
         try:
             answer = await self._kept.send(url, head, body, min(_CONNECT_S, answer_s), answer_s)
         except NoAnswer as error:
-            raise self._without_answer(url, str(error), answer_s) from error
+            raise self._without_answer(url, error, answer_s) from error
         self._has_answered(url)
         return answer
 
@@ -109,7 +110,7 @@ class Peers:
             if not answer.is_success:
                 answer.read()
         except httpx.HTTPError as error:
-            raise self._without_answer(url, type(error).__name__, wait_s) from error
+            raise self._without_answer(url, error, wait_s) from error
         return answer
 
     def _has_answered(self, url: str) -> None:
@@ -117,11 +118,12 @@ class Peers:
             with self._lock:
                 self._silent.pop(url, None)
 
-    def _without_answer(self, url: str, why: str, waited_s: float) -> StateUnavailable:
+    def _without_answer(self, url: str, error: httpx.HTTPError | NoAnswer, waited_s: float) -> StateUnavailable:
         # A query that had hardly any time left says nothing about the process.
-        if waited_s >= _CONNECT_S:
+        if waited_s >= _PROOF_S or not isinstance(error, httpx.TimeoutException | AnswerLate):
             with self._lock:
                 self._silent[url] = self._monotonic()
+        why = str(error) if isinstance(error, NoAnswer) else type(error).__name__
         return StateUnavailable(f"{url} does not answer ({why})", "look whether that process still runs")
 
     def close_kept(self) -> None:

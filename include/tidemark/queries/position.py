@@ -11,8 +11,8 @@ from typing import Any
 from tidemark.names import TaskId
 from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 
-_END_AGE_MS = 10_000
-"""A lag in records is known while the end that it is measured from is not older than this; it is read every few seconds."""
+UNHEARD_MS = 60_000
+"""After so long without an answer from Kafka, a standby does not know how far its copies lag, nor whose they are."""
 _PART = re.compile(r"(\d{1,9}_\d{1,9})(?:@(\d{1,18})|:(\d{1,18})(?:\.(\d{1,9}))?)")
 
 
@@ -141,7 +141,7 @@ class ReadBounds:
         where = f"{position.role} task {position.task} of {position.holder}"
         if self.max_lag_records is not None and position.lag_records > self.max_lag_records:
             return f"{where} lags by {position.lag_records} records, max_lag_records is {self.max_lag_records}"
-        if self.max_lag_records is not None and position.end_age_ms > _END_AGE_MS:
+        if self.max_lag_records is not None and position.end_age_ms > UNHEARD_MS:
             return f"{where} has not heard from Kafka for {position.end_age_ms} ms, so its lag in records is not known"
         if self.max_lag_ms is not None and position.lag_ms > self.max_lag_ms:
             return f"{where} lags by {position.lag_ms} ms, max_lag_ms is {self.max_lag_ms}"

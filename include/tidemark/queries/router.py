@@ -16,7 +16,14 @@ from tidemark.queries.answer_form import Results
 from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby
-from tidemark.queries.errors import PositionGone, QueryInvalid, QueryRefused, StateUnavailable, TooManyRequests
+from tidemark.queries.errors import (
+    PositionGone,
+    QueryInvalid,
+    QueryRefused,
+    QueryTimedOut,
+    StateUnavailable,
+    TooManyRequests,
+)
 from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost
 from tidemark.queries.part_source import PartSource
@@ -131,7 +138,7 @@ class Router:
             if answer.last is not None:
                 return _joined(store, answers, Cursor(task, answer.last, *contents))
             is_full = left == 0 or left_bytes <= 0
-            if (is_full or request.deadline.has_passed()) and place + 1 < len(tasks):
+            if (is_full or request.deadline.is_nearly_over()) and place + 1 < len(tasks):
                 return _joined(store, answers, Cursor(tasks[place + 1], None, *contents))
         return _joined(store, answers)
 
@@ -188,7 +195,8 @@ class Router:
                 if endpoint.url and self.peers.is_silent(endpoint.url):
                     # Each task of a lost machine would take the time of a connection otherwise.
                     raise StateUnavailable(f"{endpoint.url} did not answer a moment ago", "ask again")
-                answer_s = self._answer_s(store, task, holders[place:], request)
+                # One that stands still must not take the time of the others.
+                answer_s = min(self._answer_s(store, task, holders[place:], request), _KEPT_S)
                 found["position"] = self._read(endpoint, store, task, asked, request, answer_s).position.to_dict()
                 answering.append(endpoint)
             except QueryRefused as refused:
@@ -229,7 +237,13 @@ class Router:
             answer = self.peers.stream(endpoint.url, path, params, request.authorization, wait_s)
             if answer.is_success:
                 return PeerExport(endpoint.holder, answer)
-            raise refusal(endpoint, answer.status_code, answer.content)
+            refused = refusal(endpoint, answer.status_code, answer.content)
+            # A process that serves enough exports says so, too; another one may serve fewer.
+            raise (
+                refused
+                if refused.status != TooManyRequests.status
+                else StateUnavailable(refused.detail, refused.remedy)
+            )
 
         return self._first(store, task, open_copy, request)
 
@@ -242,7 +256,8 @@ class Router:
         found = [endpoint for endpoint in self.others() if task in endpoint.copies]
         own = self.host.state_of(task)
         if own is not None:
-            found.insert(0, Endpoint(self.host.holder, "", {task: own}, rack=self.rack))
+            restores = tuple(self.host.restores()) if own is CopyState.RESTORING else ()
+            found.insert(0, Endpoint(self.host.holder, "", {task: own}, restores, self.rack))
         return sorted(found, key=lambda e: (bool(e.url) and self.peers.is_silent(e.url), _ORDER[e.copies[task]]))
 
     def _ask(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> TaskAnswer:
@@ -331,7 +346,7 @@ def refusal(endpoint: Endpoint, status: int, body: bytes) -> QueryRefused:
     try:
         said: Mapping[str, Any] = json.loads(body)
         detail, remedy = f"{endpoint.holder}: {said['detail']}", str(said["remedy"])
-        for final in (PositionGone, TooManyRequests):
+        for final in (PositionGone, TooManyRequests, QueryTimedOut):
             if status == final.status:
                 return final(detail, remedy)
     except (ValueError, LookupError, TypeError):

@@ -9,13 +9,13 @@ import logging
 import select
 import socket
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSettings
 from tidemark.kafka.topics import create_topics, endpoints_spec
 from tidemark.metrics.registry import Scrape
@@ -107,8 +107,8 @@ class _Running:
         host = f"[{advertised}]" if ":" in advertised else advertised
         scheme = "https" if uses_tls(settings) else "http"
         self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
-        rack, since_ms = settings.rack or socket.gethostname(), wall_clock_ms()
-        self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack, since_ms)
+        rack, launch = settings.rack or socket.gethostname(), uuid.uuid4().hex
+        self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack, launch)
         self._endpoints = Endpoints(
             plan.application_id,
             service.client_config,

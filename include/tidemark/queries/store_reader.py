@@ -28,6 +28,9 @@ class Page:
     last: Place | None
 
 
+_LEAST_LEFT_S = 0.5
+
+
 @dataclass(frozen=True)
 class Deadline:
     """The time by which a query must be answered."""
@@ -49,6 +52,10 @@ class Deadline:
     def has_passed(self) -> bool:
         """Return whether the time is over."""
         return self.monotonic() >= self.at_s
+
+    def is_nearly_over(self) -> bool:
+        """Return whether there is too little time left to begin with anything more."""
+        return self.remaining_s < min(_LEAST_LEFT_S, self.timeout_ms / 4000)
 
     def require(self, what: str, remedy: str) -> None:
         """Raise `QueryTimedOut` if the time is over."""

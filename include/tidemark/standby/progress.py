@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemark.names import TopicPartition
+from tidemark.queries.position import UNHEARD_MS
 from tidemark.standby.store_replica import FollowedStore
 from tidemark.topology.durations import about_ms
 
 _SPAN_S = 10.0
-UNHEARD_MS = 60_000
-"""After so long without an answer from Kafka, it is not known whether the copies are still those of the application."""
 
 
 class Copy(Protocol):

@@ -48,7 +48,7 @@ class StandbyStores:
         return [
             StoreRestore(name, task.partition, copy.next_offset, copy.bounds.end_offset, None)
             for (task, name), copy in self._copies.items()
-            if copy.checkpoint is not None and not copy.is_whole
+            if copy.fault is None and copy.checkpoint is not None and not copy.is_whole
         ]
 
     def open(self, task: TaskId, store: str) -> OpenStore:
@@ -61,12 +61,12 @@ class StandbyStores:
             replica = copy.snapshot()
         except SnapshotReleased as released:
             raise StateUnavailable(f"{self._holder} is closing its copy of task {task}", ASK_AGAIN) from released
-        if not replica.is_whole:
-            replica.snapshot.release()
-            raise not_here(self._holder, task, self.restores())
         if replica.fault is not None:
             replica.snapshot.release()
             raise self._not_followed(task, replica.fault)
+        if not replica.is_whole:
+            replica.snapshot.release()
+            raise not_here(self._holder, task, self.restores())
         checkpoint = replica.checkpoint
         return OpenStore(
             replica.snapshot,

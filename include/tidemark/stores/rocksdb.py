@@ -206,6 +206,19 @@ class RocksStore:
             if end is not None and key >= end:
                 return
             yield key, value
+            start = key
+        self._require_end(held[0], start)
+
+    def _require_end(self, family: Rdict, last: bytes) -> None:
+        """Raise `TaskCorrupted` if a block after `last` cannot be read: `items` takes that for the end of the data."""
+        iterator = family.iter()
+        iterator.seek(last)
+        while iterator.valid() and iterator.key() <= last:
+            iterator.next()
+        try:
+            iterator.status()
+        except Exception as error:
+            raise TaskCorrupted(f"the store in {self.folder} cannot be read: {error}") from error
 
     def snapshot(self) -> RocksSnapshot:
         """Return the contents after the last `put_many`; see `SnapshotStore`."""

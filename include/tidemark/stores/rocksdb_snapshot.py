@@ -92,10 +92,10 @@ class RocksSnapshot:
 def _intact_bytes() -> Iterator[None]:
     try:
         yield
-    except SnapshotReleased:
-        raise
     except Exception as error:
-        # RocksDB raises nothing more precise for a block whose checksum is wrong.
+        # Only its text says what kind of error of RocksDB it is.
+        if not str(error).startswith("Corruption"):
+            raise
         raise TaskCorrupted(f"the store cannot be read: {error}") from error
 
 

@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 @pytest.fixture
 def announced(settings, unique):
-    """`announced(holder, url, since_ms)` starts a process; it gives its announcements, and what it holds."""
+    """`announced(holder, url)` starts a process; it gives its announcements, and what it holds."""
     plan, client = queried_plan(unique("endpoints")), librdkafka_config(settings)
     with ExitStack() as opened:
 
-        def start(holder, url, since_ms):
+        def start(holder, url):
             held = dict.fromkeys(ALL_TASKS, CopyState.ACTIVE)
 
             def own() -> Endpoint:
-                return Endpoint(holder, url, dict(held), since_ms=since_ms)
+                return Endpoint(holder, url, dict(held), launch=url)
 
             def create():
                 create_topics(AdminClient(client), [endpoints_spec(plan)], settings)
@@ -55,10 +55,10 @@ def known_to(endpoints) -> list[str]:
 
 
 def test_should_stay_known_when_an_earlier_process_of_its_name_stops_late(announced, settings):
-    other, _ = announced("1", "http://c", 1)
-    old, held_by_old = announced("0", "http://a", 10)
+    other, _ = announced("1", "http://c")
+    old, held_by_old = announced("0", "http://a")
     assert wait_until(lambda: known_to(other) == ["http://a"], 60)
-    new, _ = announced("0", "http://b", 20)
+    new, _ = announced("0", "http://b")
     assert wait_until(lambda: known_to(other) == ["http://b"], 60)
     # The first one notices that it has lost its tasks, and ends.
     held_by_old.clear()
@@ -71,9 +71,22 @@ def test_should_stay_known_when_an_earlier_process_of_its_name_stops_late(announ
 
 
 def test_should_announce_itself_again_when_its_name_was_withdrawn(announced, settings):
-    other, _ = announced("1", "http://c", 1)
-    new, _ = announced("0", "http://b", 20)
+    other, _ = announced("1", "http://c")
+    new, _ = announced("0", "http://b")
     assert wait_until(lambda: known_to(other) == ["http://b"], 60)
     new._send("0", None)
     assert wait_until(lambda: written(settings, announced.topic) == ["http://b", None, "http://b"], 60)
     assert wait_until(lambda: known_to(other) == ["http://b"], 60)
+
+
+def test_should_announce_itself_again_when_a_newer_process_of_its_name_does_not_stay(announced, settings, monkeypatch):
+    """It may be killed before it gets the tasks; then nobody would find those that this one still holds."""
+    monkeypatch.setattr("tidemark.queries.endpoints._REPLACED_S", 1.0)
+    announced("0", "http://a")
+    other, _ = announced("1", "http://c")
+    assert wait_until(lambda: known_to(other) == ["http://a"], 60)
+    assert wait_until(lambda: written(settings, announced.topic) == ["http://a"], 60)
+    newer, _ = announced("0", "http://b")
+    assert wait_until(lambda: "http://b" in written(settings, announced.topic), 60)
+    newer._stop.set()
+    assert wait_until(lambda: written(settings, announced.topic)[-1] == "http://a", 60)

@@ -17,10 +17,11 @@ from tidemark.errors import ExitCode, StandbyCannotFollow, StandbyOutdated
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.processes import wait_until
+from tidemark.queries.position import UNHEARD_MS
 from tidemark.registry.description import describe_state, with_generations
 from tidemark.standby.copies import StandbyCopies
 from tidemark.standby.process import run_standby
-from tidemark.standby.progress import UNHEARD_MS, useless_because
+from tidemark.standby.progress import useless_because
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.supervision.local_instances import LocalInstance, local_instances
 from tidemark.supervision.run_file import read_run_file, standby_file_path

@@ -131,6 +131,9 @@ def test_should_not_take_a_damaged_block_for_a_key_that_does_not_exist(tmp_path)
         snapshot.get_many(0, [b"0007"])
     with pytest.raises(TaskCorrupted, match="cannot be read"):
         list(snapshot.range(0, b"0007", None))
+    # A store's own reader must not take it for the end of the data either.
+    with pytest.raises(TaskCorrupted, match="cannot be read"):
+        list(damaged.items(0))
     damaged.close()
 
 
