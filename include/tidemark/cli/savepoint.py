@@ -68,7 +68,9 @@ def list_savepoints(topology: str, output: Output) -> None:
             str(len(savepoint.tasks)),
             decimal(manifest.total_bytes) if manifest else "",
             manifest.topology_version if manifest else "",
-            "complete" if manifest else f"incomplete: {savepoint.fault}",
+            "complete"
+            if manifest
+            else f"{'unreadable' if savepoint.is_unreadable else 'incomplete'}: {savepoint.fault}",
         )
     nothing = f"no savepoints of {repository.application_id} in {repository.location}: take one with `tidemark savepoint take`"
     output.show([_form(savepoint) for savepoint in found], listing if found else nothing)

@@ -30,20 +30,20 @@ def expired_ids(
 ) -> tuple[str, ...]:
     """Return those of `savepoints`, which are sorted with the newest first, to remove. Reads nothing.
 
-    A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`; an
-    incomplete one, if it was begun at least an hour ago.
+    A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`, and so is one whose
+    manifest cannot be read; an incomplete one, if it was begun at least an hour ago.
     """
     gone: list[str] = []
     whole = 0
     for savepoint in savepoints:
         age_ms = now_ms - (begun_ms(savepoint.savepoint_id) or 0)
-        if not savepoint.is_complete:
+        if _is_unfinished(savepoint):
             if age_ms >= GIVEN_UP_MS:
                 gone.append(savepoint.savepoint_id)
             continue
-        whole += 1
-        if (keep is not None and whole > keep) or (max_age_ms is not None and age_ms > max_age_ms):
+        if (keep is not None and whole >= keep) or (max_age_ms is not None and age_ms > max_age_ms):
             gone.append(savepoint.savepoint_id)
+        whole += savepoint.is_complete
     return tuple(gone)
 
 
@@ -59,7 +59,8 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
     try:
         named = _named_files(repository)
     except CopyUnusable as error:
-        return Expired(gone, 0, 0, f"the files that a savepoint uses are not known: {error}")
+        remedy = "repair that file, or delete the folder in which it lies if the savepoint is not needed"
+        return Expired(gone, 0, 0, f"the files that a savepoint uses are not known: {error}; {remedy}")
     unnamed = iter(sorted(sizes.keys() - named))
     files = size = 0
     while some := list(islice(unnamed, _FILES_AT_ONCE)):
@@ -75,9 +76,14 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
     return Expired(gone, files, size, reason)
 
 
+def _is_unfinished(savepoint: Savepoint) -> bool:
+    """Return whether its manifest is not there. One that is there and cannot be read now may be readable again later."""
+    return not savepoint.is_complete and not savepoint.is_unreadable
+
+
 def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:
     for savepoint in repository.savepoints():
-        if not savepoint.is_complete and now_ms - (begun_ms(savepoint.savepoint_id) or 0) < GIVEN_UP_MS:
+        if _is_unfinished(savepoint) and now_ms - (begun_ms(savepoint.savepoint_id) or 0) < GIVEN_UP_MS:
             return f"savepoint {savepoint.savepoint_id} is being written"
     return None
 
@@ -85,6 +91,8 @@ def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:
 def _named_files(repository: SavepointRepository) -> set[str]:
     named: set[str] = set()
     for savepoint in repository.savepoints():
+        if savepoint.is_unreadable:
+            raise CopyUnusable(str(savepoint.fault))
         for task in savepoint.tasks:
             named.update(file.sha256 for file in repository.task(savepoint.savepoint_id, task).files)
     return named

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +37,14 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Savepoint:
-    """One savepoint in a list. `manifest` is None if it is not complete; then `fault` says why, in one line."""
+    """One savepoint in a list. `manifest` is None if it is not complete or unreadable; `fault` then says why, in one line."""
 
     savepoint_id: str
     tasks: tuple[str, ...]
     manifest: SavepointManifest | None
     fault: str | None
+    is_unreadable: bool = False
+    """Whether its manifest was written, but cannot be read now."""
 
     @property
     def is_complete(self) -> bool:
@@ -123,7 +125,7 @@ class SavepointRepository:
 
         Raises `SavepointFailed`, which names the tasks or files that are missing.
         """
-        there = self._tasks_of(savepoint_id)
+        there = _tasks_among(self._names("savepoints", savepoint_id))
         missing = sorted(task for task in tasks if str(task) not in there)
         if missing:
             raise SavepointFailed(
@@ -162,11 +164,12 @@ class SavepointRepository:
 
     def savepoint(self, savepoint_id: str) -> Savepoint:
         """Return one savepoint. Raises `SavepointFailed`."""
-        tasks = tuple(self._tasks_of(savepoint_id))
+        names = self._names("savepoints", savepoint_id)
+        tasks = tuple(_tasks_among(names))
         try:
             return Savepoint(savepoint_id, tasks, self.manifest(savepoint_id), None)
         except CopyUnusable as error:
-            return Savepoint(savepoint_id, tasks, None, str(error))
+            return Savepoint(savepoint_id, tasks, None, str(error), is_unreadable=MANIFEST in names)
 
     def manifest(self, savepoint_id: str) -> SavepointManifest:
         """Return the manifest of a savepoint.
@@ -290,14 +293,14 @@ class SavepointRepository:
     def _names(self, *folder: str) -> list[str]:
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in self._entries(*folder)]
 
-    def _tasks_of(self, savepoint_id: str) -> list[str]:
-        found = [name.removesuffix(".json") for name in self._names("savepoints", savepoint_id)]
-        return sorted(name for name in found if _is_task(name))
-
     def file_sizes(self) -> dict[str, int]:
         """Return the bytes of every file by its SHA-256, whether a savepoint names it or not. Raises `SavepointFailed`."""
         entries = [entry for entry in self._entries("files") if entry["type"] == "file"]
         return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in entries}
+
+
+def _tasks_among(names: Iterable[str]) -> list[str]:
+    return sorted(filter(_is_task, (name.removesuffix(".json") for name in names)))
 
 
 def _is_task(name: str) -> bool:

@@ -180,10 +180,12 @@ def test_should_refuse_a_name_that_leads_out_of_the_folder(local, stores, tmp_pa
         TaskManifest.from_bytes(changed)
 
 
-def listed(*hours_ago: float, not_whole: tuple[float, ...] = ()) -> list[Savepoint]:
-    whole = {an_id(hours): SavepointManifest("", APP, "1", 0, (), 0) for hours in hours_ago}
-    every = {**whole, **{an_id(hours): None for hours in not_whole}}
-    return [Savepoint(name, (), every[name], None) for name in sorted(every, reverse=True)]
+def listed(*hours_ago: float, not_whole: tuple[float, ...] = (), unreadable: tuple[float, ...] = ()) -> list[Savepoint]:
+    manifest = SavepointManifest("", APP, "1", 0, (), 0)
+    every = [Savepoint(an_id(hours), (), manifest, None) for hours in hours_ago]
+    every += [Savepoint(an_id(hours), (), None, "missing") for hours in not_whole]
+    every += [Savepoint(an_id(hours), (), None, "unreadable", is_unreadable=True) for hours in unreadable]
+    return sorted(every, key=lambda savepoint: savepoint.savepoint_id, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,9 @@ def listed(*hours_ago: float, not_whole: tuple[float, ...] = ()) -> list[Savepoi
         (listed(1, 2, 3), 1, 2, [1], "both bounds hold"),
         (listed(1, not_whole=(0.5, 0.9)), 1, None, [0.5, 0.9, 1], "unfinished ones count for nothing, and may be at work"),
         (listed(3, not_whole=(1, 2)), 1, None, [3], "an hour after its beginning a savepoint is given up"),
+        (listed(3, unreadable=(2,)), 1, None, [2, 3], "an unreadable one counts for nothing, and may be readable again"),
+        (listed(2, unreadable=(3,)), 1, None, [2], "an unreadable one goes when enough newer ones are complete"),
+        (listed(unreadable=(2, 3)), None, 2, [2], "the age holds for unreadable ones"),
     ],
 )  # fmt: skip
 def test_should_expire_by_count_and_age(savepoints, keep, max_age_h, left_h, why):
@@ -247,13 +252,15 @@ def test_should_delete_what_a_killed_writer_left_unless_another_is_writing(local
     assert left.exists() is is_writing
 
 
-def test_should_keep_all_files_when_a_manifest_cannot_be_read(local, stores, tmp_path):
+@pytest.mark.parametrize(("name", "left_h"), [("0_1.json", [1]), ("manifest.json", [1, 2])])
+def test_should_keep_all_files_when_a_manifest_cannot_be_read(local, stores, tmp_path, name, left_h):
     old, new = an_id(2), an_id(1)
     save(local, stores, tmp_path / "links", old)
+    put(stores[TASKS[0]], 9, {5: 3})
     save(local, stores, tmp_path / "links", new)
-    (tmp_path / "savepoints" / APP / "savepoints" / new / "0_1.json").write_text("{")
+    (tmp_path / "savepoints" / APP / "savepoints" / new / name).write_text("{")
     before = local.file_sizes()
     gone = expire(local, 1, None, NOW_MS)
-    assert gone.savepoints == (old,)
-    assert "0_1.json: it cannot be read" in gone.files_kept
+    assert [(NOW_MS - begun_ms(left)) / HOUR_MS for left in local.ids()] == left_h
+    assert f"{new}/{name}: it cannot be read" in gone.files_kept
     assert local.file_sizes() == before
