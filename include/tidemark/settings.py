@@ -20,7 +20,7 @@ from pydantic_settings import (
 )
 
 from tidemark.errors import InvalidSettings
-from tidemark.settings_names import file_entries, flat_options, refuse_secrets, refuse_unknown
+from tidemark.settings_names import file_entries, flat_options, refuse_password, refuse_secrets, refuse_unknown
 
 
 def project_root() -> Path:
@@ -221,7 +221,8 @@ class Settings(BaseSettings):
     state_dir: Path = setting(Path("var/state"), "folder of task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",
-        "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`",
+        "folder or fsspec URL (`s3://…`) without a password, of savepoints; a folder is relative to the project; if empty, "
+        "`savepoints` in `var_dir`",
         "",
     )
     savepoints_kept: int = setting(5, "complete savepoints that `tidemark savepoint expire` keeps", "", least=1)
@@ -394,6 +395,7 @@ class Settings(BaseSettings):
         folders = {
             name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")
         }
+        refuse_password("savepoint_location", read.savepoint_location)
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
         if "://" not in savepoints:
             savepoints = str(root / Path(savepoints).expanduser())

@@ -1,4 +1,4 @@
-"""Checks before settings are read: refuse names that no setting has, and secrets in `tidemark.toml`."""
+"""Checks of settings: refuse names that no setting has, secrets in `tidemark.toml`, and passwords in locations."""
 
 from __future__ import annotations
 
@@ -71,6 +71,19 @@ def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Pa
                 _refuse_secret(name, f"`{option}` of `{name}`", file)
 
 
+def refuse_password(name: str, location: str) -> None:
+    """Raise `InvalidSettings` if a folder or URL, whose file systems may be chained with `::`, has a password. It is not shown.
+
+    A location is part of log lines, plans and reports.
+    """
+    urls = [part for part in location.split("::") if "://" in part]
+    if any(_hides_password(url) or not _is_url_without_password(url) for url in urls):
+        raise InvalidSettings(
+            f"setting {name}: the URL has a password, which logs and plans would show: remove it there, and set it in the "
+            'environment as an option of fsspec, for an sftp URL FSSPEC_SFTP=\'{"password": "…"}\' (docs/savepoints.md)'
+        )
+
+
 def flat_options(value: Any) -> Any:
     """Flatten a table of options to dotted names and texts: TOML reads `a.b = true` as a table within a table."""
     if not isinstance(value, Mapping):
@@ -92,6 +105,15 @@ def _is_url_without_password(value: Any) -> bool:
         return bool(parts.scheme) and "://" in str(value) and not parts.password and not is_secret_name(parts.query)
     except ValueError:
         return False
+
+
+def _hides_password(url: str) -> bool:
+    """Return whether a URL looks as if a `/`, `?` or `#` of its password ended the part in which a password is expected."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        return "@" in url
+    return False
 
 
 def _refuse(what: str, name: str, known: Collection[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from fsspec.config import apply_config, set_conf_env
+from fsspec.implementations.ftp import FTPFileSystem
 
 from tidemark.errors import InvalidSettings
 from tidemark.settings import Settings, stack_file
@@ -53,3 +56,43 @@ def test_should_be_the_same_when_read_from_the_environment_of_another_process(mo
         monkeypatch.setenv(name, value)
     assert Settings.load() == settings
     assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "sftp://user:s3cret@nas/x",
+        "sftp://user:s3cret/more@nas/x",
+        "sftp://user:s3cret#more@nas/x",
+        "simplecache::ftp://user:s3cret@nas/x",
+        "s3://bucket/x?secret=s3cret",
+    ],
+)
+def test_should_refuse_a_password_in_the_location_of_savepoints_without_showing_it(location):
+    with pytest.raises(InvalidSettings, match="setting savepoint_location: the URL has a password") as refused:
+        Settings.load(savepoint_location=location)
+    assert "s3cret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "sftp://user@nas:22/a@b",
+        "abfs://box@account.dfs.core.windows.net/x",
+        "s3://arn:aws:s3:eu-west-1:1:accesspoint/x",
+        "simplecache::s3://bucket/x",
+        "memory://x",
+    ],
+)
+def test_should_take_a_location_of_savepoints_without_a_password(location):
+    assert Settings.load(savepoint_location=location).savepoint_location == location
+
+
+def test_should_name_a_variable_from_which_the_file_system_takes_the_password():
+    with pytest.raises(InvalidSettings) as refused:
+        Settings.load(savepoint_location="sftp://user:s3cret@nas/x")
+    name, value = re.search(r"(FSSPEC_\w+)='(.*?)'", str(refused.value)).groups()
+    options: dict = {}
+    set_conf_env(options, {name.replace("SFTP", "FTP"): value})
+    assert apply_config(FTPFileSystem, {"host": "nas"}, options) == {"host": "nas", "password": "…"}
