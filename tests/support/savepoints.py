@@ -11,6 +11,7 @@ from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, 
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
+from tidemark.supervision.savepoint_ids import begun_ms
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 APP = "app"
@@ -43,7 +44,7 @@ def save(
     repository: SavepointRepository, stores: Mapping[TaskId, RocksStore], links: Path, savepoint_id: str
 ) -> CopyCount:
     """A whole savepoint of these stores."""
-    repository.begin(savepoint_id)
+    repository.begin(savepoint_id, begun_ms(savepoint_id))
     folder = links / savepoint_id
     tasks = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
     linked = LinkedSavepoint(savepoint_id, repository.application_id, "1", 5, folder, tasks)

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _SILENT_S = 120.0
+_NOTED_AGAIN_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,27 @@ class Taken:
     manifest: SavepointManifest
     copied_bytes: int
     held_ms: int
+
+
+@dataclass
+class _SignOfLife:
+    """Notes about once a minute that a savepoint is still being taken, so that `expire` does not give it up."""
+
+    repository: SavepointRepository
+    savepoint_id: str
+    clock: Callable[[], int]
+    noted_ms: int
+
+    def renew(self) -> None:
+        """Note it if the last note is a minute old. Blocks. A failure is logged, as the next note may succeed."""
+        now_ms = self.clock()
+        if now_ms - self.noted_ms < _NOTED_AGAIN_MS:
+            return
+        self.noted_ms = now_ms
+        try:
+            self.repository.begin(self.savepoint_id, now_ms)
+        except SavepointFailed as error:
+            log.warning("failed to note that savepoint %s is still being taken: %s", self.savepoint_id, error)
 
 
 @dataclass(frozen=True)
@@ -85,12 +107,13 @@ class SavepointCommand:
             if not live:
                 self._require_not_held()
             savepoint_id = new_savepoint_id(self.clock())
-            repository.begin(savepoint_id)
             taken_ms = self.clock()
+            repository.begin(savepoint_id, taken_ms)
+            alive = _SignOfLife(repository, savepoint_id, self.clock, taken_ms)
             if live:
-                copied_bytes, held_ms = self._ask(live, savepoint_id)
+                copied_bytes, held_ms = self._ask(live, savepoint_id, alive)
             else:
-                copied_bytes, held_ms = self._take_stopped(repository, savepoint_id, taken_ms), 0
+                copied_bytes, held_ms = self._take_stopped(repository, savepoint_id, taken_ms, alive), 0
             return Taken(
                 repository.complete(savepoint_id, self.plan.version, taken_ms, self.tasks), copied_bytes, held_ms
             )
@@ -113,7 +136,9 @@ class SavepointCommand:
         except ApplicationHeld as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
 
-    def _take_stopped(self, repository: SavepointRepository, savepoint_id: str, taken_ms: int) -> int:
+    def _take_stopped(
+        self, repository: SavepointRepository, savepoint_id: str, taken_ms: int, alive: _SignOfLife
+    ) -> int:
         app = self.plan.application_id
         try:
             # Airflow waits for the hold before it launches an instance, which would end for good if it met a folder's lock.
@@ -123,26 +148,32 @@ class SavepointCommand:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)
         total = linked.size_bytes
-        count = CopyCount(lambda: self.watch(Copied(total, count.done_bytes, count.copied_bytes)))
+
+        def on_change() -> None:
+            alive.renew()
+            self.watch(Copied(total, count.done_bytes, count.copied_bytes))
+
+        count = CopyCount(on_change)
         copy_linked(linked, repository, count)
         return count.copied_bytes
 
-    def _ask(self, live: Sequence[LiveInstance], savepoint_id: str) -> tuple[int, int]:
+    def _ask(self, live: Sequence[LiveInstance], savepoint_id: str, alive: _SignOfLife) -> tuple[int, int]:
         """Ask all instances and wait for them. Returns the bytes copied, and the longest pause of one, in ms."""
         app = self.plan.application_id
         paths = [request_path(self.settings.var_dir, app, one.instance) for one in live]
         try:
             for path in paths:
                 write_request(path, Request(savepoint_id, self.settings.savepoint_location))
-            answers = self._wait(live, savepoint_id)
+            answers = self._wait(live, savepoint_id, alive)
         finally:
             for path in paths:
                 path.unlink(missing_ok=True)
         return sum(a.bytes_copied for a in answers), max(a.held_ms for a in answers)
 
-    def _wait(self, live: Sequence[LiveInstance], savepoint_id: str) -> list[Answer]:
+    def _wait(self, live: Sequence[LiveInstance], savepoint_id: str, alive: _SignOfLife) -> list[Answer]:
         pause = threading.Event()
         while True:
+            alive.renew()
             answers = [self._answer(one, savepoint_id) for one in live]
             said = [answer for answer in answers if answer is not None]
             self.watch(

@@ -11,7 +11,7 @@ from tidemark.savepoints.repository import Savepoint, SavepointRepository
 from tidemark.supervision.savepoint_ids import begun_ms
 
 GIVEN_UP_MS = 3_600_000
-"""A savepoint that is not complete after this time never will be."""
+"""The time after which an incomplete savepoint is given up, if nothing has shown since then that it is still being taken."""
 _FILES_AT_ONCE = 100
 
 
@@ -31,16 +31,16 @@ def expired_ids(
     """Return those of `savepoints`, which are sorted with the newest first, to remove. Reads nothing.
 
     A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`, and so is one whose
-    manifest cannot be read; an incomplete one, if it was begun at least an hour ago.
+    manifest cannot be read; an incomplete one, if it was last known to be taken at least an hour ago.
     """
     gone: list[str] = []
     whole = 0
     for savepoint in savepoints:
-        age_ms = now_ms - (begun_ms(savepoint.savepoint_id) or 0)
         if _is_unfinished(savepoint):
-            if age_ms >= GIVEN_UP_MS:
+            if not _is_alive(savepoint, now_ms):
                 gone.append(savepoint.savepoint_id)
             continue
+        age_ms = now_ms - (begun_ms(savepoint.savepoint_id) or 0)
         if (keep is not None and whole >= keep) or (max_age_ms is not None and age_ms > max_age_ms):
             gone.append(savepoint.savepoint_id)
         whole += savepoint.is_complete
@@ -81,9 +81,13 @@ def _is_unfinished(savepoint: Savepoint) -> bool:
     return not savepoint.is_complete and not savepoint.is_unreadable
 
 
+def _is_alive(savepoint: Savepoint, now_ms: int) -> bool:
+    return now_ms - savepoint.alive_ms < GIVEN_UP_MS
+
+
 def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:
     for savepoint in repository.savepoints():
-        if _is_unfinished(savepoint) and now_ms - (begun_ms(savepoint.savepoint_id) or 0) < GIVEN_UP_MS:
+        if _is_unfinished(savepoint) and _is_alive(savepoint, now_ms):
             return f"savepoint {savepoint.savepoint_id} is being written"
     return None
 

@@ -90,7 +90,7 @@ class LastSavepoint:
         started = time.monotonic()
         try:
             repository = SavepointRepository(asked.location, self._application_id)
-            repository.begin(asked.savepoint_id)
+            repository.begin(asked.savepoint_id, self._clock())
             copy_linked(linked, repository, count)
             is_whole = self._complete(linked, repository)
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own, and the stop continues

@@ -43,6 +43,8 @@ class Savepoint:
     tasks: tuple[str, ...]
     manifest: SavepointManifest | None
     fault: str | None
+    alive_ms: int
+    """The last time, in epoch milliseconds, at which it was still being taken, as far as is known."""
     is_unreadable: bool = False
     """Whether its manifest was written, but cannot be read now."""
 
@@ -87,9 +89,12 @@ class SavepointRepository:
         except Exception as error:
             raise SavepointFailed(f"{what} cannot be reached: {_format(error)}") from error
 
-    def begin(self, savepoint_id: str) -> None:
-        """Note that a savepoint is being written, so that no file is removed in the meantime. Raises `SavepointFailed`."""
-        self._write(self._path("savepoints", savepoint_id, BEGUN), savepoint_id.encode())
+    def begin(self, savepoint_id: str, now_ms: int) -> None:
+        """Note that a savepoint is being written now, so that no file is removed in the meantime. Raises `SavepointFailed`.
+
+        Must be called again from time to time while it is being written.
+        """
+        self._write(self._path("savepoints", savepoint_id, BEGUN), str(now_ms).encode())
 
     def put_file(self, source: Path, tick: Progress) -> tuple[SavedFile, int]:
         """Copy a file unless it is there already. Returns the file, and the number of bytes that were copied.
@@ -166,10 +171,16 @@ class SavepointRepository:
         """Return one savepoint. Raises `SavepointFailed`."""
         names = self._names("savepoints", savepoint_id)
         tasks = tuple(_tasks_among(names))
+        alive_ms = self._alive_ms(savepoint_id) if BEGUN in names else begun_ms(savepoint_id) or 0
         try:
-            return Savepoint(savepoint_id, tasks, self.manifest(savepoint_id), None)
+            return Savepoint(savepoint_id, tasks, self.manifest(savepoint_id), None, alive_ms)
         except CopyUnusable as error:
-            return Savepoint(savepoint_id, tasks, None, str(error), is_unreadable=MANIFEST in names)
+            return Savepoint(savepoint_id, tasks, None, str(error), alive_ms, is_unreadable=MANIFEST in names)
+
+    def _alive_ms(self, savepoint_id: str) -> int:
+        with suppress(CopyUnusable, ValueError):
+            return int(self._read(savepoint_id, BEGUN))
+        return begun_ms(savepoint_id) or 0
 
     def manifest(self, savepoint_id: str) -> SavepointManifest:
         """Return the manifest of a savepoint.

@@ -182,9 +182,9 @@ def test_should_refuse_a_name_that_leads_out_of_the_folder(local, stores, tmp_pa
 
 def listed(*hours_ago: float, not_whole: tuple[float, ...] = (), unreadable: tuple[float, ...] = ()) -> list[Savepoint]:
     manifest = SavepointManifest("", APP, "1", 0, (), 0)
-    every = [Savepoint(an_id(hours), (), manifest, None) for hours in hours_ago]
-    every += [Savepoint(an_id(hours), (), None, "missing") for hours in not_whole]
-    every += [Savepoint(an_id(hours), (), None, "unreadable", is_unreadable=True) for hours in unreadable]
+    every = [Savepoint(an_id(hours), (), manifest, None, 0) for hours in hours_ago]
+    every += [Savepoint(an_id(hours), (), None, "missing", round(NOW_MS - hours * HOUR_MS)) for hours in not_whole]
+    every += [Savepoint(an_id(hours), (), None, "unreadable", 0, is_unreadable=True) for hours in unreadable]
     return sorted(every, key=lambda savepoint: savepoint.savepoint_id, reverse=True)
 
 
@@ -229,16 +229,28 @@ def test_should_delete_files_that_only_expired_savepoints_name(repository, store
     assert repository.file_sizes() == {}
 
 
-@pytest.mark.parametrize(("age_ms", "stay"), [(GIVEN_UP_MS - 1000, True), (GIVEN_UP_MS, False), (0, True)])
+@pytest.mark.parametrize(("age_ms", "stay"), [(GIVEN_UP_MS - 1, True), (GIVEN_UP_MS, False), (0, True)])
 def test_should_keep_all_files_while_another_savepoint_is_being_written(repository, stores, tmp_path, age_ms, stay):
     save(repository, stores, tmp_path / "links", an_id(3))
-    writing = new_savepoint_id(NOW_MS - age_ms)
-    repository.begin(writing)
+    writing = an_id(2)
+    repository.begin(writing, NOW_MS - 2 * HOUR_MS)
+    repository.begin(writing, NOW_MS - age_ms)
     before = repository.file_sizes()
     gone = expire(repository, 0, None, NOW_MS)
     assert (writing in gone.savepoints) is not stay
     assert repository.file_sizes() == (before if stay else {})
     assert (gone.files_kept is not None) is stay
+
+
+@pytest.mark.parametrize("left", [[], ["begun"]])
+def test_should_judge_by_the_beginning_when_nothing_says_when_a_savepoint_was_last_taken(local, tmp_path, left):
+    for name in (old := an_id(1), new := an_id(0.9)):
+        folder = tmp_path / "savepoints" / APP / "savepoints" / name
+        folder.mkdir(parents=True)
+        for file in left:
+            (folder / file).write_text("")
+    assert [savepoint.alive_ms for savepoint in local.savepoints()] == [begun_ms(new), begun_ms(old)]
+    assert expire(local, 1, None, NOW_MS).savepoints == (old,)
 
 
 @pytest.mark.parametrize("is_writing", [True, False])
@@ -247,7 +259,7 @@ def test_should_delete_what_a_killed_writer_left_unless_another_is_writing(local
     left = tmp_path / "savepoints" / APP / "unfinished" / "half"
     left.write_bytes(b"half")
     if is_writing:
-        local.begin(an_id(0))
+        local.begin(an_id(2), NOW_MS)
     expire(local, 1, None, NOW_MS)
     assert left.exists() is is_writing
 

@@ -42,7 +42,7 @@ def run(*arguments: str):
 
 
 def test_should_list_for_people_and_for_programs(repository, saved):
-    repository.begin(new_savepoint_id(wall_clock_ms()))
+    repository.begin(new_savepoint_id(wall_clock_ms()), wall_clock_ms())
     said = run("list", NAME, "--json")
     rows = json.loads(said.output)
     assert [row["is_complete"] for row in rows] == [False, True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -178,6 +179,36 @@ def in_background(command):
     return thread, failures
 
 
+def test_should_note_again_and_again_that_a_savepoint_is_being_taken(bench, stuck):
+    began_ms, step_ms = 1_800_000_000_000, 30_000
+    clock = itertools.count(began_ms, step_ms).__next__
+    thread, failures = in_background(replace(bench.command(), clock=clock))
+    assert wait_until(bench.request_path.exists, 60)
+    bench.run_until(Saving.COPYING)
+    assert wait_until(lambda: bench.repository.savepoints()[0].alive_ms >= began_ms + 10 * step_ms, 60)
+    stuck.set()
+    thread.join(60)
+    assert failures == []
+    assert bench.repository.savepoints()[0].is_complete
+
+
+def test_should_go_on_when_it_cannot_note_that_a_savepoint_is_being_taken(bench, monkeypatch, caplog):
+    real = SavepointRepository.begin
+
+    def begin(self, savepoint_id, now_ms):
+        if self.ids():
+            raise SavepointFailed("the location is away")
+        real(self, savepoint_id, now_ms)
+
+    monkeypatch.setattr(SavepointRepository, "begin", begin)
+    clock = itertools.count(1_800_000_000_000, 60_000).__next__
+    thread, failures = in_background(replace(bench.command(), clock=clock))
+    assert wait_until(lambda: "the location is away" in caplog.text, 60)
+    bench.run_until(Saving.DONE)
+    thread.join(60)
+    assert failures == []
+
+
 @pytest.mark.parametrize("ended", ["gone", "stopped", "another process"])
 def test_should_name_the_instance_that_ended_during_the_savepoint(bench, ended):
     thread, failures = in_background(bench.command())
@@ -252,6 +283,19 @@ def test_should_save_the_most_advanced_store_of_each_task_when_no_instance_runs(
     assert list(folders.glob(".savepoints*/*")) == []
     assert list((folders / ".restores" / APP).iterdir()) == [], "it is not touched"
     FolderLock(folders / "0" / APP).release()
+
+
+def test_should_note_that_a_savepoint_is_being_taken_when_no_instance_runs(folders, tmp_path):
+    command = stopped_command(tmp_path, folders)
+    repository = SavepointRepository(command.settings.savepoint_location, APP)
+    noted = []
+    replace(
+        command,
+        watch=lambda _copied: noted.append(repository.savepoints()[0].alive_ms),
+        clock=itertools.count(1_800_000_000_000, 60_000).__next__,
+    ).take()
+    assert noted == list(range(noted[0], noted[0] + 60_000 * len(noted), 60_000))
+    assert len(noted) > 1
 
 
 def test_should_leave_out_a_folder_that_another_process_holds_and_say_so(folders, tmp_path, caplog):
