@@ -16,6 +16,7 @@ from tidemark.errors import TidemarkError
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.group import has_member, members
 from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.record_sizes import SMALL_BATCH_BYTES
 from tidemark.kafka.topics import changelog_topics, partition_counts, written_partitions
 from tidemark.kafka.transactions import held_partitions
 from tidemark.names import (
@@ -51,7 +52,8 @@ class Takeover:
         Raises `PreflightFailed` if only the instance itself can end what it has left open, and what `LostMarkers.init` raises.
         """
         name = transactional_id(self.plan.application_id, instance)
-        producer = TransactionalProducer(self.client_config, name, timeout_ms, _QUEUED_RECORDS)
+        client = {**self.client_config, "batch.size": SMALL_BATCH_BYTES}
+        producer = TransactionalProducer(client, name, timeout_ms, _QUEUED_RECORDS)
         places = written_partitions(self.plan, partition_counts(self.admin, self.settings))
         LostMarkers(producer, self.admin, self.ends, self.settings, places).init(
             stalled_after(self.settings), ends_them=False

@@ -198,7 +198,9 @@ def _letters(topics: OperatorTopics, command: Command) -> Iterator[Acl]:
     yield from _each(
         used.sources, "Read", "`dlq replay` reads the record of a dead letter that was shortened or refused"
     )
-    yield from _each([*used.sources, *used.sinks, *used.repartitions], "Write", "`dlq replay` sends records back")
+    to = [*used.sources, *used.sinks, *used.repartitions]
+    yield from _each(to, "Write", "`dlq replay` sends records back")
+    yield from _each([*to, *letters], "DescribeConfigs", "`dlq replay` leaves out what is larger than it accepts")
     yield Acl("transactional-id", replays_transactional_id(app), "Write", "the transactions of `dlq replay`")
 
 

@@ -31,6 +31,12 @@ _LEAST_DEAD_LETTER_BYTES = 16 << 10
 BATCH_BYTES = 1 << 19
 """Size of the batches of a producer, unless a topic accepts less."""
 
+SMALL_BATCH_BYTES = 15 << 10
+"""Size of the batches for topics that a command creates later.
+
+They accept as much as the brokers' default says, and an application whose topic of dead letters accepts less does not start.
+"""
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -75,6 +81,11 @@ def limit_of(config: Mapping[str, str]) -> int:
     if config.get("compression.type", "producer") in ("producer", "uncompressed"):
         return limit
     return limit - limit // _COMPRESSED_BY_TOPIC
+
+
+def topic_limits(topics: Sequence[str], settings: Settings, admin: AdminClient) -> SizeLimits:
+    """Return the limits of these topics, which must exist. Blocks; raises what `topic_configs` raises."""
+    return SizeLimits({topic: limit_of(config) for topic, config in topic_configs(admin, topics, settings).items()})
 
 
 def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> SizeLimits:

@@ -57,6 +57,18 @@ def test_should_wait_for_the_time_out_when_it_cannot_take_the_transactional_id_o
     assert "is left to its time-out: this user may not" in caplog.text
 
 
+def test_should_send_many_small_records_to_a_topic_that_accepts_no_large_batch(app, admin, create_topic, unique):
+    """A command sends them to topics that it creates after it has taken the transactional id over."""
+    ends = EndOffsets(admin, 60)
+    producer = Takeover(app.plan, app.settings, librdkafka_config(app.settings), admin, ends).of(0, 10_000)
+    place = TopicPartition(create_topic(unique("small"), max_message_bytes=str(16 << 10)), 0)
+    producer.begin()
+    producer.send_many(place.topic, [{"key": b"%d" % n, "value": b"v" * 900} for n in range(200)], 0)
+    producer.flush()
+    producer.commit()
+    assert ends.of([place])[place] >= 200
+
+
 def test_should_leave_the_transaction_of_an_instance_alone_that_is_in_the_group(app, admin):
     die(app, "4-commit-records")
     ends, place = EndOffsets(admin, 60), TopicPartition(f"{app.name}-n-changelog", 0)

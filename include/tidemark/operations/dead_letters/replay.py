@@ -8,6 +8,8 @@ fences another: once a replay has its transactional id, it reads everything that
 - An output that was too large goes to its sink.
 - A record that a user's code refused is read from its source and goes there again, only if that reason is asked for, as
   all paths of its topology process it again.
+
+What its destination would refuse is left out, as it would abort the transaction of all others.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.messages import Message
 from tidemark.kafka.purge import KEPT_OFFSETS
 from tidemark.names import replays_transactional_id
+from tidemark.operations.dead_letters.destinations import Destinations, partition_of, topic_of
 from tidemark.operations.dead_letters.reader import (
     REPLAYED,
     DeadLetterFilter,
@@ -78,13 +81,15 @@ class DeadLetterReplay:
 
     def run(self, wanted: DeadLetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
         """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again."""
+        destinations = Destinations.of(self.letters, wanted, self.settings)
         name = replays_transactional_id(self.letters.application_id)
         timeout_ms = self.settings.transaction_timeout_ms
-        producer = TransactionalProducer(self.letters.client, name, timeout_ms, _QUEUED_RECORDS)
+        client = {**self.letters.client, **destinations.limits.producer_config()}
+        producer = TransactionalProducer(client, name, timeout_ms, _QUEUED_RECORDS)
         # Only now can no earlier replay commit any more.
         producer.init(stalled_after(self.settings))
         done = Replayed()
-        chosen = islice(self._chosen(wanted, done), limit)
+        chosen = islice(self._chosen(wanted, destinations, done), limit)
         for part in _parts(chosen):
             with aborting(producer):
                 self._send(producer, part)
@@ -92,9 +97,14 @@ class DeadLetterReplay:
             report(done)
         return done
 
-    def _chosen(self, wanted: DeadLetterFilter, done: Replayed) -> Iterator[_Replayable]:
+    def _chosen(self, wanted: DeadLetterFilter, destinations: Destinations, done: Replayed) -> Iterator[_Replayable]:
         for letter in self.letters.read(wanted):
-            found = REPLAYED_BEFORE if letter.is_replayed else self._destination(letter, wanted)
+            if letter.is_replayed:
+                done.left[REPLAYED_BEFORE] += 1
+                continue
+            found = destinations.absence(letter) or self._destination(letter, wanted)
+            if not isinstance(found, str):
+                found = destinations.refusal(found.topic, found.message) or found
             if isinstance(found, str):
                 done.left[found] += 1
             else:
@@ -104,11 +114,10 @@ class DeadLetterReplay:
         """Return where it goes, or why it stays."""
         source, offset = letter.source, letter.source_offset
         if letter.reason == TOO_LARGE:
-            sink = letter.summary.get("tidemark.sink")
+            sink = topic_of(letter)
             if sink is None or not letter.is_whole:
                 return NOWHERE if sink is None else SHORTENED
-            partition = letter.summary.get("tidemark.sink.partition")
-            return _Destination(sink, None if partition is None else int(partition), _message(letter))
+            return _Destination(sink, partition_of(letter), _message(letter))
         if source is None or offset is None:
             return NOWHERE
         if letter.reason != REFUSED and letter.is_whole:

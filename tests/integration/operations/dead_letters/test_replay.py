@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -17,10 +18,12 @@ from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import ProducerFenced
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.preflight import preflight
-from tidemark.kafka.record_sizes import size_limits
+from tidemark.kafka.record_sizes import MAX_MESSAGE_BYTES, size_limits, topic_limits
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader
 from tidemark.operations.dead_letters.replay import PROCESSED, REPLAYED_BEFORE, DeadLetterReplay, purge
+from tidemark.operations.topic_changes import TopicChange, apply_changes
+from tidemark.processes import wait_until
 from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
 from tidemark.topology.builder import Topology
 
@@ -79,6 +82,14 @@ class Bench:
 
     def replay(self, wanted=ALL, limit=None, probe=lambda point: None):
         return DeadLetterReplay(self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
+
+    def limit(self, topic, largest):
+        """Set `max.message.bytes` of a topic."""
+        apply_changes([TopicChange(topic, MAX_MESSAGE_BYTES, "", str(largest))], self.settings, self.letters.admin)
+        assert wait_until(
+            lambda: topic_limits([topic], self.settings, self.letters.admin).of(topic) == largest,
+            60,
+        )
 
     def there(self, topic):
         found = read_all(self.settings.bootstrap_servers, [topic])
@@ -140,6 +151,36 @@ def test_should_fence_another_replay_that_runs_at_the_same_time(bench):
     with pytest.raises(ProducerFenced):
         bench.replay(probe=overtaken)
     assert len(bench.there(bench.source)) == len(before) + 5
+
+
+def test_should_replay_the_others_when_a_destination_would_refuse_a_letter_or_is_gone(bench, unique):
+    sink, gone = (("tidemark.sink", bench.sink.encode()),), unique("gone")
+    bench.write(
+        DeadLetter(TOO_LARGE, bench.source, 0, 6, b"k", b"l" * 3_000, (), AT, sink),
+        DeadLetter(TOO_LARGE, bench.source, 0, 7, b"k", b"gone", (), AT, (("tidemark.sink", gone.encode()),)),
+        DeadLetter("unparsable", bench.source, 99, 0, b"k", b"nowhere", (), AT),
+        DeadLetter("unparsable", gone, 0, 0, b"k", b"gone", (), AT),
+        DeadLetter("unparsable", bench.source, 0, 8, b"k", b"last", (), AT),
+    )
+    bench.limit(bench.sink, 2_000)
+    done = bench.replay()
+    assert done.sent == 7
+    assert b"last" in [row[2] for row in bench.there(bench.source)]
+    assert [row[2] for row in bench.there(bench.sink)] == [b"large"]
+    assert done.left[f"topic {gone} does not exist: create it, then replay again"] == 2
+    assert done.left[f"topic {bench.source} has no partition 99: add partitions to it, then replay again"] == 1
+    (raised,) = [why for why in done.left if f"larger than topic {bench.sink} accepts: raise it with" in why]
+    bench.limit(bench.sink, int(re.search(r"max\.message\.bytes=(\d+)", raised)[1]))
+    assert bench.replay().sent == 1
+    assert [row[2] for row in bench.there(bench.sink)] == [b"large", b"l" * 9]
+
+
+def test_should_replay_many_small_letters_to_a_topic_that_accepts_no_large_batch(bench):
+    values = [b"%04d" % number * 250 for number in range(200)]
+    bench.write(*(DeadLetter("unparsable", bench.source, 1, n, b"k", v, (), AT) for n, v in enumerate(values)))
+    bench.limit(bench.source, 20_000)
+    assert bench.replay(DeadLetterFilter(partition=1, topic=bench.source)).sent == 202
+    assert [row[2] for row in bench.there(bench.source) if row[2][:4].isdigit()] == [value[:9] for value in values]
 
 
 @pytest.mark.parametrize(
