@@ -63,7 +63,8 @@ def show(topology: str, letter: str, output: Output) -> None:
 def replay(topology: str, wanted: DeadLetterFilter, limit: int | None, output: Output) -> None:
     """Send dead letters back to where they came from, each once."""
     settings = Settings.load()
-    work = replaying.DeadLetterReplay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
+    plan, letters = load(topology).plan(), _letters(topology, Command.REPLAY_LETTERS)
+    work = replaying.DeadLetterReplay(plan, letters, settings, probe_from_environment())
     done = work.run(wanted, limit, lambda so_far: output.note(f"{so_far.sent} replayed"))
     output.show(
         {"replayed": done.sent, "not_replayed": done.left},

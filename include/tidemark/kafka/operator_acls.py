@@ -50,7 +50,7 @@ _SETTINGS_COMMANDS = frozenset({Command.SHOW_SETTINGS, Command.APPLY_SETTINGS})
 """Commands that read or change the settings of topics."""
 _LETTER_COMMANDS = frozenset({Command.LIST_LETTERS, Command.REPLAY_LETTERS, Command.PURGE_LETTERS})
 """Commands that read, replay or delete dead letters."""
-WITHOUT_DESCRIPTION = _LETTER_COMMANDS | {Command.FROM_SOURCE}
+WITHOUT_DESCRIPTION = _LETTER_COMMANDS - {Command.REPLAY_LETTERS} | {Command.FROM_SOURCE}
 """Commands that need no rights to the description of the state."""
 
 OPERATOR_GRANT = "`tidemark acls NAME --principal User:… --operator --running`"
@@ -194,6 +194,8 @@ def _letters(topics: OperatorTopics, command: Command) -> Iterator[Acl]:
     yield from _each(letters, "Read", "dead letters are read")
     if command is Command.LIST_LETTERS:
         return
+    yield from _each([topology_topic(app)], "Read", "`dlq replay` looks up which topics are in use")
+    yield from _each([commits_topic(app)], "Describe", "`dlq replay` checks that the description belongs to it")
     yield from _each(letters, "Write", "`dlq replay` marks the dead letters that it has sent")
     yield from _each(
         used.sources, "Read", "`dlq replay` reads the record of a dead letter that was shortened or refused"

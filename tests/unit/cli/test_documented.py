@@ -251,6 +251,7 @@ def test_keys_of_dead_letters_should_be_those_of_the_page(monkeypatch: pytest.Mo
     assert keys(said) == DOCUMENTED["dlq show"]
     assert (said["letter"], said["headers"], said["details"]) == ("1:7", [["h", "x"]], {"reason": "unparsable"})
     done = SimpleNamespace(sent=2, left={"already replayed": 1})
+    monkeypatch.setattr(dlq, "load", lambda _: SimpleNamespace(plan=lambda: None))
     monkeypatch.setattr(dlq.replaying, "DeadLetterReplay", lambda *_: SimpleNamespace(run=lambda *_: done))
     monkeypatch.setattr(dlq.replaying, "purge", lambda *_: {TopicPartition("a-dlq", 1): 4})
     assert shown(lambda output: dlq.replay("a", wanted, None, output)) == {

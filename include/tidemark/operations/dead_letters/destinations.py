@@ -1,43 +1,63 @@
-"""The topics to which a replay sends dead letters: those that exist, and the largest record that each accepts."""
+"""The topics to which a replay sends dead letters: those that exist and are in use, and the largest record of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tidemark.kafka.messages import Message
 from tidemark.kafka.record_sizes import SizeLimits, raise_limit, record_bytes, topic_limits
 from tidemark.kafka.topics import partition_counts
+from tidemark.names import is_repartition_topic
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader, StoredDeadLetter
+from tidemark.registry.operator_rights import operator_topics
+from tidemark.registry.reader import recorded
 from tidemark.settings import Settings
 from tidemark.tasks.update import TOO_LARGE
+from tidemark.topology.plan import TopologyPlan
 
 LATER = "written after this replay began: run it again"
 
 
 @dataclass(frozen=True)
 class Destinations:
-    """The partition counts of all topics of the cluster, and the limits of those to which dead letters go."""
+    """The partition counts of all topics of the cluster, and the limits of those to which dead letters go.
 
+    `in_use` are the topics that the application reads and writes now.
+    """
+
+    application_id: str
+    in_use: Collection[str]
     partitions: Mapping[str, int]
     limits: SizeLimits
 
     @classmethod
-    def of(cls, letters: DeadLetterReader, wanted: DeadLetterFilter, settings: Settings) -> Destinations:
+    def of(
+        cls, plan: TopologyPlan, letters: DeadLetterReader, wanted: DeadLetterFilter, settings: Settings
+    ) -> Destinations:
         """Look up the topics that the dead letters name, and the topic of dead letters itself. Reads all dead letters. Blocks.
 
-        Raises `PreflightFailed` if this user may not see a topic's settings, `OutcomeUnknown` if no broker answers.
+        `plan` is that of the topology module. Raises `PreflightFailed` if this user may not see a topic's settings,
+        `StartRefused` if the description of the application was lost, `OutcomeUnknown` if no broker answers.
         """
-        named = {topic_of(letter) for letter in letters.read(wanted) if not letter.is_replayed}
+        named = {topic_of(letter) or "" for letter in letters.read(wanted) if not letter.is_replayed}
         counts = partition_counts(letters.admin, settings)
-        existing = sorted(topic for topic in {letters.topic, *named} if topic in counts)
-        return cls(counts, topic_limits(existing, settings, letters.admin))
+        used = operator_topics(plan, recorded(settings, letters.admin, plan, counts), counts, 0).used
+        in_use, app = used.sources | used.sinks | used.repartitions, plan.application_id
+        # A user need not have rights to replaced topics.
+        open_to_letters = [t for t in {letters.topic, *named} if t in counts and not _is_replaced(app, t, in_use)]
+        return cls(app, in_use, counts, topic_limits(sorted(open_to_letters), settings, letters.admin))
 
     def absence(self, letter: StoredDeadLetter) -> str | None:
         """Return why there is nothing to which the letter could be sent; None if there is, or if it does not say where to."""
         topic, partition = topic_of(letter), partition_of(letter)
         if topic is None:
             return None
+        if _is_replaced(self.application_id, topic, self.in_use):
+            return (
+                f"topic {topic} is not read any more, because the application was rescaled or upgraded: if it still matters, "
+                "write the record that led to it, which `tidemark dlq show` names, to its source again"
+            )
         count = self.partitions.get(topic, 0)
         if not count:
             return f"topic {topic} does not exist: create it, then replay again"
@@ -52,6 +72,10 @@ class Destinations:
             return None
         # Rounded, so that letters of about the same size have the same reason.
         return f"larger than topic {topic} accepts: {raise_limit(topic, 2 << size.bit_length())}"
+
+
+def _is_replaced(application_id: str, topic: str, in_use: Collection[str]) -> bool:
+    return is_repartition_topic(application_id, topic) and topic not in in_use
 
 
 def topic_of(letter: StoredDeadLetter) -> str | None:

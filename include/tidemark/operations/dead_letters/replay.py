@@ -9,7 +9,8 @@ fences another: once a replay has its transactional id, it reads everything that
 - A record that a user's code refused is read from its source and goes there again, only if that reason is asked for, as
   all paths of its topology process it again.
 
-What its destination would refuse is left out, as it would abort the transaction of all others.
+What its destination would refuse is left out, as it would abort the transaction of all others, and so is what would go to
+a topic of the application that it does not read any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letter import REASON
 from tidemark.commit.producer import TransactionalProducer
+from tidemark.errors import ApplicationHeld
 from tidemark.failpoint import Probe
 from tidemark.kafka.admin_errors import failed_request
 from tidemark.kafka.committed_reader import stalled_after
@@ -42,7 +44,9 @@ from tidemark.operations.dead_letters.reader import (
 )
 from tidemark.operations.offline_transaction import aborting
 from tidemark.settings import Settings
+from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.tasks.update import REFUSED, TOO_LARGE
+from tidemark.topology.plan import TopologyPlan
 
 _AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
 _QUEUED_RECORDS = 100_000
@@ -73,15 +77,20 @@ _Replayable = tuple[StoredDeadLetter, _Destination]
 
 @dataclass(frozen=True)
 class DeadLetterReplay:
-    """Sends dead letters back. `probe` is called between the steps of a transaction."""
+    """Sends dead letters back. `plan` is the topology module's; `probe` is called between the steps of a transaction."""
 
+    plan: TopologyPlan
     letters: DeadLetterReader
     settings: Settings
     probe: Probe
 
     def run(self, wanted: DeadLetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
-        """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again."""
-        destinations = Destinations.of(self.letters, wanted, self.settings)
+        """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again.
+
+        Raises `ApplicationHeld` while a command changes the application, because it may replace the topics that letters go to.
+        """
+        self._require_not_held()
+        destinations = Destinations.of(self.plan, self.letters, wanted, self.settings)
         name = replays_transactional_id(self.letters.application_id)
         timeout_ms = self.settings.transaction_timeout_ms
         client = {**self.letters.client, **destinations.limits.producer_config()}
@@ -91,11 +100,20 @@ class DeadLetterReplay:
         done = Replayed()
         chosen = islice(self._chosen(wanted, destinations, done), limit)
         for part in _parts(chosen):
+            self._require_not_held()
             with aborting(producer):
                 self._send(producer, part)
             done.sent += len(part)
             report(done)
         return done
+
+    def _require_not_held(self) -> None:
+        var_dir, app = self.settings.var_dir, self.letters.application_id
+        hold = read_hold(var_dir, app)
+        if hold is not None:
+            raise ApplicationHeld(
+                f"no dead letter is replayed while {describe_hold(var_dir, app, hold)}; replay again when that has ended"
+            )
 
     def _chosen(self, wanted: DeadLetterFilter, destinations: Destinations, done: Replayed) -> Iterator[_Replayable]:
         for letter in self.letters.read(wanted):

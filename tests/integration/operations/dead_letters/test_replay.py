@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -15,15 +17,19 @@ from tidemark.cli import dlq as command
 from tidemark.cli.main import build
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.producer import TransactionalProducer
-from tidemark.errors import ProducerFenced
+from tidemark.errors import ApplicationHeld, ProducerFenced
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.record_sizes import MAX_MESSAGE_BYTES, size_limits, topic_limits
 from tidemark.kafka.topics import ensure_user_topics
+from tidemark.names import DESCRIPTION_KEY, topology_topic
+from tidemark.operations.dead_letters.destinations import Destinations
 from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader
 from tidemark.operations.dead_letters.replay import PROCESSED, REPLAYED_BEFORE, DeadLetterReplay, purge
 from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.processes import wait_until
+from tidemark.registry.description import describe_state
+from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
 from tidemark.topology.builder import Topology
 
@@ -81,7 +87,7 @@ class Bench:
         producer.commit()
 
     def replay(self, wanted=ALL, limit=None, probe=lambda point: None):
-        return DeadLetterReplay(self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
+        return DeadLetterReplay(self.plan, self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
 
     def limit(self, topic, largest):
         """Set `max.message.bytes` of a topic."""
@@ -175,6 +181,45 @@ def test_should_replay_the_others_when_a_destination_would_refuse_a_letter_or_is
     assert [row[2] for row in bench.there(bench.sink)] == [b"large", b"l" * 9]
 
 
+def test_should_leave_out_letters_to_a_topic_that_a_rescale_has_replaced(bench, create_topic):
+    now = replace(describe_state(bench.plan, {bench.source: 4}), routing=2)
+    old, new = (create_topic(replace(now, routing=n).routed_topic(bench.source)) for n in (1, 2))
+    feeder = Producer(bench.client)
+    feeder.produce(topology_topic(bench.app), now.to_bytes(), DESCRIPTION_KEY)
+    assert feeder.flush(60) == 0
+    bench.write(
+        *(
+            DeadLetter(TOO_LARGE, bench.source, 0, 6, b"k", b"large", (), AT, (("tidemark.sink", topic.encode()),))
+            for topic in (old, new, f"{bench.app}-deleted-repartition")
+        ),
+        DeadLetter(REFUSED, old, 0, 0, b"k", b"{}", ()),
+    )
+    limits = Destinations.of(bench.plan, bench.letters, ALL, bench.settings).limits
+    assert {bench.source, bench.sink, bench.letters.topic, new} == limits.by_topic.keys()
+    done = bench.replay()
+    assert (done.sent, len(bench.there(old)), len(bench.there(new))) == (7, 0, 1)
+    left = {why.split()[1]: count for why, count in done.left.items() if "is not read any more" in why}
+    assert left == {old: 2, f"{bench.app}-deleted-repartition": 1}
+
+
+def test_should_refuse_to_replay_while_another_operation_holds_the_application(bench):
+    bench.write(*(DeadLetter("unparsable", bench.source, 1, n, b"k", b"many", (), AT) for n in range(500)))
+
+    def take(point):
+        if point == "replay-commit":
+            take_hold(bench.settings.var_dir, bench.app, Hold("c1", "a rescale", 5))
+
+    held = "no dead letter is replayed while .* is held by c1: a rescale; replay again when that has ended"
+    before = len(bench.there(bench.source))
+    with pytest.raises(ApplicationHeld, match=held):
+        bench.replay(probe=take)
+    assert len(bench.there(bench.source)) + len(bench.there(bench.sink)) == before + 500
+    with pytest.raises(ApplicationHeld, match=held):
+        bench.replay()
+    release_hold(bench.settings.var_dir, bench.app, "c1")
+    assert bench.replay().sent == 6
+
+
 def test_should_replay_many_small_letters_to_a_topic_that_accepts_no_large_batch(bench):
     values = [b"%04d" % number * 250 for number in range(200)]
     bench.write(*(DeadLetter("unparsable", bench.source, 1, n, b"k", v, (), AT) for n, v in enumerate(values)))
@@ -221,6 +266,7 @@ def test_should_keep_the_last_dead_letter_when_no_transaction_ends_after_it(benc
 
 def test_should_list_show_replay_and_purge_from_the_command_line(bench, monkeypatch):
     monkeypatch.setattr(command, "_letters", lambda *_: bench.letters)
+    monkeypatch.setattr(command, "load", lambda _: SimpleNamespace(plan=lambda: bench.plan))
     monkeypatch.setattr(command.Settings, "load", lambda: bench.settings)
 
     def run(*arguments, code=0):
