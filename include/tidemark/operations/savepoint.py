@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.1
 _SILENT_S = 120.0
 _NOTED_AGAIN_MS = 60_000
+_ASKED_AGAIN_S = 1.0
+"""Each request pauses the stream for a moment."""
+_SESSIONS = 2
+"""A task that is moving is waited for that many times `session_timeout_ms`."""
 
 
 @dataclass(frozen=True)
@@ -90,33 +94,52 @@ class SavepointCommand:
     clock: Callable[[], int]
 
     def take(self) -> Taken:
-        """Take the savepoint. Blocks until it is complete.
+        """Take the savepoint. Blocks until it is complete. Asks again for some seconds while no instance holds a task.
 
         Raises `SavepointFailed`, which names the instance, or the tasks that are missing.
         """
-        app = self.plan.application_id
-        repository = SavepointRepository(self.settings.savepoint_location, app)
+        repository = SavepointRepository(self.settings.savepoint_location, self.plan.application_id)
+        pause = threading.Event()
+        copied_bytes = held_ms = 0
         with self._alone():
-            live = live_instances(self.settings.var_dir, app)
-            for one in live:
-                answer = Answer.of(one.said())
-                if answer is not None and answer.state is Saving.COPYING:
-                    raise SavepointFailed(
-                        f"instance {one.instance} of {app} is still copying savepoint {answer.savepoint_id}: wait for it"
-                    )
-            if not live:
-                self._require_not_held()
-            savepoint_id = new_savepoint_id(self.clock())
-            taken_ms = self.clock()
-            repository.begin(savepoint_id, taken_ms)
-            alive = _SignOfLife(repository, savepoint_id, self.clock, taken_ms)
-            if live:
-                copied_bytes, held_ms = self._ask(live, savepoint_id, alive)
-            else:
-                copied_bytes, held_ms = self._take_stopped(repository, savepoint_id, taken_ms, alive), 0
-            return Taken(
-                repository.complete(savepoint_id, self.plan.version, taken_ms, self.tasks), copied_bytes, held_ms
-            )
+            asked_until_s = time.monotonic() + _SESSIONS * self.settings.session_timeout_ms / 1000
+            while True:
+                live = self._idle_instances()
+                savepoint_id = new_savepoint_id(self.clock())
+                taken_ms = self.clock()
+                repository.begin(savepoint_id, taken_ms)
+                alive = _SignOfLife(repository, savepoint_id, self.clock, taken_ms)
+                if live:
+                    answers = self._ask(live, savepoint_id, alive)
+                    copied_bytes += sum(answer.bytes_copied for answer in answers)
+                    held_ms = max(held_ms, *(answer.held_ms for answer in answers))
+                    if self._lacks_tasks(answers) and time.monotonic() < asked_until_s:
+                        log.info("savepoint %s lacks tasks, which may be moving: asking again", savepoint_id)
+                        repository.remove(savepoint_id)
+                        pause.wait(_ASKED_AGAIN_S)
+                        continue
+                else:
+                    copied_bytes += self._take_stopped(repository, savepoint_id, taken_ms, alive)
+                manifest = repository.complete(savepoint_id, self.plan.version, taken_ms, self.tasks)
+                return Taken(manifest, copied_bytes, held_ms)
+
+    def _idle_instances(self) -> list[LiveInstance]:
+        """Return the running instances. Raises `SavepointFailed` if one still copies, or if none runs and there is a hold."""
+        app = self.plan.application_id
+        live = live_instances(self.settings.var_dir, app)
+        for one in live:
+            answer = Answer.of(one.said())
+            if answer is not None and answer.state is Saving.COPYING:
+                raise SavepointFailed(
+                    f"instance {one.instance} of {app} is still copying savepoint {answer.savepoint_id}: wait for it"
+                )
+        if not live:
+            self._require_not_held()
+        return live
+
+    def _lacks_tasks(self, answers: Sequence[Answer]) -> bool:
+        """Return whether no instance held some task. In a rebalance, one has left its instance and is not restored yet."""
+        return not {str(task) for task in self.tasks} <= {task for answer in answers for task in answer.tasks}
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -157,18 +180,17 @@ class SavepointCommand:
         copy_linked(linked, repository, count)
         return count.copied_bytes
 
-    def _ask(self, live: Sequence[LiveInstance], savepoint_id: str, alive: _SignOfLife) -> tuple[int, int]:
-        """Ask all instances and wait for them. Returns the bytes copied, and the longest pause of one, in ms."""
+    def _ask(self, live: Sequence[LiveInstance], savepoint_id: str, alive: _SignOfLife) -> list[Answer]:
+        """Ask all instances, wait until each has copied its part, and return their answers."""
         app = self.plan.application_id
         paths = [request_path(self.settings.var_dir, app, one.instance) for one in live]
         try:
             for path in paths:
                 write_request(path, Request(savepoint_id, self.settings.savepoint_location))
-            answers = self._wait(live, savepoint_id, alive)
+            return self._wait(live, savepoint_id, alive)
         finally:
             for path in paths:
                 path.unlink(missing_ok=True)
-        return sum(a.bytes_copied for a in answers), max(a.held_ms for a in answers)
 
     def _wait(self, live: Sequence[LiveInstance], savepoint_id: str, alive: _SignOfLife) -> list[Answer]:
         pause = threading.Event()

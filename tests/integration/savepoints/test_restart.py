@@ -203,7 +203,7 @@ def test_should_take_a_savepoint_of_a_stopped_application_and_start_from_it(plan
     with running(plan, settings, 1000) as run:
         run.counts()
         with pytest.raises(SavepointFailed, match="lacks task 0_2"):
-            take(plan, settings, [*TASKS, TaskId(0, 2)])
+            take(plan, settings.model_copy(update={"session_timeout_ms": 1}), [*TASKS, TaskId(0, 2)])
     taken = take(plan, settings)
     assert taken.held_ms == 0
     shutil.rmtree(settings.state_dir)

@@ -234,6 +234,29 @@ def test_should_name_the_instance_that_failed_and_its_reason(bench):
     assert failures == [f"instance 0 of {APP}: no room"]
 
 
+def test_should_ask_again_while_a_task_is_moving_to_another_instance(bench):
+    thread, failures = in_background(bench.command())
+    held, bench.tasks = bench.tasks, bench.tasks[:1]
+    without = bench.run_until(Saving.DONE)
+    assert without.tasks == ("0_0",)
+    bench.tasks = held
+    assert wait_until(lambda: bench.taker.run(bench.tasks) or not thread.is_alive(), 60)
+    assert failures == []
+    (taken,) = bench.repository.savepoints()
+    assert (taken.is_complete, taken.tasks) == (True, ("0_0", "0_1"))
+    assert taken.savepoint_id != without.savepoint_id
+
+
+def test_should_name_the_task_that_no_instance_holds_after_two_sessions(bench):
+    bench.settings = bench.settings.model_copy(update={"session_timeout_ms": 500})
+    thread, failures = in_background(bench.command())
+    bench.tasks = bench.tasks[:1]
+    assert wait_until(lambda: bench.taker.run(bench.tasks) or not thread.is_alive(), 60)
+    (said,) = failures
+    assert "lacks task 0_1: no instance here held them" in said
+    assert len(bench.repository.savepoints()) == 1, "those of earlier attempts are removed"
+
+
 def test_should_refuse_while_an_instance_still_copies_or_another_command_runs(bench):
     bench.run_file.update({"savepoint": Answer("20270101T000000-aaaaaa", Saving.COPYING).to_dict()}, now=True)
     with pytest.raises(SavepointFailed, match="instance 0 of app is still copying savepoint 20270101T000000-aaaaaa"):
