@@ -23,7 +23,15 @@ from tidemark.operations.disk_space import require_room
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
-from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id, workspaces
+from tidemark.operations.workspace import (
+    BEGUN_TO_SWAP,
+    RestoreState,
+    Workspace,
+    WorkspaceProgress,
+    new_id,
+    unfinished,
+    workspaces,
+)
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
 from tidemark.recovery.source_of_state import SourceOfState
@@ -62,7 +70,7 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     """Show the plan, ask, and carry it out. Blocks.
 
     Ends with 1 if the answer is no or the restore was aborted, with 10 if the changelog could not show for all of the new
-    state that it is right.
+    state that it is right. Without `resume`, raises `StartRefused` if another restore has begun to swap and was left.
     """
     context = _context(topology)
     settings = context.clients.settings
@@ -72,6 +80,7 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     else:
         made = asked.plan(context.evidence) if plan_file is None else _read(plan_file, context.plan.application_id)
         workspace = Workspace(settings.state_dir, context.plan.application_id, made.restore_id)
+        _require_none_begun(workspace, topology)
     output.people(*_plan_views(made))
     progress = workspace.progress()
     if progress.state is not RestoreState.SWAPPING:
@@ -94,6 +103,13 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     output.show(_form(made, done), *_end_views(made, done))
     if overall(_figures(done)) is not Verdict.OK:
         sys.exit(ExitCode.RETRY)
+
+
+def _require_none_begun(workspace: Workspace, topology: str) -> None:
+    """Raise `StartRefused` if another restore has begun to swap: a new one would delete what it replaced."""
+    for other in unfinished(workspace.state_dir, workspace.application_id, but=workspace.folder.name):
+        if (state := other.progress().state) in BEGUN_TO_SWAP:
+            raise StartRefused(f"restore {other.folder.name} is {state}: {other.remedy(topology)}")
 
 
 def status(topology: str, output: Output) -> None:

@@ -25,7 +25,7 @@ from tidemark.operations.change.reset import RESETS_FOLDER
 from tidemark.operations.change.upgrade import CHANGES_FOLDER
 from tidemark.operations.context import OperationContext
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
-from tidemark.operations.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
+from tidemark.operations.workspace import RESTORES_FOLDER, UNFINISHED, RestoreState, Workspace, is_id, workspaces
 from tidemark.restore.fencing import holders
 from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.settings import Settings
@@ -303,7 +303,7 @@ def _restores(state_dir: Path, application_id: str) -> Iterator[Leftover]:
             continue
         progress = workspace.progress()
         state = progress.state
-        if state in (RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK):
+        if state in UNFINISHED:
             why = f"restore {name} was left while it was {state}"
             yield _leftover(LeftoverKind.UNFINISHED, application_id, workspace.folder, why)
         elif state is not RestoreState.PLANNED:

@@ -45,6 +45,12 @@ class RestoreState(StrEnum):
     ROLLED_BACK = "rolled back"
 
 
+BEGUN_TO_SWAP = frozenset({RestoreState.SWAPPING, RestoreState.ROLLING_BACK})
+"""The states in which a part of the folders may be replaced."""
+UNFINISHED = BEGUN_TO_SWAP | {RestoreState.BUILDING}
+"""The states in which a killed restore leaves work that only a command completes or ends."""
+
+
 @dataclass(frozen=True)
 class Move:
     """One folder that is replaced by a built one, or removed if `takes_built` is false.
@@ -176,7 +182,8 @@ class Workspace:
         progress = self.progress()
         if progress.state in (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK):
             raise StartRefused(
-                f"restore {self.folder.name} is {progress.state}: it cannot be aborted; `tidemark restore rollback` undoes it"
+                f"restore {self.folder.name} is {progress.state}: it cannot be aborted; `tidemark restore rollback NAME "
+                f"{self.folder.name}` undoes it"
             )
         try:
             lock = self.lock()
@@ -187,6 +194,17 @@ class Workspace:
             self.drop_built()
             self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
         return f"restore {self.folder.name} aborted; the old state is in place"
+
+    def remedy(self, topology: str) -> str:
+        """Return the commands that complete or end a restore that was left unfinished, with its id."""
+        name, state = self.folder.name, self.progress().state
+        if state is RestoreState.ROLLING_BACK:
+            return f"complete it with `tidemark restore rollback {topology} {name}`"
+        command = "rollback" if state in BEGUN_TO_SWAP else "abort"
+        return (
+            f"finish it with `tidemark restore run {topology} --resume {name}`, or give it up with `tidemark restore {command} "
+            f"{topology} {name}`"
+        )
 
     def moves_of(self, unit: str, held: Sequence[Path], owner: int | None) -> tuple[Move, ...]:
         """Return a move for every folder in `held` that has the unit: one takes what was built, the others are removed.
@@ -343,6 +361,12 @@ def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
     folder = state_dir / RESTORES_FOLDER / application_id
     known = (path.name for path in folder.glob("*") if is_id(path.name) and (path / "plan.json").exists())
     return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]
+
+
+def unfinished(state_dir: Path, application_id: str, but: str) -> list[Workspace]:
+    """Return the restores of an application that were left unfinished, the newest first, without the one with the id `but`."""
+    found = workspaces(state_dir, application_id)
+    return [one for one in found if one.folder.name != but and one.progress().state in UNFINISHED]
 
 
 def _verdict(body: dict[str, object]) -> StoreVerification:

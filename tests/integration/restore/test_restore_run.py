@@ -25,7 +25,7 @@ from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.restore.run import RestoreRun, make_plan
-from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, unfinished, workspaces
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
@@ -265,6 +265,41 @@ def test_should_run_an_application_that_was_started_during_a_swap(app, point):
     assert counts_of(app) == app.expected
     RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
     app.run()
+    assert counts_of(app) == app.expected
+
+
+@pytest.mark.parametrize("point", ["restore-built", "swap-between"])
+def test_should_end_an_unfinished_restore_when_a_later_one_has_taken_its_place(app, point):
+    context, earlier = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(context, earlier, LoggingRestoreListener(), crash_at(point), [].append).run()
+    _, later, _ = restore(app, SourceOfState.CHANGELOG)
+    ended = earlier.progress()
+    assert ended.state is RestoreState.ABORTED
+    assert ended.message == f"superseded by restore {later.folder.name}"
+    assert unfinished(app.settings.state_dir, app.name, but=later.folder.name) == []
+    with pytest.raises(StartRefused, match="is aborted"):
+        RestoreRun(context, earlier, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_begin_no_other_restore_by_command_while_one_has_begun_to_swap(app, tmp_path, monkeypatch):
+    app.for_commands(tmp_path, monkeypatch)
+    context, left = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(context, left, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
+    name = left.folder.name
+
+    def run(*options):
+        return CliRunner().invoke(build(), ["restore", "run", "made_counting", "--yes", *options])
+
+    refused = run()
+    assert isinstance(refused.exception, StartRefused)
+    for command in (f"restore run made_counting --resume {name}", f"restore rollback made_counting {name}"):
+        assert f"`tidemark {command}`" in str(refused.exception)
+    assert [one.folder for one in workspaces(app.settings.state_dir, app.name)] == [left.folder]
+    assert run("--resume", name).exit_code == 0
+    assert run().exit_code == 0
     assert counts_of(app) == app.expected
 
 

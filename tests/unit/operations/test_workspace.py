@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
-from tidemark.operations.workspace import Move, RestoreState, Workspace, WorkspaceProgress, is_id, new_id, workspaces
+from tidemark.operations.workspace import (
+    Move,
+    RestoreState,
+    Workspace,
+    WorkspaceProgress,
+    is_id,
+    new_id,
+    unfinished,
+    workspaces,
+)
 from tidemark.recovery.restore_plan import RestorePlan
 
 APP, ID, TASK = "app", "20261122T031500000000Z", "0_1"
@@ -273,6 +283,37 @@ def test_should_not_touch_a_folder_that_was_created_after_the_removal(workspace)
 
 
 # --- plans and progress
+
+
+OTHER_ID = "20261122T041500000000Z"
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        (RestoreState.BUILDING, ("restore run clicks --resume", "restore abort clicks")),
+        (RestoreState.SWAPPING, ("restore run clicks --resume", "restore rollback clicks")),
+        (RestoreState.ROLLING_BACK, ("restore rollback clicks",)),
+        (RestoreState.PLANNED, None),
+        (RestoreState.DONE, None),
+    ],
+)
+def test_should_name_the_commands_with_the_id_for_a_restore_that_was_left_unfinished(workspace, state, remedy):
+    workspace.create(plan_of())
+    workspace.write(WorkspaceProgress(state))
+    found = unfinished(workspace.state_dir, APP, but=OTHER_ID)
+    assert [one.folder for one in found] == ([] if remedy is None else [workspace.folder])
+    assert unfinished(workspace.state_dir, APP, but=ID) == []
+    if remedy is not None:
+        assert re.findall(rf"`tidemark ([^`]*) {ID}`", found[0].remedy("clicks")) == list(remedy)
+
+
+@pytest.mark.parametrize("state", [RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK])
+def test_should_name_the_restore_that_undoes_what_cannot_be_aborted(workspace, state):
+    workspace.create(plan_of())
+    workspace.write(WorkspaceProgress(state))
+    with pytest.raises(StartRefused, match=f"is {state}: .* `tidemark restore rollback NAME {ID}` undoes it"):
+        workspace.abort()
 
 
 def test_should_keep_the_progress_when_the_same_plan_is_given_again(workspace):

@@ -8,13 +8,12 @@ from tidemark.names import group_instance_id
 from tidemark.operations.case.case import Case
 from tidemark.operations.clients import Clients
 from tidemark.operations.rewind.rewind import unfinished_rewind
-from tidemark.operations.workspace import RestoreState, workspaces
+from tidemark.operations.workspace import unfinished
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold, stale_because
 from tidemark.supervision.live_instances import live_instances
 
-_UNFINISHED = {RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK}
 _LOOK_S = 1.0
 
 
@@ -43,13 +42,9 @@ def require_nothing_else(clients: Clients, application_id: str, case: Case) -> N
     Raises `PreflightFailed`.
     """
     settings, app = clients.settings, application_id
-    for workspace in workspaces(settings.state_dir, app):
+    for workspace in unfinished(settings.state_dir, app, but=case.case_id):
         name, state = workspace.folder.name, workspace.progress().state
-        if state in _UNFINISHED and name != case.case_id:
-            raise PreflightFailed(
-                f"restore {name} of {app} is {state}: finish it with `tidemark restore run {case.topology} --resume {name}`, "
-                f"or give it up with `tidemark restore abort {case.topology} {name}`"
-            )
+        raise PreflightFailed(f"restore {name} of {app} is {state}: {workspace.remedy(case.topology)}")
     rewind = unfinished_rewind(clients, app)
     if rewind is not None and rewind != case.case_id:
         raise PreflightFailed(

@@ -16,7 +16,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.history import DrillHistory, drill_history
 from tidemark.operations.evidence_reader import EvidenceReader, Found
-from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, workspaces
+from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, unfinished, workspaces
 from tidemark.recovery.candidates import RecoveryCandidate
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
@@ -183,9 +183,8 @@ class RestoreRun:
         self.report("putting the verified state in place")
         progress = self._with_their_tasks(progress, held)
         self.workspace.swap(progress.moves, self.probe)
-        done = self.workspace.finish(progress, RestoreState.DONE)
         self._forget_earlier()
-        return done
+        return self.workspace.finish(progress, RestoreState.DONE)
 
     def _with_their_tasks(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
         """Write and return the progress with moves to where the tasks are now.
@@ -416,8 +415,12 @@ class RestoreRun:
         return verdict
 
     def _forget_earlier(self) -> None:
-        """Delete what earlier restores replaced, which is of no use once this one is done."""
-        for earlier in workspaces(self.workspace.state_dir, self.context.plan.application_id):
+        """Delete what earlier restores replaced, which is of no use once this one is in place, and end unfinished ones."""
+        state_dir, app, name = self.workspace.state_dir, self.context.plan.application_id, self.workspace.folder.name
+        for left in unfinished(state_dir, app, but=name):
+            # First, because without its folders it can neither be continued nor rolled back.
+            left.finish(left.progress(), RestoreState.ABORTED, f"superseded by restore {name}")
+        for earlier in workspaces(state_dir, app):
             if earlier.folder != self.workspace.folder:
                 shutil.rmtree(earlier.previous, ignore_errors=True)
                 earlier.drop_built()
