@@ -271,6 +271,12 @@ class Workspace:
                     live.parent.rmdir()
             probe("swap-one")
 
+    def has_moved(self, moves: Sequence[Move]) -> bool:
+        """Return whether a swap has moved at least one folder."""
+        return any(
+            self._previous_of(m) is not None or (m.takes_built and not (self.built / m.unit).exists()) for m in moves
+        )
+
     def lost(self, moves: Sequence[Move]) -> list[Move]:
         """Return the swapped moves whose replaced folder no longer exists, so that it cannot be put back."""
         return [

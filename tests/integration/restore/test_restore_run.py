@@ -303,6 +303,30 @@ def test_should_begin_no_other_restore_by_command_while_one_has_begun_to_swap(ap
     assert counts_of(app) == app.expected
 
 
+def test_should_build_again_before_the_swap_what_an_instance_has_outdated(app):
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    said = []
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, said.append)
+    assert run.prepare().state is RestoreState.SWAPPING
+    app.feed(300)
+    app.run()
+    app.leave_group()
+    resumed = replace(run, context=context_of(app), listener=Counted())
+    assert resumed.run().state is RestoreState.DONE
+    assert resumed.listener.records > 0
+    assert "an instance has committed since the state was built" in " ".join(said)
+    assert counts_of(app) == app.expected
+
+
+def test_should_not_build_again_before_the_swap_what_is_up_to_date(app):
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append)
+    run.prepare()
+    resumed = replace(run, listener=Counted())
+    assert resumed.run().state is RestoreState.DONE
+    assert resumed.listener.records == 0
+
+
 def test_should_roll_back_to_the_very_folders_it_replaced(app):
     (app.state / "0_0" / "witness").write_text("old")
     _, _, run = restore(app, SourceOfState.CHANGELOG)

@@ -84,6 +84,17 @@ def test_should_replace_the_owners_folder_and_remove_every_other(workspace, owne
     assert {path.read_text() for path in workspace.previous.rglob("content")} == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize(("before", "points"), [(True, ["swap-between", "swap-one"]), (False, ["swap-one"])])
+def test_should_recognise_a_swap_that_has_moved_a_folder(workspace, before, points):
+    held = hold(workspace, "0", "a") if before else workspace.state_dir / "0" / APP
+    held.mkdir(parents=True, exist_ok=True)
+    moves = workspace.moves_of(TASK, [held], 0)
+    build(workspace)
+    seen = {"begin": workspace.has_moved(moves)}
+    workspace.swap(moves, lambda point: seen.update({point: workspace.has_moved(moves)}))
+    assert [point for point, has_moved in seen.items() if has_moved] == points
+
+
 def test_should_put_a_task_into_an_instances_folder_when_only_a_standby_has_it(workspace):
     first, standby = workspace.state_dir / "0" / APP, hold(workspace, "standby-0", "c")
     first.mkdir(parents=True)

@@ -173,11 +173,28 @@ class RestoreRun:
         if progress.state in (RestoreState.DONE, RestoreState.ROLLED_BACK, RestoreState.ABORTED):
             raise StartRefused(f"restore {plan.restore_id} is {progress.state}; make a new plan")
         if progress.state is RestoreState.SWAPPING:
-            return progress
+            if self.workspace.has_moved(progress.moves) or not self._is_outdated(plan):
+                return progress
+            self.report(
+                "an instance has committed since the state was built: what is no longer up to date is built again"
+            )
         if not plan.stores:
             raise StartRefused(f"{_NOTHING} in plan {plan.restore_id}; make another one with `tidemark restore plan`")
         progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.context.clients.clock())
         return self._build_all(plan, progress, held)
+
+    def _is_outdated(self, plan: RestorePlan) -> bool:
+        """Whether a store that is built is not up to date with its task's last commit."""
+        witnesses = self.context.evidence.witnesses
+        facts = witnesses.facts([TaskId.parse(name) for name in plan.tasks])
+        committed = {task: committed_progress_of(witnesses.evidence(found, {})) for task, found in facts.items()}
+        return any(
+            isinstance(progress, CommittedProgress)
+            and not _stands(folder_of(self.workspace.built, task, s.store), progress)
+            for s in plan.stores
+            for task in [TaskId.parse(s.task)]
+            for progress in [committed[task]]
+        )
 
     def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
         self.report("putting the verified state in place")
