@@ -17,8 +17,9 @@ from typing import Any
 
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitKind
-from tidemark.errors import StartRefused
+from tidemark.errors import StartRefused, TaskLocked
 from tidemark.failpoint import Probe
+from tidemark.folder_lock import is_locked
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.case.approval import PlanApproval
@@ -34,6 +35,7 @@ from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.plan import RewindPlan, require_rewindable
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind, RewindState
 from tidemark.operations.workspace import RestoreState, Workspace
+from tidemark.processes import wait_until
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
@@ -46,6 +48,8 @@ from tidemark.stores.directory import folder_of
 
 FASTEST = "fastest"
 """The value of a case's parameter `source` that leaves the choice to the plan."""
+_ENDS_WITHIN_S = 60.0
+"""The wait for a process that was asked to end: it checks that between two batches of records."""
 
 
 @dataclass(frozen=True)
@@ -225,8 +229,11 @@ class OnCall:
     def roll_back(self) -> str:
         """Bring the earlier state back, with all instances stopped. Returns what was done, in one line.
 
-        What is in place and verified is kept, see `is_over`. Raises `StartRefused` for a rewind that is committed.
+        What is in place and verified is kept, see `is_over`. Blocks until a process that still works on the restore, such as
+        a try whose worker was lost, has ended. Raises `TaskLocked` if it does not end in time, and `StartRefused` for a
+        rewind that is committed.
         """
+        self._end_other_process()
         if (over := self.is_over()) is not None:
             return over
         if not self.folder.holds("plan.json"):
@@ -243,7 +250,23 @@ class OnCall:
             return "; ".join(
                 summary for summary in ("the old state folders are back in place", progress.message) if summary
             )
-        return workspace.abort()
+        summary = workspace.abort()
+        if workspace.progress().state is not RestoreState.ABORTED:
+            raise TaskLocked(f"{summary}, but has not ended: nothing is rolled back yet; the next try looks again")
+        return summary
+
+    def _end_other_process(self) -> None:
+        """Ask another process that works on the restore to end, and wait until it has. Raises `TaskLocked`."""
+        workspace = self._workspace
+        if not is_locked(workspace.folder):
+            return
+        if workspace.progress().state in (RestoreState.PLANNED, RestoreState.BUILDING):
+            self.report(workspace.abort())
+        if not wait_until(lambda: not is_locked(workspace.folder), _ENDS_WITHIN_S):
+            raise TaskLocked(
+                f"a process still works on restore {workspace.folder.name} {_ENDS_WITHIN_S:.0f} s after it was asked to end: "
+                "nothing is rolled back yet; the next try looks again"
+            )
 
     def _is_done(self) -> bool:
         """Whether no step has anything left to do; if so, reports that."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
@@ -12,7 +14,8 @@ from tests.support.counting import NO_PROBE, CountingApp, Crash
 from tests.system.oncall.approving import answered
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
+from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused, TaskLocked
+from tidemark.operations.case import restore_steps
 from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import Case, CaseFolder
 from tidemark.operations.case.drain import drain
@@ -187,6 +190,35 @@ def test_should_bring_the_old_state_back_from_wherever_it_failed(app):
     app.feed(100, keys=50)
     app.run()
     assert counts_of(app) == app.expected
+
+
+def test_should_roll_back_only_once_the_restore_that_still_runs_has_ended(app, monkeypatch):
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def stand_still(at):
+        if at == "restore-whole":
+            reached.set()
+            goes_on.wait(120)
+
+    before = counts_of(app)
+    call = call_of(app, source="changelog", probe=stand_still)
+    call.plan()
+    with ThreadPoolExecutor(1) as pool:
+        left = pool.submit(call.restore)
+        try:
+            assert reached.wait(120)
+            monkeypatch.setattr(restore_steps, "_ENDS_WITHIN_S", 0.1)
+            with pytest.raises(TaskLocked, match="nothing is rolled back yet"):
+                call.roll_back()
+            assert _workspaces(app)[0].progress().state is RestoreState.BUILDING
+        finally:
+            goes_on.set()
+        monkeypatch.setattr(restore_steps, "_ENDS_WITHIN_S", 120.0)
+        assert "the old state is in place" in call.roll_back()
+        with pytest.raises(StartRefused, match="was aborted"):
+            left.result()
+    assert _workspaces(app)[0].progress().state is RestoreState.ABORTED
+    assert counts_of(app) == before
 
 
 @pytest.mark.parametrize("killed", [False, True])
