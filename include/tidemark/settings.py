@@ -298,7 +298,10 @@ class Settings(BaseSettings):
         False, "whether the user who triggered a restore, a change or a change of topic settings may not approve it", ""
     )
     oncall_response_timeout_ms: int = setting(
-        1_800_000, "time after which a restore that was not approved is not carried out", "", least=1
+        1_800_000,
+        "time after which a restore that was not approved, or whose approval was not used, is not carried out",
+        "",
+        least=1,
     )
     restore_threads: int = setting(4, "partitions restored in parallel", "num.stream.threads", least=1)
     restore_process_offsets: int = setting(

@@ -19,9 +19,9 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
 from tidemark.failpoint import Probe, probe_from_environment
 from tidemark.operations.case.approval import PlanApproval
-from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, SAID, Case, CaseFolder, case_id_of
+from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, RESTORE, SAID, Case, CaseFolder, case_id_of
 from tidemark.operations.case.drain import drain as await_drained
-from tidemark.operations.case.report import RESTORE, make_report
+from tidemark.operations.case.report import make_report
 from tidemark.operations.context import OperationContext
 from tidemark.settings import Settings
 from tidemark.supervision.hold import release_hold

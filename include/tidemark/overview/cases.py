@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import TidemarkError
+from tidemark.operations.case.approval import response_ms
 from tidemark.operations.case.case import BEGUN, CaseFolder, Note
-from tidemark.operations.case.report import RESTORE
-from tidemark.operations.case.response_time import CHANGE_RESPONSE_MS
 from tidemark.operations.workspace import is_id
 from tidemark.settings import Settings
 
@@ -95,8 +94,7 @@ def _answer_until_ms(folder: CaseFolder, settings: Settings, now_ms: int) -> int
     if not folder.holds("asked.json"):
         return None
     asked_ms = int((folder.folder / "asked.json").stat().st_mtime * 1000)
-    is_restore = folder.case().kind == RESTORE
-    until_ms = asked_ms + (settings.oncall_response_timeout_ms if is_restore else CHANGE_RESPONSE_MS)
+    until_ms = asked_ms + response_ms(folder.case().kind, settings)
     return until_ms if now_ms < until_ms else None
 
 

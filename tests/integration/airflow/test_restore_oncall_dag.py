@@ -14,10 +14,9 @@ from tests.support.counting import CountingApp
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown
-from tidemark.operations.case.case import CaseFolder, case_id_of
+from tidemark.operations.case.case import RESTORE, CaseFolder, case_id_of
 from tidemark.operations.case.plan import PlanKind, Planned
 from tidemark.operations.case.plan_hash import plan_content
-from tidemark.operations.case.report import RESTORE
 from tidemark.operations.context import OperationContext
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, read_hold, take_hold

@@ -14,8 +14,6 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from tidemark_airflow.approval import PlanApprovalOperator
 
-AT = datetime(2026, 11, 21, 3, tzinfo=UTC)
-
 
 def run_of(dag_id: str, minutes: int = 0, asked_by: str | None = "ada") -> SimpleNamespace:
     """A run that a user triggered so many minutes after midnight."""
@@ -46,7 +44,7 @@ def ask(context: dict[str, Any], **given: Any) -> dict[str, Any] | None:
 def answer(context: dict[str, Any], option: str = "Approve", user: str | None = "grace", **given: Any) -> None:
     """Give the approval the response that Airflow has recorded; `user` None: the time is over."""
     by = None if user is None else {"id": user, "name": user}
-    detail = HITLDetail(chosen_options=[option], responded_by=by, responded_at=AT, params_input={})
+    detail = HITLDetail(chosen_options=[option], responded_by=by, responded_at=datetime.now(UTC), params_input={})
     operator(**given).execute_complete(context, detail.as_resume_event_payload(timedout=user is None))
 
 

@@ -11,14 +11,17 @@ import fcntl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from tidemark.errors import StartRefused
-from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.case.case import RESTORE, Case, CaseFolder
 from tidemark.operations.case.plan_hash import SHORT, canonical, differences, plan_hash
+from tidemark.operations.case.response_time import CHANGE_RESPONSE_MS
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
+from tidemark.supervision.hold import read_hold
 from tidemark.topology.plan import TopologyPlan
 
 APPROVE = "Approve"
@@ -62,14 +65,31 @@ class PlanAnswer:
         """The name of the user who answered, for messages."""
         return self.user_name or self.user_id or "nobody"
 
+    @property
+    def answered_ms(self) -> int:
+        """The time of the answer in epoch milliseconds."""
+        return int(datetime.fromisoformat(self.answered_at).timestamp() * 1000)
+
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> PlanAnswer:
         """Read the result of `dataclasses.asdict`."""
         return cls(**{**body, "state": AnswerState(body["state"])})
 
 
-def refusal(answer: PlanAnswer | None, case_id: str, wanted_hash: str, settings: Settings) -> str | None:
-    """Return why an answer does not allow the plan with that hash to be carried out, and what to do; None if it does. Pure."""
+def response_ms(kind: str, settings: Settings) -> int:
+    """Return how long the plan of this kind of case may be answered, and an answer that was not used is valid."""
+    return settings.oncall_response_timeout_ms if kind == RESTORE else CHANGE_RESPONSE_MS
+
+
+def refusal(
+    answer: PlanAnswer | None, case: Case, wanted_hash: str, settings: Settings, now_ms: int, *, is_held: bool
+) -> str | None:
+    """Return why an answer does not allow the plan with that hash to be carried out, and what to do; None if it does. Pure.
+
+    An unused answer expires. `is_held` is whether the case holds its application: then the answer was accepted in time, and
+    the work continues.
+    """
+    case_id = case.case_id
     if answer is None:
         return (
             f"no user has answered for the plan of case {case_id} (marking the task as successful is not an answer): clear "
@@ -101,6 +121,12 @@ def refusal(answer: PlanAnswer | None, case_id: str, wanted_hash: str, settings:
         return (
             f"{answer.who} triggered this run and approved it, which the setting approval_by_another forbids: {again}, and let "
             "another user answer"
+        )
+    valid_ms = response_ms(case.kind, settings)
+    if answer.state is AnswerState.KEPT and not is_held and now_ms - answer.answered_ms > valid_ms:
+        return (
+            f"{answer.who} approved the plan at {answer.answered_at}, more than {valid_ms / 1000:.0f} s ago, and the answer "
+            f"was not used: {again}"
         )
     if answer.state in (AnswerState.DONE, AnswerState.CLOSED):
         what = "done" if answer.state is AnswerState.DONE else "given up"
@@ -183,8 +209,11 @@ class PlanApproval:
     def require(self) -> PlanAnswer:
         """Return the answer that allows the plan of this case. Raises `StartRefused`, which says why there is none."""
         answer = self.answer
-        case_id, wanted = self.folder.case().case_id, plan_hash(self._content)
-        if (why := refusal(answer, case_id, wanted, self.settings)) is not None or answer is None:
+        case, wanted = self.folder.case(), plan_hash(self._content)
+        hold = read_hold(self.settings.var_dir, case.application_id)
+        is_held = hold is not None and hold.by == case.case_id
+        why = refusal(answer, case, wanted, self.settings, self.folder.clock(), is_held=is_held)
+        if why is not None or answer is None:
             raise StartRefused(f"not approved, nothing was changed: {why}")
         return answer
 

@@ -20,6 +20,8 @@ from tidemark.errors import StartRefused
 from tidemark.operations.workspace import new_id
 from tidemark.supervision.hold import acting_for, case_path
 
+RESTORE = "restore_oncall"
+"""The kind of a case that restores; cases of all other kinds are changes."""
 BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "kept forward"
 
 

@@ -9,12 +9,9 @@ from typing import Any
 
 from tidemark.html_page import render_page
 from tidemark.operations.case.approval import PlanAnswer
-from tidemark.operations.case.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
+from tidemark.operations.case.case import BEGUN, DONE, FAILED, RESTORE, Case, CaseFolder, Note
 from tidemark.operations.case.plan import format_request
 from tidemark.operations.times import format_time
-
-RESTORE = "restore_oncall"
-"""The kind of a case that restores; cases of all other kinds are changes."""
 
 
 class CaseOutcome(StrEnum):

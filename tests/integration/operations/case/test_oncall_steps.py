@@ -17,11 +17,10 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused, TaskLocked
 from tidemark.operations.case import restore_steps
 from tidemark.operations.case.approval import PlanApproval
-from tidemark.operations.case.case import Case, CaseFolder
+from tidemark.operations.case.case import RESTORE, Case, CaseFolder
 from tidemark.operations.case.drain import drain
 from tidemark.operations.case.plan import PlanKind
 from tidemark.operations.case.plan_hash import plan_hash
-from tidemark.operations.case.report import RESTORE
 from tidemark.operations.case.restore_steps import FASTEST, OnCall
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources

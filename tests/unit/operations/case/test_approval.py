@@ -9,18 +9,22 @@ from dataclasses import replace
 
 import pytest
 from tests.support.changes import version, version_one
-from tests.system.oncall.approving import AT, answered
+from tests.system.oncall.approving import answered
 
 from tidemark.errors import StartRefused
-from tidemark.operations.case.approval import AnswerState, PlanAnswer, PlanApproval, refusal
-from tidemark.operations.case.case import Case, CaseFolder
+from tidemark.operations.case.approval import AnswerState, PlanAnswer, PlanApproval, refusal, response_ms
+from tidemark.operations.case.case import RESTORE, Case, CaseFolder
 from tidemark.operations.case.plan_hash import plan_content, plan_hash
 from tidemark.settings import Settings
+from tidemark.supervision.hold import Hold, release_hold, take_hold
 
+AT = "2026-11-21 03:00:00+00:00"
 NOW = 1_700_000_000_000
 SETTINGS = Settings.load()
 NAMED = SETTINGS.model_copy(update={"oncall_approvers": ["7", "grace"]})
 ANOTHER = SETTINGS.model_copy(update={"approval_by_another": True})
+AT_MS = 1_795_230_000_000
+CASE = Case("c1", "rescale", "counts", "app", {"tasks": 3}, False, "why", NOW)
 YES = PlanAnswer("c1", "aa", "Approve", "7", "Grace", AT, "ada")
 TOPOLOGY = version_one("app").plan()
 
@@ -49,7 +53,7 @@ TOPOLOGY = version_one("app").plan()
     ],
 )
 def test_should_refuse_every_other_answer(answer, settings, summary):
-    found = refusal(answer, "c1", "aa", settings)
+    found = refusal(answer, CASE, "aa", settings, AT_MS, is_held=False)
     assert found is not None
     with pytest.raises(StartRefused, match=summary):
         raise StartRefused(found)
@@ -66,13 +70,27 @@ def test_should_refuse_every_other_answer(answer, settings, summary):
     ],
 )
 def test_should_allow_the_approved_plan_and_the_continuation_of_its_case(answer, settings):
-    assert refusal(answer, "c1", "aa", settings) is None
+    assert refusal(answer, CASE, "aa", settings, AT_MS, is_held=False) is None
+
+
+@pytest.mark.parametrize("kind", [RESTORE, "rescale"])
+def test_should_refuse_an_answer_that_was_not_used_within_the_time_for_answers(kind):
+    case = replace(CASE, kind=kind)
+    ages = [response_ms(kind, SETTINGS) + late for late in (-1, 0, 1)]
+    found = [refusal(YES, case, "aa", SETTINGS, AT_MS + age, is_held=False) for age in ages]
+    assert found[:2] == [None, None]
+    assert "Grace approved the plan at 2026-11-21" in found[2]
+    assert "the answer was not used: trigger a new run" in found[2]
+    # The instances are stopped for it, or the work has begun: the case continues.
+    assert refusal(YES, case, "aa", SETTINGS, AT_MS + ages[2], is_held=True) is None
+    used = replace(YES, state=AnswerState.USED, used_ms=AT_MS)
+    assert refusal(used, case, "aa", SETTINGS, AT_MS + ages[2], is_held=False) is None
 
 
 @pytest.fixture
 def folder(tmp_path):
     made = CaseFolder.of(tmp_path, "app", "c1", lambda: NOW)
-    made.open(Case("c1", "rescale", "counts", "app", {"tasks": 3}, False, "why", NOW))
+    made.open(CASE)
     planned(made)
     return made
 
@@ -167,6 +185,22 @@ def test_should_forget_an_unused_answer_when_asked_again_but_not_ask_again_once_
             approval.keep("Approve", {"id": "7", "name": "Grace"}, AT, "ada")
 
 
+def test_should_let_only_the_holder_of_the_application_use_an_answer_that_has_expired(folder, tmp_path):
+    settings = SETTINGS.model_copy(update={"var_dir": tmp_path})
+    answered(folder, settings)
+    late = PlanApproval(replace(folder, clock=lambda: NOW + response_ms("rescale", settings) + 1), settings)
+    for by in (None, "c2", "c1"):
+        if by is not None:
+            take_hold(tmp_path, "app", Hold(by, "why", NOW))
+        if by != "c1":
+            with pytest.raises(StartRefused, match="the answer was not used: trigger a new run"):
+                late.use()
+            release_hold(tmp_path, "app", "c2")
+    late.use()
+    release_hold(tmp_path, "app", "c1")
+    late.require()
+
+
 def test_should_give_up_a_case_only_when_its_answer_was_used(folder, approval):
     approval.close()
     answered(folder, SETTINGS)
@@ -193,8 +227,14 @@ def test_should_name_the_differences_from_the_approved_plan(folder, approval):
 
 def test_should_mark_an_answer_used_once_when_many_try_at_the_same_time(folder):
     answered(folder, SETTINGS)
-    clocks = iter(range(NOW, NOW + 8))
-    tries = [PlanApproval(replace(folder, clock=lambda: next(clocks)), SETTINGS) for _ in range(8)]
+    written = []
+
+    class Recording(CaseFolder):
+        def write(self, name, body):
+            written.append(name)
+            super().write(name, body)
+
+    tries = [PlanApproval(Recording(folder.folder, folder.clock), SETTINGS) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: one.use(), tries))
-    assert next(clocks) == NOW + 1
+    assert written == ["answer.json"]

@@ -12,8 +12,8 @@ from tests.unit.operations.rewind.test_point_in_time import a_record
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.names import TopicPartition
 from tidemark.operations.case.approval import PlanAnswer
-from tidemark.operations.case.case import Case, CaseFolder, case_id_of
-from tidemark.operations.case.report import RESTORE, CaseOutcome, make_report, outcome_of
+from tidemark.operations.case.case import RESTORE, Case, CaseFolder, case_id_of
+from tidemark.operations.case.report import CaseOutcome, make_report, outcome_of
 from tidemark.operations.case.target import Latest, Offsets, PointInTime, moment_of_offsets, parse_target
 from tidemark.supervision.hold import Hold, hold_path, read_hold, release_hold, take_hold
 
