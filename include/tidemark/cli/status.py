@@ -15,7 +15,7 @@ from tidemark.devstack import record
 from tidemark.listing import Listing
 from tidemark.operations.times import format_time
 from tidemark.settings import Settings
-from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
+from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because, stale_remedy
 from tidemark.supervision.local_instances import LocalInstance, local_instances
 from tidemark.supervision.outage_file import recorded_outages
 from tidemark.supervision.run_file import LOST
@@ -69,19 +69,21 @@ def outage_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def hold_rows(settings: Settings) -> list[dict[str, Any]]:
-    """Return one row per hold; `stale` is the reason if no command works under it any more."""
+    """Return one row per hold; `stale` is the reason if no command works under it any more, `remedy` what to do then."""
     rows = []
     for file in sorted((settings.var_dir / "instances").glob(f"*{HOLD_SUFFIX}")):
         application = file.name.removesuffix(HOLD_SUFFIX)
         hold = read_hold(settings.var_dir, application)
         if hold is not None:
+            stale = stale_because(settings.var_dir, application, hold)
             rows.append(
                 {
                     "application": application,
                     "by": hold.by,
                     "reason": hold.reason,
                     "since_ms": hold.since_ms,
-                    "stale": stale_because(settings.var_dir, application, hold),
+                    "stale": stale,
+                    "remedy": None if stale is None else stale_remedy(hold),
                 }
             )
     return rows
@@ -123,7 +125,7 @@ def _hold_views(holds: list[dict[str, Any]]) -> Iterator[View]:
     for row in holds:
         stale = Text()
         if row["stale"] is not None:
-            stale = Text.assemble(("stale", "red"), f": {row['stale']}; `tidemark clean run` removes it")
+            stale = Text.assemble(("stale", "red"), f": {row['stale']}; {row['remedy']}")
         listing.add(row["application"], row["by"], format_time(row["since_ms"]), row["reason"], stale)
     if holds:
         yield listing

@@ -33,6 +33,7 @@ from tidemark.operations.leftovers import (
     is_held,
     store_of,
 )
+from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.operations.workspace import RESTORES_FOLDER, Workspace, new_id
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
@@ -40,11 +41,11 @@ from tidemark.recovery.start_plan import Resume, StartPlan, plan_start
 from tidemark.restore.fencing import fenced, holders
 from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.stores.directory import folder_of
-from tidemark.supervision.hold import holding
+from tidemark.supervision.hold import holding, read_hold, release_hold
 from tidemark.topology.plan import StoreSpec
 
 _NO_BATCH, _UNREADABLE = -2, -1
-_BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED, LeftoverKind.TEMPORARY)
+_BESIDE_STATE = (LeftoverKind.REMOVED, LeftoverKind.TEMPORARY)
 
 
 @dataclass(frozen=True)
@@ -96,19 +97,32 @@ class Clean:
         else as `show`.
         """
         settings, app = self.evidence.clients.settings, self.evidence.plan.application_id
+        hold = read_hold(settings.var_dir, app)
         asked = self.show()
         if not approve(asked):
             return None
         if not asked.removed:
             return CleanPlan(app, ())
         approved = {leftover.path for leftover in asked.removed}
-        with holding(settings.var_dir, app, self.report), self._fenced_if_stopped() as (runs, own):
+        with (
+            holding(settings.var_dir, app, self.report, gives_back=True),
+            self._fenced_if_stopped() as (runs, own),
+        ):
             now = self._plan(runs, is_held=False, own=own)
             judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
             removed = tuple(each for each in judged if self._remove(each.leftover))
-        # This command has taken over the stale hold and released it.
-        holds = tuple(each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD)
-        return CleanPlan(app, holds + removed)
+            # Judged again: under the hold of this command, the stale one is not listed.
+            is_complete = self._unfinished() is None
+        holds = tuple(
+            each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD and each.is_removed
+        )
+        if holds and is_complete and hold is not None and release_hold(settings.var_dir, app, hold.by, hold.process):
+            return CleanPlan(app, holds + removed)
+        return CleanPlan(app, removed)
+
+    def _unfinished(self) -> str | None:
+        """Return what was left half done, so that no instance may be launched yet, and the commands that end it."""
+        return unfinished_work(self.evidence.clients, self.evidence.plan.application_id, "NAME")
 
     @contextmanager
     def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
@@ -133,7 +147,7 @@ class Clean:
 
     def _plan(self, runs: str | None, *, is_held: bool, own: Sequence[Path] = ()) -> CleanPlan:
         evidence, plan = self.evidence, self.evidence.plan
-        judge = _Judge(evidence, evidence.read(), runs, own, self.previous)
+        judge = _Judge(evidence, evidence.read(), runs, own, self.previous, self._unfinished())
         known = KnownApplications(plan.application_id, plan, judge.found.keys())
         found = find_leftovers(evidence.clients.settings, known, judge.keeper, is_held=is_held, own=own)
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
@@ -190,6 +204,7 @@ class _Judge:
     """Decides on evidence that was gathered once.
 
     `runs` is the reason why folders of instances must not be touched, or None. `own` are the folders locked by this process.
+    `unfinished` is what was left half done, with the commands that end it, or None.
     """
 
     evidence: EvidenceReader
@@ -197,6 +212,7 @@ class _Judge:
     runs: str | None
     own: Sequence[Path]
     previous: bool
+    unfinished: str | None
     _plans: dict[tuple[TaskId, tuple[Path, ...]], StartPlan] = field(default_factory=dict)
 
     def judge(self, leftover: Leftover) -> Judged:
@@ -217,10 +233,12 @@ class _Judge:
 
     def _kept_because(self, leftover: Leftover) -> str | None:
         kind, task = leftover.kind, leftover.task
+        if kind is LeftoverKind.STALE_HOLD:
+            return self.unfinished
         if kind in _BESIDE_STATE:
             return None
         if kind is LeftoverKind.UNFINISHED:
-            return "it can be continued: run that command again (`restore run --resume`), or `tidemark restore abort`"
+            return self._continued_by(leftover)
         if leftover.holder is not None and self.runs is not None:
             return f"{self.runs}: stop the application first"
         if leftover.holder is not None and leftover.holder not in self.own and is_locked(leftover.holder):
@@ -245,6 +263,12 @@ class _Judge:
         if kind is LeftoverKind.STALE_TASK and task is not None and leftover.holder is not None:
             return self._stale_kept_because(task, leftover.holder)
         return None
+
+    def _continued_by(self, leftover: Leftover) -> str:
+        state_dir, app = self.evidence.clients.settings.state_dir, leftover.application_id
+        if leftover.path.is_relative_to(state_dir / RESTORES_FOLDER):
+            return f"it can be continued: {Workspace(state_dir, app, leftover.path.name).remedy('NAME')}"
+        return "it can be continued: run `tidemark rewind run NAME` again"
 
     def _safe_because(self, leftover: Leftover) -> str:
         return {

@@ -369,8 +369,8 @@ def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
     return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]
 
 
-def unfinished(state_dir: Path, application_id: str, but: str) -> list[Workspace]:
-    """Return the restores of an application that were left unfinished, the newest first, without the one with the id `but`."""
+def unfinished(state_dir: Path, application_id: str, but: str | None = None) -> list[Workspace]:
+    """Return the unfinished restores of an application, the newest first, without the one with the id `but`."""
     found = workspaces(state_dir, application_id)
     return [one for one in found if one.folder.name != but and one.progress().state in UNFINISHED]
 

@@ -11,6 +11,7 @@ from tidemark.clock import duration
 from tidemark.overview.application import Application, ApplicationState
 from tidemark.overview.history import CheckView
 from tidemark.stores.directory import STANDBY_PREFIX
+from tidemark.supervision.hold import stale_remedy
 from tidemark.supervision.local_instances import LocalInstance
 from tidemark.supervision.run_file import LOST
 from tidemark.supervision.state import InstanceState
@@ -129,10 +130,11 @@ def _of_processes(app: Application) -> Iterator[Concern]:
     hold, dag_id = app.files.hold, stream_dag_id(app.topology)
     if hold is not None:
         if app.files.stale is not None:
+            remedy = stale_remedy(hold, app.topology)
             yield Concern(
                 Severity.CRITICAL,
                 f"A hold keeps the stream stopped, and nothing works under it any more: {app.files.stale}.",
-                f"Run `tidemark clean run {app.topology}`, which removes the hold.",
+                f"{remedy[0].upper()}{remedy[1:]}.",
             )
         return
     if app.state is ApplicationState.FAILED and app.is_wanted is not None:

@@ -31,14 +31,14 @@ def holders(state_dir: Path, application_id: str) -> list[Path]:
 
 @contextmanager
 def fenced(
-    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
+    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None], continued_by: str = ""
 ) -> Iterator[list[Path]]:
     """Hold the application and the locks of all its folders, with an empty consumer group, while the block runs.
 
     The hold prevents the launch of instances (see `tidemark.supervision.hold`); the case of an on-call DAG continues under its
     own hold. Yields the locked folders: those of all instances, instance 0's included, and those of standbys that are not
     running (see invariant: every holder). A running standby keeps its own folder and follows what is written to the
-    changelogs.
+    changelogs. `continued_by` is that of `tidemark.supervision.hold.Hold`.
 
     Blocks. A stopped instance stays a member until its session ends, so a group with members is waited for that long,
     and `waiting` is called with a line about it. Raises `TaskLocked`, which names the process or the holder of the
@@ -46,7 +46,7 @@ def fenced(
     """
     state_dir = settings.state_dir
     with ExitStack() as locks:
-        locks.enter_context(holding(settings.var_dir, application_id, waiting))
+        locks.enter_context(holding(settings.var_dir, application_id, waiting, continued_by=continued_by))
         # Listed under the hold, so no instance can appear afterwards.
         first = state_dir / "0" / application_id
         held = [first, *(folder for folder in holders(state_dir, application_id) if folder != first)]

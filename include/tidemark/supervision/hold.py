@@ -87,7 +87,9 @@ class Hold:
     """Holder and reason of a hold. `instances` ran when it was taken, and are to be started again afterwards.
 
     `by` is the name of the holding process or the id of a case; `process` is None for a case. With `changes_nothing` the
-    holder only reads the state, so the hold ends with its process: nothing can be left half done.
+    holder only reads the state, so the hold ends with its process: nothing can be left half done. `continued_by` is the
+    command, with `NAME` for the topology, that continues the work of a holder that was killed; empty for the holder's own
+    command.
     """
 
     by: str
@@ -96,6 +98,7 @@ class Hold:
     instances: tuple[int, ...] = ()
     process: HoldingProcess | None = None
     changes_nothing: bool = False
+    continued_by: str = ""
 
     def has_same_holder(self, other: Hold) -> bool:
         """Return whether both belong to one case or one process; processes of two containers may have the same name."""
@@ -123,10 +126,11 @@ def read_hold(var_dir: Path, application_id: str) -> Hold | None:
         body = json.loads(hold_path(var_dir, application_id).read_text())
         process = None if body["process"] is None else HoldingProcess(**body["process"])
         instances = tuple(map(int, body["instances"]))
-        changes_nothing = bool(body.get("changes_nothing", False))
+        changes_nothing, continued_by = bool(body["changes_nothing"]), str(body["continued_by"])
         if changes_nothing and process is not None and process.has_ended():
             return None
-        return Hold(str(body["by"]), str(body["reason"]), int(body["since_ms"]), instances, process, changes_nothing)
+        by, reason, since_ms = str(body["by"]), str(body["reason"]), int(body["since_ms"])
+        return Hold(by, reason, since_ms, instances, process, changes_nothing, continued_by)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -159,10 +163,19 @@ def describe_hold(var_dir: Path, application_id: str, hold: Hold) -> str:
     stale = stale_because(var_dir, application_id, hold)
     if stale is None:
         return summary
-    return (
-        f"{summary}; the hold is stale ({stale}): run the command of the hold again, or remove the hold with `tidemark "
-        "clean run`"
-    )
+    return f"{summary}; the hold is stale ({stale}): {stale_remedy(hold)}"
+
+
+def stale_remedy(hold: Hold, topology: str = "NAME") -> str:
+    """Return what to do about a stale hold: what continues the work of its holder, and what removes it. Pure."""
+    removal = f"`tidemark clean run {topology}`"
+    if hold.continued_by:
+        first = f"run `{hold.continued_by.replace('NAME', topology)}`"
+    elif hold.process is not None:
+        first = "run the command of the hold again"
+    else:
+        return f"run {removal}, which removes the hold if nothing is left unfinished"
+    return f"{first}; if nothing is left unfinished, {removal} removes the hold"
 
 
 def take_hold(
@@ -196,8 +209,9 @@ def take_hold(
         if there is not None:
             instances = tuple(sorted({*there.instances, *hold.instances}))
             changes_nothing = there.changes_nothing and hold.changes_nothing
-            hold = replace(there, instances=instances, changes_nothing=changes_nothing)
-        replace_file(path, json.dumps(asdict(hold), indent=1), synced=True)
+            continued_by = hold.continued_by or there.continued_by
+            hold = replace(there, instances=instances, changes_nothing=changes_nothing, continued_by=continued_by)
+        _write(path, hold)
     return hold
 
 
@@ -212,6 +226,20 @@ def release_hold(var_dir: Path, application_id: str, by: str, process: HoldingPr
     return True
 
 
+def _give_back(var_dir: Path, application_id: str, own: Hold, before: Hold) -> None:
+    """Put the hold back that was there before `own` was taken. One of the same holder keeps the instances recorded since."""
+    path = hold_path(var_dir, application_id)
+    with _locked(path):
+        there = read_hold(var_dir, application_id)
+        if there is not None and there.has_same_holder(own):
+            is_same = before.has_same_holder(own)
+            _write(path, replace(there, continued_by=before.continued_by) if is_same else before)
+
+
+def _write(path: Path, hold: Hold) -> None:
+    replace_file(path, json.dumps(asdict(hold), indent=1), synced=True)
+
+
 @contextmanager
 def acting_for(case_id: str) -> Iterator[None]:
     """Treat the hold of this case as one's own while the block runs."""
@@ -224,27 +252,35 @@ def acting_for(case_id: str) -> Iterator[None]:
 
 @contextmanager
 def holding(
-    var_dir: Path, application_id: str, notify: Callable[[str], object], *, takes_over: bool = True
+    var_dir: Path,
+    application_id: str,
+    notify: Callable[[str], object],
+    *,
+    takes_over: bool = True,
+    gives_back: bool = False,
+    continued_by: str = "",
 ) -> Iterator[None]:
     """Hold the application while the block runs, as this process or as the case that it acts for.
 
     A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
     hold is released. Raises `TaskLocked` if another live holder has the application; the message names it. `takes_over` is
-    that of `take_hold`. A block without it must not change the application, so its hold ends with its process.
+    that of `take_hold`. A block without it must not change the application, so its hold ends with its process. With
+    `gives_back`, a stale hold that was taken over is in place again afterwards. `continued_by` is that of `Hold`.
     """
-    case_id, process = _CASE.get(), HoldingProcess.own()
+    case_id, process, changes_nothing = _CASE.get(), HoldingProcess.own(), not takes_over
     if case_id is None:
-        hold = Hold(process.name, process.command, wall_clock_ms(), (), process, changes_nothing=not takes_over)
+        hold = Hold(process.name, process.command, wall_clock_ms(), (), process, changes_nothing, continued_by)
     else:
-        hold = Hold(case_id, process.command, wall_clock_ms(), changes_nothing=not takes_over)
+        hold = Hold(case_id, process.command, wall_clock_ms(), (), None, changes_nothing, continued_by)
     there = read_hold(var_dir, application_id)
-    had_it = there is not None and there.has_same_holder(hold)
     with _ended_by_signals():
         take_hold(var_dir, application_id, hold, notify, takes_over=takes_over)
         try:
             yield
         finally:
-            if not had_it:
+            if there is not None and (gives_back or there.has_same_holder(hold)):
+                _give_back(var_dir, application_id, hold, there)
+            else:
                 release_hold(var_dir, application_id, hold.by, hold.process)
 
 

@@ -30,7 +30,7 @@ from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.leftovers import REMOVED_FOLDER, LeftoverKind
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
-from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, unfinished, workspaces
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Resume, plan_start
 from tidemark.restore.listener import LoggingRestoreListener
@@ -268,14 +268,26 @@ def test_should_leave_an_unfinished_restore_to_its_own_commands(app):
     with pytest.raises(Crash):
         restored(app, crash_at("swap-between"))
     workspace = workspaces(app.settings.state_dir, app.name)[0]
-    found = judged(show(app, previous=True), LeftoverKind.UNFINISHED)
+    again = f"`tidemark restore run NAME --resume {workspace.folder.name}`"
+    take_hold(app.settings.var_dir, app.name, hold := Hold(DEAD.name, DEAD.command, 5, process=DEAD))
+    (app.settings.state_dir / REMOVED_FOLDER / app.name / new_id()).mkdir(parents=True)
+    made = show(app, previous=True)
+    found = judged(made, LeftoverKind.UNFINISHED)
     assert not found[workspace.folder].is_removed
-    assert "--resume" in found[workspace.folder].why
-    clean(app, previous=True)
+    assert again in found[workspace.folder].why
+    kept = judged(made, LeftoverKind.STALE_HOLD)[hold_path(app.settings.var_dir, app.name)]
+    assert (kept.is_removed, again in kept.why) == (False, True)
+    removed = {leftover.kind for leftover in clean(app, previous=True).removed}
+    assert LeftoverKind.REMOVED in removed
+    assert LeftoverKind.STALE_HOLD not in removed
+    assert read_hold(app.settings.var_dir, app.name) == hold
     assert (
         RestoreRun(context_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).run().state
         is RestoreState.DONE
     )
+    take_hold(app.settings.var_dir, app.name, hold)
+    assert LeftoverKind.STALE_HOLD in {leftover.kind for leftover in clean(app).removed}
+    assert read_hold(app.settings.var_dir, app.name) is None
 
 
 def test_should_keep_what_a_restore_replaced_until_it_is_asked_for(app):
@@ -599,7 +611,8 @@ def test_should_not_affect_any_start_or_restore_whatever_it_removes(settings, ad
         assert furthest(app) == before[2], summary
         assert previous or replaced(app) == before[3], summary
         assert clean(app, previous=previous).judged == (), f"a second run finds nothing to do: {summary}"
-        assert read_hold(settings.var_dir, app.name) is None, summary
+        held = read_hold(settings.var_dir, app.name)
+        assert held is None or unfinished(settings.state_dir, app.name), summary
     assert removed > 0
     if not purged:
         shutil.rmtree(settings.state_dir)

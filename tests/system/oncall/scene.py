@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RESTORE = "restore_oncall"
 RESET = "reset"
 STREAM = "stream__patient_monitoring"
-RESPONSE_S = 45
+RESPONSE_S = 90
 _READING_S = 10.0
 _LOOK_S = 0.5
 _HITL = "/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"

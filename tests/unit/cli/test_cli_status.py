@@ -177,13 +177,21 @@ def test_should_show_every_hold_and_which_is_stale(settings):
     own = HoldingProcess.own()
     take_hold(settings.var_dir, APP, Hold(own.name, "tidemark restore run x", 5, process=own))
     assert status()["holds"] == [
-        {"application": APP, "by": own.name, "reason": "tidemark restore run x", "since_ms": 5, "stale": None}
+        {
+            "application": APP,
+            "by": own.name,
+            "reason": "tidemark restore run x",
+            "since_ms": 5,
+            "stale": None,
+            "remedy": None,
+        }
     ]
     assert own.name in status(as_json=False)
     release_hold(settings.var_dir, APP, own.name, own)
     settings.state_dir.mkdir()
     dead = replace(own, pid=2**22 + 1)
-    take_hold(settings.var_dir, APP, Hold(dead.name, "tidemark restore run x", 5, process=dead))
+    again = "tidemark restore run NAME --resume 20261122T031500000000Z"
+    take_hold(settings.var_dir, APP, Hold(dead.name, "tidemark restore run x", 5, process=dead, continued_by=again))
     assert "was killed" in status()["holds"][0]["stale"]
     assert [(each["kind"], each["path"]) for each in status()["leftovers"]] == [
         ("stale hold", str(hold_path(settings.var_dir, APP)))
@@ -191,6 +199,8 @@ def test_should_show_every_hold_and_which_is_stale(settings):
     shown = status(as_json=False)
     assert "holds: nothing is launched" in shown
     assert "stale" in shown.split("leftovers: ")[0]
+    assert status()["holds"][0]["remedy"].startswith(f"run `{again}`; if nothing is left unfinished, ")
+    assert "--resume" in shown.split("leftovers: ")[0]
 
 
 def test_should_show_applications_without_a_topology_unless_some_topology_does_not_load(settings, tmp_path):

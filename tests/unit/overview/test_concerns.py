@@ -20,6 +20,7 @@ from tidemark.verdict import Verdict
 
 OUTAGE = RecordedOutage(NOW - 95_000, "no broker leads clicks[0]", ())
 STOOD = Standstill(NOW - 240_000, "it commits nothing while 12 offsets wait")
+ID = "20261122T031500000000Z"
 HOLD = Hold("c1", "a restore", NOW - 5000)
 CASE = CaseView(
     "20231114T221000000000Z",
@@ -221,7 +222,10 @@ def test_only_a_stale_hold_should_need_somebody():
     assert concerns(application(files=held)) == []
     (found,) = concerns(application(files=replace(held, stale="case c1 is over")))
     assert "case c1 is over" in found.message
-    assert "tidemark clean run clicks" in found.remedy
+    assert found.remedy == "Run `tidemark clean run clicks`, which removes the hold if nothing is left unfinished."
+    killed = replace(HOLD, continued_by=f"tidemark restore run NAME --resume {ID}")
+    (found,) = concerns(application(files=replace(held, hold=killed, stale="process 7 was killed")))
+    assert found.remedy.startswith(f"Run `tidemark restore run clicks --resume {ID}`; if nothing is left unfinished, ")
 
 
 def test_new_dead_letters_should_be_a_warning_that_names_the_commands():

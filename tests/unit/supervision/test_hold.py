@@ -27,6 +27,7 @@ from tidemark.supervision.hold import (
     release_hold,
     require_not_held,
     stale_because,
+    stale_remedy,
     take_hold,
 )
 
@@ -99,6 +100,52 @@ def test_should_name_the_holder_and_release_at_the_end(tmp_path):
     require_not_held(tmp_path, "app")
     with pytest.raises(ZeroDivisionError), holding(tmp_path, "app", print):
         _ = 1 / 0
+    assert read_hold(tmp_path, "app") is None
+
+
+@pytest.mark.parametrize(
+    ("hold", "remedy"),
+    [
+        (Hold("c1", "why", 5), "run `tidemark clean run clicks`, which removes the hold if nothing is left unfinished"),
+        (
+            Hold("c1", "why", 5, continued_by="tidemark restore rollback NAME 7"),
+            "run `tidemark restore rollback clicks 7`; if nothing is left unfinished, `tidemark clean run clicks` removes the "
+            "hold",
+        ),
+        (
+            Hold("me", "tidemark upgrade run clicks", 5, process=HoldingProcess.own()),
+            "run the command of the hold again; if nothing is left unfinished, `tidemark clean run clicks` removes the hold",
+        ),
+    ],
+)
+def test_should_name_what_continues_the_work_before_what_removes_a_stale_hold(hold, remedy):
+    assert stale_remedy(hold, "clicks") == remedy
+
+
+def test_should_keep_what_continues_the_work_and_name_it_once_the_hold_is_stale(tmp_path):
+    with holding(tmp_path, "app", print, continued_by="tidemark restore run NAME --resume 7"):
+        dead = replace(read_hold(tmp_path, "app"), by="dead", process=replace(HoldingProcess.own(), pid=2**22 + 1))
+    take_hold(tmp_path, "app", dead)
+    assert "(process 4194305 of" in describe_hold(tmp_path, "app", dead)
+    assert "run `tidemark restore run NAME --resume 7`; " in describe_hold(tmp_path, "app", read_hold(tmp_path, "app"))
+    take_hold(tmp_path, "other", Hold("c1", "the case", 5))
+    with acting_for("c1"), holding(tmp_path, "other", print, continued_by="tidemark restore run NAME --resume 8"):
+        take_hold(tmp_path, "other", Hold("c1", "the case", 5, (1,)))
+        during = read_hold(tmp_path, "other")
+    assert during == Hold("c1", "the case", 5, (1,), continued_by="tidemark restore run NAME --resume 8")
+    assert read_hold(tmp_path, "other") == replace(during, continued_by="")
+
+
+def test_should_give_a_stale_hold_back_only_if_it_is_asked_to(tmp_path):
+    dead = Hold("dead", "why", 5, (0, 1), replace(HoldingProcess.own(), pid=2**22 + 1), "again")
+    for gives_back in (True, False):
+        take_hold(tmp_path, "app", dead)
+        with pytest.raises(ZeroDivisionError), holding(tmp_path, "app", print, gives_back=gives_back):
+            assert read_hold(tmp_path, "app").process.pid == os.getpid()
+            _ = 1 / 0
+        assert read_hold(tmp_path, "app") == (dead if gives_back else None)
+    with holding(tmp_path, "app", print, gives_back=True):
+        pass
     assert read_hold(tmp_path, "app") is None
 
 

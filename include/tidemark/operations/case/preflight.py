@@ -7,8 +7,7 @@ from tidemark.kafka.group import members
 from tidemark.names import group_instance_id
 from tidemark.operations.case.case import Case
 from tidemark.operations.clients import Clients
-from tidemark.operations.rewind.rewind import unfinished_rewind
-from tidemark.operations.workspace import unfinished
+from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.hold import read_hold, stale_because
@@ -42,15 +41,8 @@ def require_nothing_else(clients: Clients, application_id: str, case: Case) -> N
     Raises `PreflightFailed`.
     """
     settings, app = clients.settings, application_id
-    for workspace in unfinished(settings.state_dir, app, but=case.case_id):
-        name, state = workspace.folder.name, workspace.progress().state
-        raise PreflightFailed(f"restore {name} of {app} is {state}: {workspace.remedy(case.topology)}")
-    rewind = unfinished_rewind(clients, app)
-    if rewind is not None and rewind != case.case_id:
-        raise PreflightFailed(
-            f"rewind {rewind} of {app} is committed but not finished: stop the application and finish it with `tidemark rewind "
-            f"run {case.topology} --to -1m`, which puts its state in place whatever time it is given"
-        )
+    if (left := unfinished_work(clients, app, case.topology, but=case.case_id)) is not None:
+        raise PreflightFailed(left)
     hold = read_hold(settings.var_dir, app)
     is_another = hold is not None and hold.by != case.case_id
     if hold is not None and is_another and stale_because(settings.var_dir, app, hold) is None:

@@ -221,7 +221,7 @@ class RestoreRun:
         nothing to put back.
         """
         plan, workspace = self.workspace.plan(), self.workspace
-        with self._held(plan, f"`tidemark restore rollback NAME {plan.restore_id}`") as held:
+        with self._held(plan, f"tidemark restore rollback NAME {plan.restore_id}") as held:
             progress = workspace.progress()
             undoable = (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK)
             if progress.state not in undoable or not progress.moves:
@@ -271,7 +271,7 @@ class RestoreRun:
 
     @staticmethod
     def _resuming(plan: RestorePlan) -> str:
-        return f"`tidemark restore run NAME --resume {plan.restore_id}`"
+        return f"tidemark restore run NAME --resume {plan.restore_id}"
 
     @contextmanager
     def _held(self, plan: RestorePlan, again: str) -> Iterator[list[Path]]:
@@ -283,12 +283,12 @@ class RestoreRun:
         try:
             with (
                 self.workspace.lock(),
-                fenced(clients.settings, clients.admin, plan.application_id, self.report) as held,
+                fenced(clients.settings, clients.admin, plan.application_id, self.report, again) as held,
             ):
                 yield held
         except (OSError, StoreFailed) as error:
             raise StartRefused(
-                f"restore {plan.restore_id}: {error}; free disk space, then {again} continues it"
+                f"restore {plan.restore_id}: {error}; free disk space, then `{again}` continues it"
             ) from error
 
     def _build_all(self, plan: RestorePlan, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:

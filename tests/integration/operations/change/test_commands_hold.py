@@ -214,6 +214,10 @@ def test_should_take_over_the_hold_of_a_killed_command(app, tmp_path, monkeypatc
     assert hold.reason == f"tidemark restore run {name} --yes"
     assert "was killed" in stale_because(app.settings.var_dir, app.name, hold)
     restore_id = workspaces(app.settings.state_dir, app.name)[0].folder.name
+    assert hold.continued_by == f"tidemark restore run NAME --resume {restore_id}"
+    cleaned = tidemark("clean", "run", name)
+    assert f"tidemark restore run NAME --resume {restore_id}" in " ".join(cleaned.stdout.split())
+    assert read_hold(app.settings.var_dir, app.name) == hold
     done = tidemark("restore", "run", name, "--yes", "--resume", restore_id)
     assert done.returncode == 0, done.stderr
     assert "the stale hold of" in " ".join(done.stdout.split())
