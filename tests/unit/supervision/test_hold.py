@@ -137,7 +137,7 @@ def test_should_keep_what_continues_the_work_and_name_it_once_the_hold_is_stale(
 
 
 def test_should_give_a_stale_hold_back_only_if_it_is_asked_to(tmp_path):
-    dead = Hold("dead", "why", 5, (0, 1), replace(HoldingProcess.own(), pid=2**22 + 1), "again")
+    dead = Hold("dead", "why", 5, (0, 1), replace(HoldingProcess.own(), pid=2**22 + 1), continued_by="again")
     for gives_back in (True, False):
         take_hold(tmp_path, "app", dead)
         with pytest.raises(ZeroDivisionError), holding(tmp_path, "app", print, gives_back=gives_back):
