@@ -18,9 +18,12 @@ from tidemark.drill.age import drill_age
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import FactsUnavailable
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import partition_counts, task_ids
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import is_drillable, not_compared, nothing_to_drill
-from tidemark.operations.drill_history.table import last_passed_ms, write_drill
+from tidemark.operations.drill_history.store_verdicts import undrilled
+from tidemark.operations.drill_history.table import last_passed, write_drill
+from tidemark.registry.reader import named_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -62,19 +65,26 @@ def drill_and_conclude(
 
 
 def judge_age(topology: str, max_age_days: float) -> list[Finding]:
-    """Judge the age of the last drill that passed. Raises `FactsUnavailable`.
+    """Judge the age of the last drill that passed, and whether it was of the present stores.
 
-    If none has passed, the broker is asked whether the application has ever run; this can also raise `OutcomeUnknown`.
+    Blocks: asks the broker for the present generation of each store. Raises `FactsUnavailable`, `OutcomeUnknown`, and
+    `PreflightFailed` or `StartRefused` if a topic of the application was lost.
     """
     settings, plan = Settings.load(), load(topology).plan()
+    if unknown := _not_to_be_drilled(plan, settings):
+        return unknown
     facts = FactsDatabase(settings)
     try:
-        passed_ms = last_passed_ms(facts, plan.application_id)
+        passed = last_passed(facts, plan.application_id)
     finally:
         facts.close()
-    if passed_ms is None and (unknown := _not_to_be_drilled(plan, settings)):
-        return unknown
-    return [drill_age(passed_ms, round(max_age_days * 86_400_000), wall_clock_ms())]
+    max_age_ms = round(max_age_days * 86_400_000)
+    if passed is None:
+        return [drill_age(None, (), max_age_ms, wall_clock_ms())]
+    admin = AdminClient(librdkafka_config(settings))
+    present = named_plan(plan, settings, admin)
+    newer = undrilled(passed.report, present, task_ids(present, partition_counts(admin, settings)))
+    return [drill_age(passed.ended_ms, newer, max_age_ms, wall_clock_ms())]
 
 
 def _not_to_be_drilled(plan: TopologyPlan, settings: Settings) -> list[Finding]:

@@ -1,6 +1,8 @@
-"""Decision whether the last drill that passed is recent enough: a pure function of two times."""
+"""Decision whether the last drill that passed is recent enough, and of the present stores. A pure function."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tidemark.topology.durations import format_ms
 from tidemark.verdict import Finding, Verdict
@@ -8,14 +10,26 @@ from tidemark.verdict import Finding, Verdict
 SUBJECT = "last passing drill"
 
 
-def drill_age(last_passed_ms: int | None, max_age_ms: int, now_ms: int) -> Finding:
-    """Return OK up to and including an age of `max_age_ms`. `last_passed_ms` is None if no drill has passed."""
+def drill_age(last_passed_ms: int | None, undrilled: Sequence[str], max_age_ms: int, now_ms: int) -> Finding:
+    """Return OK up to and including an age of `max_age_ms`. `last_passed_ms` is None if no drill has passed.
+
+    `undrilled` are the present stores that this drill has not compared, because they are newer: it says nothing about them.
+    """
     if last_passed_ms is None:
         return Finding(
             SUBJECT, Verdict.FAILED, "no drill has ever passed: trigger restore_drill, or use `tidemark drill run`"
         )
     age_ms = max(0, now_ms - last_passed_ms)
     evidence = {"age_ms": age_ms, "max_age_ms": max_age_ms, "last_passed_ms": last_passed_ms}
+    if undrilled:
+        more = f" and {len(undrilled) - 1} more" if len(undrilled) > 1 else ""
+        return Finding(
+            SUBJECT,
+            Verdict.FAILED,
+            f"the last drill passed {_format(age_ms)} ago and did not compare the present store {undrilled[0]}{more}, which an "
+            "upgrade, a rescale or a reset has made since: trigger restore_drill, or use `tidemark drill run`",
+            {**evidence, "undrilled": list(undrilled)},
+        )
     if age_ms <= max_age_ms:
         return Finding(SUBJECT, Verdict.OK, f"passed {_format(age_ms)} ago", evidence)
     return Finding(

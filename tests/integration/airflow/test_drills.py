@@ -75,6 +75,7 @@ def test_should_push_how_many_keys_were_compared_of_each_store_even_when_none_we
     pushed = []
     with running(app, threading.Event()):
         assert drill_and_conclude(module, 0, 1.0, pushed.append) == "ok"
+        assert [finding.verdict for finding in judge_age(module, 8)] == [Verdict.OK]
         places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
         purge(app.admin, app.settings, context_of(app).clients.ends.of(places))
         with pytest.raises(AirflowSkipException, match="not enough evidence"):

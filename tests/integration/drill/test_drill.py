@@ -24,7 +24,7 @@ from tidemark.folder_lock import FolderLock
 from tidemark.names import DRILLS_FOLDER, TopicPartition
 from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.report import RebuildMethod
-from tidemark.operations.drill_history.table import last_passed_ms, past_drills
+from tidemark.operations.drill_history.table import last_passed, past_drills
 from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.processes import wait_until
 from tidemark.restore.bounds import Figures
@@ -221,7 +221,7 @@ def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, mo
     newest, first = past_drills(facts, app.name)
     assert (newest.verdict, first.verdict) == (Verdict.FAILED, Verdict.OK)
     assert first.report == report
-    assert (first.keys, last_passed_ms(facts, app.name)) == (KEYS, first.ended_ms)
+    assert (first.keys, last_passed(facts, app.name)) == (KEYS, first)
     assert {past.check for past in past_verdicts(facts, app.name)} == {"restore_drill"}
     facts.close()
     shown = runner.invoke(commands, ["drill", "history", name])

@@ -177,9 +177,16 @@ def test_should_name_differing_keys_and_fail_a_store_that_cannot_be_rebuilt():
     ],
 )
 def test_should_alert_when_the_last_passing_drill_is_too_old(passed_ms, verdict):
-    found = drill_age(passed_ms, 7 * DAY, NOW)
+    found = drill_age(passed_ms, (), 7 * DAY, NOW)
     assert found.verdict is verdict
     assert ("restore_drill" in found.message) == (verdict is Verdict.FAILED)
+
+
+def test_should_alert_when_the_last_passing_drill_was_of_earlier_stores():
+    found = drill_age(NOW - 2 * DAY, ["0_0/n", "0_1/n"], 7 * DAY, NOW)
+    assert found.verdict is Verdict.FAILED
+    assert "passed 2d ago" in found.message
+    assert "did not compare the present store 0_0/n and 1 more, which an upgrade, a rescale or a reset" in found.message
 
 
 def test_should_report_how_far_the_application_is_ahead_in_offsets_and_seconds():

@@ -13,11 +13,12 @@ from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.operations.change.repaired_stores import note_repaired
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod, StoreDrill
-from tidemark.operations.drill_history.store_verdicts import last_verdicts, verdicts_of
-from tidemark.operations.drill_history.table import write_drill
+from tidemark.operations.drill_history.store_verdicts import last_verdicts, undrilled, verdicts_of
+from tidemark.operations.drill_history.table import last_passed, write_drill
 from tidemark.operations.rewind.rewind import RewindProgress, RewindState
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id
 from tidemark.recovery.restore_plan import RestorePlan
+from tidemark.registry.description import with_generations
 from tidemark.restore import verify
 from tidemark.settings import Settings
 from tidemark.tasks.values import value_layouts, value_signature
@@ -200,3 +201,22 @@ def test_should_trust_drills_until_a_rewind_has_replaced_the_store(settings, pla
     folder.mkdir(parents=True)
     (folder / "rewind.json").write_text(json.dumps(asdict(RewindProgress(state, NOW, NOW + HOUR, {str(TASK): 7}, ()))))
     assert suspects(settings, plan) == ({OTHER} if clears else {TASK, OTHER})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "generation", "newer"),
+    [
+        ((TASK, OTHER), 0, []),
+        ((TASK, OTHER), 1, ["0_1/n", "0_0/n"]),
+        ((TASK, OTHER, TaskId(0, 2)), 0, ["0_2/n"]),
+    ],
+)
+def test_should_not_count_a_passed_drill_for_stores_that_it_did_not_compare(settings, plan, tasks, generation, newer):
+    kept_drill(settings, plan, NOW, 0)
+    kept_drill(settings, plan, NOW + HOUR, 3)
+    facts = FactsDatabase(settings)
+    passed = last_passed(facts, "app")
+    facts.close()
+    assert passed is not None
+    assert passed.drill_id == f"d{NOW}"
+    assert undrilled(passed.report, with_generations(plan, {"n": generation}), tasks) == newer

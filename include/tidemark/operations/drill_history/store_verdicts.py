@@ -123,6 +123,21 @@ def verdicts_of(
     }
 
 
+def undrilled(report: Mapping[str, Any], topology: TopologyPlan, tasks: Iterable[TaskId]) -> list[str]:
+    """Return the stores of `tasks`, as `task/store`, that a drill has not compared as they are now. Reads nothing.
+
+    `report` is the drill's report as JSON. `topology` is the plan with the stores' generations: an upgrade, a rescale and a
+    reset begin changelogs about which an earlier drill says nothing.
+    """
+    judged = _judged(report, _layouts(topology))
+    return [
+        f"{task}/{spec.name}"
+        for task in tasks
+        for spec in topology.subtopologies[task.subtopology].stores
+        if spec.uncopied is None and (task, spec.name) not in judged
+    ]
+
+
 def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -> dict[Name, list[Mapping[str, Any]]]:
     """Return the comparisons that judge a store, by store, the last one last."""
     judged: dict[Name, list[Mapping[str, Any]]] = {}

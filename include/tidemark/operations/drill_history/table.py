@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
+from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, select
 
 from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod
@@ -73,9 +73,13 @@ def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
     )
 
 
-def past_drills(facts: FactsDatabase, application_id: str, limit: int = 20) -> Iterator[PastDrill]:
-    """Yield the newest drills first. Blocks. Raises `FactsUnavailable`."""
+def past_drills(
+    facts: FactsDatabase, application_id: str, limit: int = 20, verdict: Verdict | None = None
+) -> Iterator[PastDrill]:
+    """Yield the newest drills first; of every verdict if `verdict` is None. Blocks. Raises `FactsUnavailable`."""
     query = select(DRILLS).where(DRILLS.c.application_id == application_id)
+    if verdict is not None:
+        query = query.where(DRILLS.c.verdict == str(verdict))
     for row in facts.read(query.order_by(DRILLS.c.ended_ms.desc(), DRILLS.c.id.desc()).limit(limit)):
         yield PastDrill(
             row.drill_id, row.started_ms, row.ended_ms, Verdict(row.verdict), row.rto_s, row.rpo_offsets, row.rpo_s,
@@ -83,11 +87,6 @@ def past_drills(facts: FactsDatabase, application_id: str, limit: int = 20) -> I
         )  # fmt: skip
 
 
-def last_passed_ms(facts: FactsDatabase, application_id: str) -> int | None:
-    """Return when the last drill that passed ended; None if none has passed. Blocks. Raises `FactsUnavailable`."""
-    columns = DRILLS.c
-    passed = select(func.max(columns.ended_ms)).where(
-        columns.application_id == application_id, columns.verdict == str(Verdict.OK)
-    )
-    found: int | None = facts.read(passed)[0][0]
-    return found
+def last_passed(facts: FactsDatabase, application_id: str) -> PastDrill | None:
+    """Return the last drill that passed; None if none has passed. Blocks. Raises `FactsUnavailable`."""
+    return next(past_drills(facts, application_id, 1, Verdict.OK), None)
