@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemark.alerts import Alert, AlertKind, raise_alert
-from tidemark.checks.liveness import CHECK, Input, Look, ended, follow, judged
+from tidemark.checks.liveness import CHECK, Input, Look, ended, follow, forgotten, judged
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TopicPartition
 from tidemark.processes import Identity
@@ -99,7 +99,7 @@ class RtoWatch:
             if self._has_ended and (known is None or Standstill.of(read_json(self._files.standstill)) != known):
                 return
             if seen is None:
-                forget_standstill(self._files)
+                self._files.standstill.unlink(missing_ok=True)
             else:
                 write_json(self._files.standstill, seen.to_dict())
 
@@ -159,8 +159,21 @@ class RtoWatch:
 
 
 def forget_standstill(files: InstanceFiles) -> None:
-    """Stop counting a standstill, because the instance was stopped on purpose or is being started for the first time."""
+    """Stop counting a standstill, because the instance was stopped on purpose or is being started for the first time.
+
+    The verdict on a standstill that was reported would otherwise stay *failed* for ever. Blocks.
+    """
+    from tidemark.checks.verdict_table import keep_verdicts
+
+    known = Standstill.of(read_json(files.standstill))
     files.standstill.unlink(missing_ok=True)
+    if known is None or not known.is_told:
+        return
+    settings = Settings.load()
+    finding = forgotten(str(files.key), known, wall_clock_ms(), settings.rto_s)
+    log.info("instance %s: %s", files.key, finding.message)
+    if away := keep_verdicts(settings, files.key.application_id, CHECK, [finding]):
+        log.warning("%s; this finding is only in the log", away)
 
 
 class WaitingInput:

@@ -83,3 +83,11 @@ def ended(name: str, standstill: Standstill, now_ms: int, rto_s: int) -> Finding
     stood_s = (now_ms - standstill.since_ms) / 1000
     evidence = {"since_ms": standstill.since_ms, "stood_s": round(stood_s, 3), "rto_s": rto_s}
     return Finding(name, Verdict.OK, f"makes progress again after {stood_s:.0f} s", evidence)
+
+
+def forgotten(name: str, standstill: Standstill, now_ms: int, rto_s: int) -> Finding:
+    """Return the finding on an instance whose reported standstill is no longer counted, because a person acted."""
+    stood_s = (now_ms - standstill.since_ms) / 1000
+    evidence = {"since_ms": standstill.since_ms, "stood_s": round(stood_s, 3), "rto_s": rto_s}
+    message = f"was stopped or started on purpose after {stood_s:.0f} s without progress, which no longer count"
+    return Finding(name, Verdict.OK, message, evidence)

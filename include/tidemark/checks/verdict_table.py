@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Select, String, Table, Text, bindparam, func, select
 
+from tidemark.checks.liveness import CHECK as RTO
 from tidemark.clock import wall_clock_ms
 from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.errors import FactsUnavailable
@@ -94,7 +95,10 @@ def past_verdicts(
 
 
 def _last_verdicts() -> Select[Any]:
-    """Return a query for the findings of the last run of every check of `:application_id`, without reading the history."""
+    """Return a query for the findings of the last run of every check of `:application_id`, without reading the history.
+
+    The watcher of each instance writes its own findings of the check `rto`, so of that check the last of each subject count.
+    """
     columns = VERDICTS.c
     own = columns.application_id == bindparam("application_id")
     # Jumps from name to name in the index: a month of history has many rows of few checks.
@@ -107,8 +111,11 @@ def _last_verdicts() -> Select[Any]:
         inner.c.application_id == bindparam("application_id"), inner.c.check_name == known.c.check_name
     )
     same_check = columns.check_name == known.c.check_name
-    query = select(VERDICTS).join(known, same_check).where(own, columns.time_ms == newest.scalar_subquery())
-    return query.order_by(columns.check_name, columns.id)
+    of_runs = select(columns.id).join(known, same_check)
+    of_runs = of_runs.where(own, columns.check_name != RTO, columns.time_ms == newest.scalar_subquery())
+    of_instances = select(func.max(columns.id)).where(own, columns.check_name == RTO).group_by(columns.subject)
+    found = VERDICTS.c.id.in_(of_runs.union_all(of_instances))
+    return select(VERDICTS).where(found).order_by(columns.check_name, columns.id)
 
 
 # Made once: to make it takes longer than to run it.
@@ -116,7 +123,10 @@ _LAST_VERDICTS = _last_verdicts()
 
 
 def last_verdicts(facts: FactsDatabase, application_id: str) -> list[PastVerdict]:
-    """Return the findings of the last run of every check, without reading the history. Blocks. Raises `FactsUnavailable`."""
+    """Return the findings of the last run of every check, and the last finding of `rto` on each instance.
+
+    Does not read the history. Blocks. Raises `FactsUnavailable`.
+    """
     rows = facts.read(_LAST_VERDICTS, {"application_id": application_id})
     return [PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row)) for row in rows]
 

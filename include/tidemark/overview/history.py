@@ -78,7 +78,8 @@ def checks_of(verdicts: Sequence[PastVerdict]) -> tuple[CheckView, ...]:
     for verdict in verdicts:
         found.setdefault(verdict.check, []).append(verdict)
     return tuple(
-        CheckView(check, rows[0].time_ms, tuple(row.finding for row in rows)) for check, rows in sorted(found.items())
+        CheckView(check, max(row.time_ms for row in rows), tuple(row.finding for row in rows))
+        for check, rows in sorted(found.items())
     )
 
 

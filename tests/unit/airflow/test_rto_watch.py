@@ -170,6 +170,20 @@ def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched:
     assert "held by c7: a restore" in messages[1]
 
 
+def test_should_end_a_reported_standstill_in_the_history_when_it_is_forgotten(watched: Watched) -> None:
+    watched.watch.look(T)
+    forget_standstill(watched.files)
+    assert watched.history() == []
+    watched.watch.look(T)
+    watched.watch.look(T + 301_000)
+    forget_standstill(watched.files)
+    newest, missed = watched.history()
+    assert newest.startswith("ok: was stopped or started on purpose after ")
+    assert missed.startswith("failed: ")
+    forget_standstill(watched.files)
+    assert len(watched.history()) == 2
+
+
 def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,21 @@ def test_the_last_verdicts_should_be_those_of_the_last_run_of_each_check(facts):
     ]
 
 
+def test_the_last_deadline_verdict_of_each_instance_should_count(facts):
+    def watched(time_ms, instance, verdict):
+        write_verdicts(facts, APP, "rto", time_ms, [Finding(f"{APP}-{instance}", verdict, "m")])
+
+    watched(1, 0, Verdict.FAILED)
+    watched(2, 1, Verdict.FAILED)
+    watched(3, 1, Verdict.OK)
+    found = [(row.finding.subject, row.time_ms, row.finding.verdict) for row in last_verdicts(facts, APP)]
+    assert found == [(f"{APP}-0", 1, Verdict.FAILED), (f"{APP}-1", 3, Verdict.OK)]
+    (check,) = read_history(facts, APP).checks
+    assert (check.time_ms, check.verdict) == (3, Verdict.FAILED)
+    watched(4, 0, Verdict.OK)
+    assert {row.finding.verdict for row in last_verdicts(facts, APP)} == {Verdict.OK}
+
+
 def test_an_application_without_checks_should_have_no_verdicts(facts):
     assert last_verdicts(facts, APP) == []
 
