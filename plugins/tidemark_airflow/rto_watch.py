@@ -52,7 +52,7 @@ class RtoWatch:
         self._settings = Settings.load()
         self._ask = ask or WaitingInput().of
         self._asked_ms = 0
-        self._told_ms: int | None = None
+        self._unwritten: Standstill | None = None
         self._writing = threading.Lock()
         self._has_ended = False
 
@@ -74,7 +74,7 @@ class RtoWatch:
             log.exception("instance %s: failed to check whether it makes progress", self._files.key)
 
     def _look(self, now_ms: int) -> None:
-        known = Standstill.of(read_json(self._files.standstill))
+        known = self._unwritten or Standstill.of(read_json(self._files.standstill))
         seen = follow(known, self._seen(now_ms))
         if self._has_ended:
             return
@@ -86,9 +86,9 @@ class RtoWatch:
         finding = judged(name, seen, now_ms, rto_s)
         is_missed = seen is not None and finding.verdict is Verdict.FAILED and not seen.is_told
         if seen is not None and is_missed:
-            self._tell(finding, seen.since_ms, now_ms)
+            self._tell(finding, now_ms)
             seen = replace(seen, is_told=True)
-        if seen is None or seen != known:
+        if seen is None or seen != known or self._unwritten is not None:
             self._write(known, seen)
         if is_missed:
             self._keep(finding, now_ms, over=False)
@@ -98,16 +98,22 @@ class RtoWatch:
             # Another watcher reads that the alert was raised, unless the standstill was forgotten or written again meanwhile.
             if self._has_ended and (known is None or Standstill.of(read_json(self._files.standstill)) != known):
                 return
-            if seen is None:
-                self._files.standstill.unlink(missing_ok=True)
+            try:
+                if seen is None:
+                    self._files.standstill.unlink(missing_ok=True)
+                else:
+                    write_json(self._files.standstill, seen.to_dict())
+            except OSError as error:
+                # A full disk is a cause of standstills: the time is counted here until there is room.
+                if self._unwritten is None:
+                    log.warning(
+                        "instance %s: failed to write since when it makes no progress: %s", self._files.key, error
+                    )
+                self._unwritten = seen
             else:
-                write_json(self._files.standstill, seen.to_dict())
+                self._unwritten = None
 
-    def _tell(self, finding: Finding, since_ms: int, now_ms: int) -> None:
-        """Raise the alert once, also if the file that records it cannot be written because the disk is full."""
-        if self._told_ms == since_ms:
-            return
-        self._told_ms = since_ms
+    def _tell(self, finding: Finding, now_ms: int) -> None:
         message, application_id = f"{self._files.key} {finding.message}", self._files.key.application_id
         raise_alert(self._settings, Alert.of(AlertKind.RTO_MISSED, application_id, message, now_ms))
 

@@ -126,10 +126,14 @@ class StreamTrigger(_ProcessTrigger):
         self._found_watcher = await asyncio.to_thread(watch_claim.recorded, self._files)
         self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
         self.log.info("watching %s, launch %s", self._name, self.launch_id or "by hand")
-        async with rto_watched(self._files, lambda: watch_claim.is_held_by(self._files, self._watcher)):
+        async with rto_watched(self._files, self._checks_deadline):
             exited = await self._exit()
             await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
         yield TriggerEvent(exited.as_payload())
+
+    def _checks_deadline(self) -> bool:
+        """Whether no other watcher was recorded since this one began; a full disk may keep this one from being recorded."""
+        return watch_claim.recorded(self._files) == (self._watcher if self._has_taken else self._found_watcher)
 
     async def _exit(self) -> InstanceExited:
         progress, warnings = Progress(self.log_every_s), None

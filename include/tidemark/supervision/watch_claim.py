@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def take(files: InstanceFiles, watcher: str) -> bool:
     """Record `watcher` as the one that watches from now on. Returns False if that cannot be written (the disk is full).
 
-    The instance is watched in any case, but this watcher may not stop it yet and does not check its deadline.
+    The instance is watched in any case, but this watcher may not stop it yet.
     """
     try:
         write_json(files.watcher, {"watcher": watcher})

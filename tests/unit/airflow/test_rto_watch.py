@@ -21,12 +21,13 @@ from tidemark.events.event import EventKind
 from tidemark.events.table import EventReader
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.supervision.instance_files import read_json, write_json
 from tidemark.supervision.standstill_file import Standstill
 from tidemark_airflow import rto_watch, stream_trigger
 from tidemark_airflow.rto_watch import RtoWatch, WaitingInput, forget_standstill, rto_watched
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
 
 RTO_S = 300
 # Files that are written now are later than every look of a test.
@@ -244,6 +245,73 @@ def test_should_alert_once_even_when_nothing_can_be_written_to_disk(watched: Wat
     for seconds in (301, 302, 303):
         watched.watch.look(T + seconds * 1000)
     assert len(watched.alerts()) == 1
+
+
+def test_should_count_the_time_when_the_disk_was_full_before_the_standstill_began(watched: Watched) -> None:
+    files = watched.files
+    files.make_folders()
+    scratch = files.standstill.with_name(f"{files.standstill.name}.{threading.get_native_id()}.tmp")
+    scratch.mkdir()
+    for seconds in (0, 2, 300):
+        watched.watch.look(T + seconds * 1000)
+    assert watched.alerts() == []
+    for seconds in (301, 303):
+        watched.watch.look(T + seconds * 1000)
+    (alert,) = watched.alerts()
+    assert "has made no progress for 301 s" in alert["message"]
+    assert not files.standstill.exists()
+    scratch.rmdir()
+    watched.watch.look(T + 305_000)
+    kept = Standstill.of(read_json(files.standstill))
+    assert kept is not None
+    assert (kept.since_ms, kept.is_told) == (T, True)
+    forget_standstill(files)
+    watched.watch.look(T + 307_000)
+    kept = Standstill.of(read_json(files.standstill))
+    assert kept is not None
+    assert (kept.since_ms, kept.is_told) == (T + 307_000, False)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_should_check_the_deadline_without_a_claim_unless_another_watcher_has_one(
+    watched: Watched, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has recorded itself, and the disk was full when its trigger began."""
+    monkeypatch.setattr(rto_watch, "_LOOK_S", 0.05)
+    monkeypatch.setattr(stream_trigger, "_TAKE_AGAIN_S", 600.0)
+    watched.says("RESTORING")
+    assert watch_claim.take(watched.files, "operator")
+    looks: list[int] = []
+    monkeypatch.setattr(rto_watch.RtoWatch, "look", lambda _self, now_ms: looks.append(now_ms))
+    key = watched.files.key
+    trigger = StreamTrigger(str(watched.files.var_dir), key.application_id, key.instance, launch_id=None)
+    asked: list[bool] = []
+    checks = trigger._checks_deadline
+
+    def is_asked() -> bool:
+        asked.append(checks())
+        return asked[-1]
+
+    monkeypatch.setattr(trigger, "_checks_deadline", is_asked)
+
+    def refuse(_files: object, _watcher: str) -> bool:
+        if is_replaced:
+            write_json(watched.files.watcher, {"watcher": "another trigger"})
+        return False
+
+    monkeypatch.setattr(watch_claim, "take", refuse)
+
+    async def watch() -> None:
+        async def first() -> None:
+            async for _ in trigger.run():
+                return
+
+        watching = asyncio.create_task(first())
+        assert await asyncio.to_thread(wait_until, lambda: len(asked) > 1, 60)
+        watching.cancel()
+
+    asyncio.run(watch())
+    assert (len(looks) > 0) is not is_replaced
 
 
 def test_should_only_log_errors_of_the_watch_itself(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
