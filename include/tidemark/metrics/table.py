@@ -227,6 +227,9 @@ CHECK_FINDINGS = _of_airflow(
 CHECK_LAST_RUN = _of_airflow(
     "check_last_run_timestamp_seconds", "seconds", "when the check last ran", "application", "check"
 )
+DRILLABLE = _of_airflow(
+    "drillable", "boolean", "1 if savepoints hold a store of the application, so that it can be drilled", "application"
+)
 DRILL_PASSED = _of_airflow("drill_passed", "boolean", "1 if the last restore drill has the verdict ok", "application")
 DRILL_LAST_RUN = _of_airflow(
     "drill_last_run_timestamp_seconds", "seconds", "when the last restore drill ended", "application"
@@ -245,7 +248,9 @@ DRILL_BYTES = _of_airflow("drill_bytes", "bytes", "bytes that the last drill reb
 AUDIT_PASSED = _of_airflow(
     "audit_passed", "boolean", "1 if the last audit has the verdict ok for all tasks", "application"
 )
-AUDIT_LAST_RUN = _of_airflow("audit_last_run_timestamp_seconds", "seconds", "when the last audit ran", "application")
+AUDIT_LAST_RUN = _of_airflow(
+    "audit_last_run_timestamp_seconds", "seconds", "when the last audit ran that found new batches", "application"
+)
 SAVEPOINT_TAKEN = _of_airflow(
     "savepoint_taken_timestamp_seconds", "seconds", "when the newest complete savepoint was taken", "application"
 )

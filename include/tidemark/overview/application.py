@@ -44,6 +44,12 @@ class ProcessFiles:
     stale: str | None = None
     cases: tuple[CaseView, ...] = ()
 
+    @property
+    def ended(self) -> list[LocalInstance]:
+        """The instances that do not run, the one that ended last first."""
+        ended = (one for one in self.instances if not one.is_alive)
+        return sorted(ended, key=lambda one: one.ended_ms or 0, reverse=True)
+
 
 @dataclass(frozen=True)
 class Application:
@@ -151,7 +157,8 @@ def state_of(files: ProcessFiles, *, is_wanted: bool | None) -> ApplicationState
             return ApplicationState.FAILED
         if is_wanted:
             return ApplicationState.DOWN if files.instances else ApplicationState.STARTING
-        if any(one.has_failed for one in files.instances):
+        # The DAG pauses itself only when the last of them fails. If others were stopped later, a person has paused it.
+        if files.ended and files.ended[0].has_failed:
             return ApplicationState.FAILED
         return ApplicationState.STOPPED if files.instances else ApplicationState.NEVER_RAN
     return _worst_of(running)

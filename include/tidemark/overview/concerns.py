@@ -155,7 +155,8 @@ def _of_processes(app: Application) -> Iterator[Concern]:
 
 
 def _of_failure(app: Application) -> Concern:
-    failed = next(one for one in app.files.instances if (one.has_given_up if app.is_wanted else one.has_failed))
+    given_up = (one for one in app.files.instances if one.has_given_up)
+    failed = next(given_up) if app.is_wanted else app.files.ended[0]
     code = "" if failed.exit_code is None else f" with exit code {failed.exit_code}"
     then, remedy = "its DAG is paused", "Read the last lines of the task's log, remove the cause, and unpause the DAG."
     if app.is_wanted:

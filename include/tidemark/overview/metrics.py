@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tidemark.metrics import table
 from tidemark.metrics.metric import Readings
+from tidemark.operations.drill_history.report import is_drillable
 from tidemark.operations.drill_history.table import PastDrill
 from tidemark.overview.application import Application, ApplicationState
 from tidemark.overview.history import History
@@ -54,6 +55,7 @@ def _read_application(readings: Readings, app: Application) -> None:
     for state in ApplicationState:
         readings.add(table.APPLICATION_STATE, int(state is app.state), name, state)
     readings.add(table.APPLICATION_INSTANCES, len(app.running), name)
+    readings.add(table.DRILLABLE, int(is_drillable(app.plan)), name)
     if app.lag is not None:
         readings.add(table.APPLICATION_LAG, app.lag, name)
     if app.last_commit_ms is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,8 @@ class LocalInstance:
     it has ended. `state` is a state of `InstanceState`, or `LOST`. `is_alive` is also true on another machine, which
     `host` names. `process` wrote the run file; it is None before that. `changelog_generation`, `useful` and
     `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies. So are
-    `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one.
+    `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one. `ended_ms` is the last
+    sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code.
     """
 
     application: str
@@ -73,6 +75,7 @@ class LocalInstance:
     useful: bool | None = None
     useless_because: str | None = None
     same_rack_tasks: tuple[str, ...] = ()
+    ended_ms: int | None = None
 
     @property
     def name(self) -> str:
@@ -210,10 +213,20 @@ def _common(files: InstanceFiles, found: _Observed) -> dict[str, Any]:
         "host": found.seen.host,
         "process": None if found.run is None else found.run.process,
         "exit_code": found.seen.exit_code,
+        "ended_ms": None if found.is_alive else _written_ms(files.run, files.exit),
         "outage": read_outage(files.outage),
         "records_per_second": found.values.get("records_per_second") if found.is_alive else None,
         "partitions": None if partitions is None else tuple(partitions),
     }
+
+
+def _written_ms(*paths: Path) -> int | None:
+    """Return when the newest of these files was written; None if there is none of them."""
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found.append(path.stat().st_mtime_ns // 1_000_000)
+    return max(found, default=None)
 
 
 _COMMON = ("topology", "topology_version", "since_ms", "batch", "last_commit_ms", "generation", "query_url")

@@ -21,6 +21,7 @@ from tidemark.verdict import Verdict
 OUTAGE = RecordedOutage(NOW - 95_000, "no broker leads clicks[0]", ())
 STOOD = Standstill(NOW - 240_000, "it commits nothing while 12 offsets wait")
 ID = "20261122T031500000000Z"
+KILLED = instance(state=LOST, is_alive=False, exit_code=137, ended_ms=NOW - 604_800_000)
 HOLD = Hold("c1", "a restore", NOW - 5000)
 CASE = CaseView(
     "20231114T221000000000Z",
@@ -53,6 +54,17 @@ CASE = CaseView(
         ([instance(state="NOT_RUNNING", is_alive=False, outage=OUTAGE)], False, ApplicationState.STOPPED),
         ([instance(state="ERROR", is_alive=False)], False, ApplicationState.FAILED),
         ([instance(state=LOST, is_alive=False, exit_code=137)], False, ApplicationState.FAILED),
+        (
+            [KILLED, instance(instance=1, state="NOT_RUNNING", is_alive=False, ended_ms=NOW)],
+            False,
+            ApplicationState.STOPPED,
+        ),
+        ([KILLED, instance(instance=1, state="ERROR", is_alive=False, ended_ms=NOW)], False, ApplicationState.FAILED),
+        (
+            [KILLED, instance(instance=1, state="NOT_RUNNING", is_alive=False, ended_ms=NOW - 604_800_001)],
+            False,
+            ApplicationState.FAILED,
+        ),
         ([instance(state="NOT_RUNNING", is_alive=False, exit_code=0)], False, ApplicationState.STOPPED),
         ([instance(state=LOST, is_alive=False)], True, ApplicationState.DOWN),
         ([instance(state="ERROR", is_alive=False, exit_code=30)], True, ApplicationState.FAILED),

@@ -14,6 +14,8 @@ from tidemark.overview.history import AuditView
 from tidemark.overview.metrics import DagView, LastRun, read_applications, read_dags
 from tidemark.overview.scrape_targets import scrape_targets
 from tidemark.overview.stores import SavepointView
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 from tidemark.verdict import Verdict
 
 
@@ -47,7 +49,7 @@ def test_a_running_application_should_show_state_lag_and_commit():
 def test_what_is_not_known_should_be_left_out():
     found = read(application(is_wanted=None))
     shown = {name for name, _ in found}
-    assert shown == {table.APPLICATION_STATE.name, table.APPLICATION_INSTANCES.name}
+    assert shown == {table.APPLICATION_STATE.name, table.APPLICATION_INSTANCES.name, table.DRILLABLE.name}
     away = read(application(history_fault="the database is away"))
     assert values(away, table.FACTS_REACHABLE) == {(APP,): 0}
     assert values(away, table.CHECK_FINDINGS) == {}
@@ -73,6 +75,13 @@ def test_checks_drills_and_audits_should_come_from_the_history():
     assert [values(found, metric)[APP,] for metric in figures] == [8.5, 12, 1.5, 200, 4096]
     assert values(found, table.AUDIT_PASSED) == {(APP,): 1}
     assert values(found, table.AUDIT_LAST_RUN) == {(APP,): (NOW - 2000) / 1000}
+
+
+def test_an_application_should_be_drillable_when_savepoints_hold_one_of_its_stores():
+    topology = Topology("unsaved")
+    topology.stream("in", schema="id STRING").group_by_key().count(name="n", store=Materialized("n", in_memory=True))
+    unsaved = replace(application(), plan=topology.plan())
+    assert values(read(application(), unsaved), table.DRILLABLE) == {(APP,): 1, ("unsaved",): 0}
 
 
 def test_dags_should_show_whether_they_are_on_and_their_last_runs():

@@ -10,6 +10,7 @@ import pytest
 from tests.support.overview import write_launch, write_run_file, write_standby_file
 
 from tidemark.processes import Identity, Place
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
 from tidemark.supervision.local_instances import local_instances, read_instances, read_standbys
 from tidemark.supervision.run_file import LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
 
@@ -50,6 +51,19 @@ def test_an_instance_whose_process_is_gone_should_be_lost_unless_it_recorded_its
     found = only(tmp_path)
     assert (found.state, found.is_alive) == (state, False)
     assert (found.records_per_second, found.partitions) == (None, None)
+
+
+def test_an_instance_should_have_ended_when_it_or_its_supervisor_wrote_last(tmp_path):
+    write_run_file(tmp_path, APP)
+    assert only(tmp_path).ended_ms is None
+    write_run_file(tmp_path, APP, **DEAD)
+    os.utime(run_file_path(tmp_path, APP, 0), (1000, 1000))
+    assert only(tmp_path).ended_ms == 1_000_000
+    recorded = InstanceFiles(tmp_path, InstanceKey(APP, 0)).exit
+    recorded.write_text("{}")
+    for at_s, ended_ms in ((999, 1_000_000), (1001, 1_001_000)):
+        os.utime(recorded, (at_s, at_s))
+        assert only(tmp_path).ended_ms == ended_ms
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False)])
