@@ -230,7 +230,13 @@ CHECK_LAST_RUN = _of_airflow(
 DRILLABLE = _of_airflow(
     "drillable", "boolean", "1 if savepoints hold a store of the application, so that it can be drilled", "application"
 )
-DRILL_PASSED = _of_airflow("drill_passed", "boolean", "1 if the last restore drill has the verdict ok", "application")
+DRILL_VERDICT = _of_airflow(
+    "drill_verdict",
+    "boolean",
+    "1 for the verdict of the last restore drill, 0 for the others",
+    "application",
+    "verdict",
+)
 DRILL_LAST_RUN = _of_airflow(
     "drill_last_run_timestamp_seconds", "seconds", "when the last restore drill ended", "application"
 )
@@ -245,8 +251,12 @@ DRILL_RPO = _of_airflow("drill_rpo_offsets", "offsets", "RPO that the last drill
 DRILL_RPO_TIME = _of_airflow("drill_rpo_seconds", "seconds", "RPO that the last drill measured", "application")
 DRILL_KEYS = _of_airflow("drill_keys", "keys", "keys that the last drill compared", "application")
 DRILL_BYTES = _of_airflow("drill_bytes", "bytes", "bytes that the last drill rebuilt", "application")
-AUDIT_PASSED = _of_airflow(
-    "audit_passed", "boolean", "1 if the last audit has the verdict ok for all tasks", "application"
+AUDIT_VERDICT = _of_airflow(
+    "audit_verdict",
+    "boolean",
+    "1 for the worst verdict of the last audit on any task, 0 for the others",
+    "application",
+    "verdict",
 )
 AUDIT_LAST_RUN = _of_airflow(
     "audit_last_run_timestamp_seconds", "seconds", "when the last audit ran that found new batches", "application"

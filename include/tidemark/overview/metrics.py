@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.metrics import table
-from tidemark.metrics.metric import Readings
+from tidemark.metrics.metric import Metric, Readings
 from tidemark.operations.drill_history.report import is_drillable
 from tidemark.operations.drill_history.table import PastDrill
 from tidemark.overview.application import Application, ApplicationState
@@ -75,13 +75,13 @@ def _read_history(readings: Readings, name: str, history: History) -> None:
     if history.drills:
         _read_drills(readings, name, history.drills)
     if history.audit is not None:
-        readings.add(table.AUDIT_PASSED, int(history.audit.verdict is Verdict.OK), name)
+        _read_verdict(readings, table.AUDIT_VERDICT, name, history.audit.verdict)
         readings.add(table.AUDIT_LAST_RUN, history.audit.time_ms / 1000, name)
 
 
 def _read_drills(readings: Readings, name: str, drills: tuple[PastDrill, ...]) -> None:
     last = drills[0]
-    readings.add(table.DRILL_PASSED, int(last.verdict is Verdict.OK), name)
+    _read_verdict(readings, table.DRILL_VERDICT, name, last.verdict)
     readings.add(table.DRILL_LAST_RUN, last.ended_ms / 1000, name)
     passed = next((drill for drill in drills if drill.verdict is Verdict.OK), None)
     if passed is not None:
@@ -95,3 +95,8 @@ def _read_drills(readings: Readings, name: str, drills: tuple[PastDrill, ...]) -
     ):
         if value is not None:
             readings.add(metric, value, name)
+
+
+def _read_verdict(readings: Readings, metric: Metric, name: str, found: Verdict) -> None:
+    for verdict in Verdict:
+        readings.add(metric, int(verdict is found), name, verdict)

@@ -59,7 +59,7 @@ def test_checks_drills_and_audits_should_come_from_the_history():
     history = replace(
         checked("lag", Verdict.FAILED, Verdict.OK, Verdict.OK),
         drills=(drill(Verdict.FAILED, NOW - 1000), drill(Verdict.OK, NOW - 90_000), drill(Verdict.OK, NOW - 99_000)),
-        audit=AuditView("a", NOW - 2000, Verdict.OK),
+        audit=AuditView("a", NOW - 2000, Verdict.WARNING),
     )
     found = read(application(instance(), history=history))
     findings = values(found, table.CHECK_FINDINGS)
@@ -68,12 +68,14 @@ def test_checks_drills_and_audits_should_come_from_the_history():
     assert findings[APP, "lag", "warning"] == 0
     assert values(found, table.CHECK_LAST_RUN) == {(APP, "lag"): (NOW - 5000) / 1000}
     assert values(found, table.FACTS_REACHABLE) == {(APP,): 1}
-    assert values(found, table.DRILL_PASSED) == {(APP,): 0}
+    assert values(found, table.DRILL_VERDICT) == {(APP, str(verdict)): verdict is Verdict.FAILED for verdict in Verdict}
     assert values(found, table.DRILL_LAST_RUN) == {(APP,): (NOW - 1000) / 1000}
     assert values(found, table.DRILL_LAST_PASSED) == {(APP,): (NOW - 90_000) / 1000}
     figures = (table.DRILL_RTO, table.DRILL_RPO, table.DRILL_RPO_TIME, table.DRILL_KEYS, table.DRILL_BYTES)
     assert [values(found, metric)[APP,] for metric in figures] == [8.5, 12, 1.5, 200, 4096]
-    assert values(found, table.AUDIT_PASSED) == {(APP,): 1}
+    assert values(found, table.AUDIT_VERDICT) == {
+        (APP, str(verdict)): verdict is Verdict.WARNING for verdict in Verdict
+    }
     assert values(found, table.AUDIT_LAST_RUN) == {(APP,): (NOW - 2000) / 1000}
 
 
