@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
 from tidemark.topology_loader import load, names
+from tidemark_airflow.alarm_text import alarm_text
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
 from tidemark_airflow.dag_kinds import DagKind, documented
 
@@ -162,8 +163,8 @@ def chosen(params: dict[str, Any]) -> list[str]:
 def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     """Write the verdicts to their history, log each, and end the task as the worst of them requires.
 
-    Returns the verdict if nothing failed. Raises `Alarm`, which says what failed and what to do, and `AirflowSkipException`
-    if nothing was found wrong but the evidence does not suffice for an OK.
+    Returns the verdict if nothing failed. Raises `Alarm`, which says what failed without keys and values of records, and
+    `AirflowSkipException` if nothing was found wrong but the evidence does not suffice for an OK.
     """
     from tidemark.checks.verdict_table import keep_verdicts
     from tidemark.verdict import Verdict, worst
@@ -171,16 +172,15 @@ def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     for finding in findings:
         level = logging.INFO if finding.verdict is Verdict.OK else logging.WARNING
         log.log(level, "%s: %s: %s", finding.verdict, finding.subject, finding.message)
-    application_id = load(topology).application_id
-    if away := keep_verdicts(Settings.load(), application_id, check, findings):
+    application_id, settings = load(topology).application_id, Settings.load()
+    if away := keep_verdicts(settings, application_id, check, findings):
         log.warning("%s; this verdict is only in this log", away)
     verdict = worst(findings)
     if verdict is Verdict.FAILED:
         bad = [finding for finding in findings if finding.verdict is Verdict.FAILED]
         what = AlertKind.DRILL_TOO_OLD if check == DRILL_AGE else AlertKind.CHECK_FAILED
-        raise Alarm(
-            what, application_id, f"{check} of {topology}: " + "; ".join(f"{f.subject}: {f.message}" for f in bad)
-        )
+        text = alarm_text(bad, settings.var_dir, application_id, topology)
+        raise Alarm(what, application_id, f"{check} of {topology}: {text}")
     if verdict is Verdict.NOT_ENOUGH_EVIDENCE:
         raise AirflowSkipException(f"{check} of {topology}: not enough evidence; see the lines above")
     return str(verdict)

@@ -12,6 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 
 from tidemark.alerts import AlertKind
+from tidemark.audit.expectations import CHECKS
+from tidemark.audit.suites import ExpectationOutcome, finding
+from tidemark.operations.drill_history.report import RebuildMethod, StoreDrill
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow import dag as dag_module
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, PlanWaits, alert_on_time_out
@@ -73,6 +76,39 @@ def test_should_end_a_task_with_an_alarm_when_a_verdict_is_failed(
     with pytest.raises(Alarm, match=f"{check} of shopping: drill: none ever passed") as ended:
         conclude(check, "shopping", [bad, Finding("x", Verdict.OK, "fine")])
     assert (ended.value.what, ended.value.application_id) == (what, "shopping")
+
+
+def test_should_name_no_key_and_no_value_in_the_alarm_of_an_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    check = next(check for check in CHECKS if check.name == "outputs_are_not_lost")
+    row = {"topic": "bills", "partition": 1, "offset": 17, "key": "ada@example.org", "found": None, "expected": "flu"}
+    bad = finding(check, ExpectationOutcome(check.name, False, 3, 40, None), [row])
+    assert "ada@example.org" in bad.message
+    with pytest.raises(Alarm) as ended:
+        conclude("audit", "shopping", [bad])
+    assert str(ended.value) == (
+        "audit of shopping: outputs_are_not_lost: 3 of 40 rows break this expectation, the first at topic bills, partition 1, "
+        f"offset 17; the rows are in {tmp_path}/audit/shopping/quarantine and on the page of the audit"
+    )
+
+
+def test_should_name_no_key_and_no_value_in_the_alarm_of_a_drill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    first = ("altered ada@example.org: 'flu', but rebuilt 'cold'",)
+    way, message = RebuildMethod.CHANGELOG, f"1 keys differ: {first[0]}"
+    differs = StoreDrill("0_1", "n", way, "s1", Verdict.FAILED, message, differing=1, altered=1, first=first)
+    broken = StoreDrill("0_2", "n", way, "s1", Verdict.FAILED, "it cannot be rebuilt: too short")
+    with pytest.raises(Alarm) as ended:
+        conclude("restore_drill", "shopping", [differs.finding, broken.finding])
+    assert str(ended.value) == (
+        "restore_drill of shopping: 0_1/n by whole changelog: 1 keys differ from savepoint s1 (1 altered, 0 missing, 0 extra): "
+        "the store or its changelog is wrong, so do not restore from the changelog alone; the keys are in `tidemark drill "
+        "history shopping --json`; 0_2/n by whole changelog: it cannot be rebuilt: too short"
+    )
 
 
 @pytest.mark.parametrize(
