@@ -182,9 +182,10 @@ def test_should_alert_when_the_last_passing_drill_is_too_old(passed_ms, verdict)
     assert ("restore_drill" in found.message) == (verdict is Verdict.FAILED)
 
 
-def test_should_alert_when_the_last_passing_drill_was_of_earlier_stores():
+def test_should_warn_when_the_last_passing_drill_was_of_earlier_stores_until_the_next_is_due():
+    assert drill_age(NOW - 7 * DAY - 1, ["0_0/n"], 7 * DAY, NOW).verdict is Verdict.FAILED
     found = drill_age(NOW - 2 * DAY, ["0_0/n", "0_1/n"], 7 * DAY, NOW)
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is Verdict.WARNING
     assert "passed 2d ago" in found.message
     assert "did not compare the present store 0_0/n and 1 more, which an upgrade, a rescale or a reset" in found.message
 
