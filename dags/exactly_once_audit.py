@@ -30,7 +30,7 @@ docs/audit.md.
 
 Unexpected rows are in `var/audit/<app>/quarantine/` with topic, partition and offset; the page is in
 `var/audit/<app>/pages/`. A range that was audited is not read again, except by `tidemark audit run <name> --whole`. *Skipped*
-means that there was no new batch, or that a check itself broke.
+means that the evidence does not suffice: there was no new batch, a check itself broke, or records were gone; see the log.
 """
 
 with operations_dag(

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
 from tidemark.audit.contracts import Contract
 from tidemark.audit.cut import Cut
-from tidemark.audit.derivable import NotDerived
+from tidemark.audit.derivable import Derivable, NotDerived
+from tidemark.audit.expectations import LATE_RECORDS, Check
 from tidemark.audit.ranges import PassedOver
 from tidemark.audit.suites import NOT_COMPUTED
 from tidemark.names import TopicPartition
@@ -48,25 +49,23 @@ def untold(
     without_base: Mapping[str, str],
     ruled: Sequence[Contract],
 ) -> list[Finding]:
-    """Return the findings on topics. `without_base` has reasons by topic; `ruled` are the topology's contracts."""
+    """Return the findings on topics. `without_base` has reasons by topic; `ruled` are the topology's contracts.
+
+    Those that follow from the topology do not count in the verdict. Those on what this audit could not look at do.
+    """
     roles = reading.roles
-    found = [
-        _not_computed(
-            one.topic, f"because {one.reason}", is_counted=one.topic in roles and roles[one.topic].role != SOURCE
-        )
-        for one in not_derived
-    ]
+    found = []
+    for one in not_derived:
+        is_counted = one.topic in roles and roles[one.topic].role != SOURCE
+        rest = "its records are only counted" if is_counted else "its records are not counted either"
+        found.append(_never(one.topic, f"its values are not computed again, because {one.reason}; {rest}"))
     lost = sorted(topic for topic in reading.lost if roles[topic].role == SOURCE)
+    found += [_not_computed(topic, "its beginning has been deleted from the topic") for topic in lost]
+    why_thin = "the topic is compacted, and records of its batches may be compacted away (min.compaction.lag.ms)"
+    found += [_not_computed(topic, f"{why_thin}; {_SHORTER}") for topic in sorted(thin)]
+    found += [_not_computed(topic, why) for topic, why in without_base.items()]
     found += [
-        _not_computed(topic, "because its beginning has been deleted from the topic", is_counted=True) for topic in lost
-    ]
-    why_thin = (
-        "because the topic is compacted, and records of its batches may be compacted away (min.compaction.lag.ms)"
-    )
-    found += [_not_computed(topic, f"{why_thin}; {_SHORTER}", is_counted=True) for topic in sorted(thin)]
-    found += [_not_computed(topic, f"because {why}", is_counted=True) for topic, why in without_base.items()]
-    found += [
-        _format(
+        _not_checked(
             topic,
             f"missing dead letters are not checked, because the topic's beginning has been deleted; {_SHORTER}",
         )
@@ -74,11 +73,36 @@ def untold(
         if roles[topic].role == DLQ
     ]
     found += [
-        _format(one.asset, "its contract is not checked, because its records are not read as those of a sink")
+        _never(one.asset, "its contract is not checked, because its records are not read as those of a sink")
         for one in ruled
         if not is_read(one, reading)
     ]
     return found
+
+
+def never_judged(
+    plan: TopologyPlan, found: Derivable, subtopologies: Collection[int], checks: Sequence[Check]
+) -> list[Finding]:
+    """Return a finding for each check of batches that the topology lets no audit make in any of these sub-topologies.
+
+    `checks` are those of the asset `accounts`. These findings do not count in the verdict.
+    """
+    purged = set(plan.repartition_topics)
+    read = {s.index for s in plan.subtopologies if not purged & set(s.source_topics)} & set(subtopologies)
+    late = read & found.late_rows & {derived.subtopology.index for derived in found.derived}
+    return [
+        _never(
+            check.name,
+            "not checked, because the topology does not let an audit compute these figures for the batches of this cut: "
+            + (
+                "not every node is a plain aggregation"
+                if read
+                else "they come from a repartition topic, which is purged"
+            ),
+        )
+        for check in checks
+        if not (late if check.name == LATE_RECORDS else read)
+    ]
 
 
 def is_read(contract: Contract, reading: AuditRange) -> bool:
@@ -106,10 +130,13 @@ def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
     ]
 
 
-def _not_computed(topic: str, reason: str, *, is_counted: bool) -> Finding:
-    rest = "its records are only counted" if is_counted else "its records are not counted either"
-    return _format(topic, f"its values are not computed again, {reason}; {rest}")
+def _not_computed(topic: str, why: str) -> Finding:
+    return _not_checked(topic, f"its values are not computed again, because {why}; its records are only counted")
 
 
-def _format(subject: str, message: str) -> Finding:
+def _not_checked(subject: str, message: str) -> Finding:
+    return Finding(subject, Verdict.NOT_ENOUGH_EVIDENCE, message)
+
+
+def _never(subject: str, message: str) -> Finding:
     return Finding(subject, Verdict.NOT_ENOUGH_EVIDENCE, message, {NOT_COMPUTED: True})

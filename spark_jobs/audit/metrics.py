@@ -1,4 +1,4 @@
-"""The Spark metric of the audit's own expectation. Importing this module registers it with Great Expectations."""
+"""The Spark metrics of the audit's own expectation. Importing this module registers them with Great Expectations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from great_expectations.expectations.metrics.table_metric_provider import TableM
 from pyspark.sql import Column
 from pyspark.sql.functions import coalesce, count_if, expr, lit
 
-from tidemark.audit.rows_where import COUNT
+from tidemark.audit.rows_where import COUNT, JUDGED
 
 
 class RowsWhereCount(TableMetricProvider):
@@ -34,5 +34,30 @@ class RowsWhereCount(TableMetricProvider):
         metrics: dict[str, Any],
         runtime_configuration: dict[str, Any],
     ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
-        counted = coalesce(count_if(expr(metric_value_kwargs["condition"])), lit(0))
-        return counted, metric_domain_kwargs, {}
+        return _counted(metric_value_kwargs["condition"]), metric_domain_kwargs, {}
+
+
+class RowsJudgedCount(TableMetricProvider):
+    """Counts the rows that an expectation can judge, in the same pass."""
+
+    metric_name = JUDGED
+    value_keys = ("judged",)
+
+    @metric_partial(
+        engine=SparkDFExecutionEngine,
+        partial_fn_type=MetricPartialFunctionTypes.AGGREGATE_FN,
+        domain_type=MetricDomainTypes.TABLE,
+    )
+    def _spark(
+        cls,
+        execution_engine: SparkDFExecutionEngine,
+        metric_domain_kwargs: dict[str, Any],
+        metric_value_kwargs: dict[str, Any],
+        metrics: dict[str, Any],
+        runtime_configuration: dict[str, Any],
+    ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
+        return _counted(metric_value_kwargs["judged"]), metric_domain_kwargs, {}
+
+
+def _counted(condition: str) -> Column:
+    return coalesce(count_if(expr(condition)), lit(0))

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.accounts import Accounts
-from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
+from spark_jobs.audit.coverage import has_all_letters, is_read, never_judged, passed, thinned, untold
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
 from spark_jobs.audit.results import AuditResults
 from spark_jobs.audit.savepoints import Saved
@@ -116,6 +116,8 @@ class OneAudit:
         thin = thinned(self.plan, self.cut, compacted, self._kept_from(reading, compacted))
         path = PipelineView(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin)
         accounts = Accounts(path, self.plan, found, compacted)
+        indexes = {task.subtopology for task in self.cut.ranges}
+        unjudged = never_judged(self.plan, found, indexes, self._checks("accounts")) if indexes else []
         started = time.monotonic()
         before = {task: audited.audit_id for task, audited in self.before.items()}
         bases = self._bases = Bases(path, reader, self._carried, before, self._work, compacted, self.tell)
@@ -130,9 +132,11 @@ class OneAudit:
             elapsed_s = time.monotonic() - validating
             self.tell(AuditProgress(f"validating {asset.name}", number, None, "tables", elapsed_s))
             frame = views.table(asset.name, asset.frame, asset.rows)
-            validated = validator.validate(asset.name, frame, asset.checks, asset.may_be_empty)
+            checks = [check for check in asset.checks if check.name not in {one.subject for one in unjudged}]
+            validated = validator.validate(asset.name, frame, checks, asset.may_be_empty)
             findings += validated.findings
             quarantined |= validated.quarantined
+        findings += unjudged
         findings += untold(reading, thin, found.not_derived, bases.without, contracts(self.plan))
         findings += passed(self.cut.passed_over)
         if not self.cut.ranges:
@@ -166,8 +170,10 @@ class OneAudit:
         yield self._asset("ends", accounts.ends())
 
     def _asset(self, name: str, frame: DataFrame, rows: Rows = Rows.FEW, *, may_be_empty: bool = False) -> _Asset:
-        exactly_once = self.plan.guarantee is Guarantee.EXACTLY_ONCE
-        return _Asset(name, frame, checks_of(name, exactly_once=exactly_once), may_be_empty, rows)
+        return _Asset(name, frame, self._checks(name), may_be_empty, rows)
+
+    def _checks(self, asset: str) -> tuple[Check, ...]:
+        return checks_of(asset, exactly_once=self.plan.guarantee is Guarantee.EXACTLY_ONCE)
 
     def _contracts(self, accounts: Accounts, chosen: Sequence[Contract], rows: Rows) -> Iterator[_Asset]:
         for contract in chosen:

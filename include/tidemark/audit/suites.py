@@ -54,6 +54,7 @@ def _expectation(check: Check) -> Expectation:
     return RowsWhere(
         unexpected_rows_query=f"SELECT * FROM {{batch}} WHERE {check.unexpected}",
         condition=check.unexpected,
+        judged=check.judged,
         description=check.says,
         severity=FailureSeverity.WARNING if check.is_warning else FailureSeverity.CRITICAL,
         meta={"check": check.name},
@@ -112,7 +113,7 @@ def finding(
 
 
 NOT_COMPUTED = "not_computed"
-"""Marks, in its evidence, a finding that an audit can never check for this topology; it does not count in the verdict."""
+"""Marks, in its evidence, a finding on what no audit of this topology can check; it does not count in the verdict."""
 
 
 def overall(findings: Sequence[Finding]) -> Verdict:

@@ -119,6 +119,21 @@ def test_should_run_a_whole_suite_in_one_job_and_distinguish_a_broken_check(spar
     frame.unpersist()
 
 
+def test_should_count_only_rows_that_an_expectation_can_judge(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, 1), (2, None), (3, None)], "rows INT, truth INT")
+    can, cannot = (
+        Check(name, "figures", "rows <> truth", "the figures agree", "look", judged=judged)
+        for name, judged in (("can", "truth IS NOT NULL"), ("cannot", "rows > 1 AND truth IS NOT NULL"))
+    )
+    validator = Validator("a run")
+    found = validator.validate("figures", frame, [can, cannot], False)
+    assert [(one.verdict, one.evidence["rows"]) for one in found.findings] == [
+        (Verdict.OK, 1),
+        (Verdict.NOT_ENOUGH_EVIDENCE, 0),
+    ]
+    assert validator.validate("no figures", frame, [], False).findings == []
+
+
 def test_should_size_the_session_for_an_audit_and_restore_its_settings_afterwards(spark: SparkSession) -> None:
     names = ("spark.sql.shuffle.partitions", "spark.sql.inMemoryColumnarStorage.compressed")
 

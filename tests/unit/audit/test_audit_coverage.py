@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from spark_jobs.audit.attribution import AuditedTopicRole
-from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
+from spark_jobs.audit.coverage import has_all_letters, is_read, never_judged, passed, thinned, untold
 from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
 from spark_jobs.audit.state import no_fold
 from tests.unit.audit.test_audit_ranges import NOW_MS, TASK, history, ranged
@@ -14,12 +14,13 @@ from tests.unit.audit.test_audit_ranges import NOW_MS, TASK, history, ranged
 from tidemark.audit.contracts import contracts
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
+from tidemark.audit.expectations import checks_of
 from tidemark.audit.ranges import PassedOver
 from tidemark.audit.suites import NOT_COMPUTED, overall
 from tidemark.names import TopicPartition
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
-from tidemark.verdict import Verdict
+from tidemark.verdict import Finding, Verdict
 
 RUN = replace(ranged(history(1, 3)), task=TASK)
 """Batches 2 and 3, which read [20, 40) and were committed at NOW_MS."""
@@ -44,7 +45,6 @@ def reading(lost=()):
 def summary(read, thin=(), without=None, not_derived=()):
     findings = untold(read, thin, not_derived, without or {}, [c for c in contracts(plan()) if c.topic == "out"])
     assert {found.verdict for found in findings} <= {Verdict.NOT_ENOUGH_EVIDENCE}
-    assert all(found.evidence[NOT_COMPUTED] for found in findings)
     return {found.subject: found.message for found in findings}
 
 
@@ -94,6 +94,41 @@ def test_should_say_why_values_are_not_recomputed():
         "no results to continue from"
         in summary(reading(), without={"out": "task 0_1 has no results to continue from"})["out"]
     )
+
+
+@pytest.mark.parametrize(
+    "gap", [{"lost": ["in"]}, {"lost": ["app-dlq"]}, {"thin": ["in"]}, {"without": {"out": "the results are gone"}}]
+)
+def test_should_count_what_this_audit_could_not_look_at_in_the_verdict(gap):
+    findings = untold(reading(gap.get("lost", ())), gap.get("thin", ()), [], gap.get("without", {}), [])
+    ok = Finding("commits", Verdict.OK, "each batch begins where the one before it ended")
+    assert overall([ok, *findings]) is Verdict.NOT_ENOUGH_EVIDENCE
+
+
+def test_should_not_count_what_no_audit_of_the_topology_can_check_in_the_verdict():
+    findings = untold(reading(), [], derivable(plan()).not_derived, {}, contracts(plan()))
+    assert {found.subject for found in findings} == {"odd", "contract of odd"}
+    assert overall([*findings, Finding("commits", Verdict.OK, "each batch was counted")]) is Verdict.OK
+
+
+def test_should_leave_out_checks_of_batches_only_when_the_topology_does_not_allow_them():
+    checks = checks_of("accounts", exactly_once=True)
+
+    def left_out(topology_plan, subtopologies):
+        findings = never_judged(topology_plan, derivable(topology_plan), subtopologies, checks)
+        assert all(found.evidence[NOT_COMPUTED] for found in findings)
+        return {found.subject for found in findings}
+
+    assert left_out(plan(), {0}) == set()
+    topology = Topology("app")
+    records = topology.stream("in", schema="id STRING, other STRING", key="id")
+    records.repartition("other", name="by-other").group_by_key().count(store="s").to("out")
+    moved = topology.plan()
+    (route,) = moved.repartition_topics
+    (after,) = [s.index for s in moved.subtopologies if route in s.source_topics]
+    assert left_out(moved, {1 - after}) == {"late_records_are_accounted_for"}
+    assert left_out(moved, {after}) == {check.name for check in checks}
+    assert left_out(moved, {0, 1}) == {"late_records_are_accounted_for"}
 
 
 def test_should_report_that_a_sink_after_a_processor_and_its_contract_were_not_checked():
