@@ -116,6 +116,36 @@ def has_all_letters(reading: AuditRange) -> bool:
     return not any(reading.roles[topic].role == DLQ for topic in reading.lost)
 
 
+def without_input(cut: Cut) -> list[Finding]:
+    """Return a finding if the batches of the cut read no record. It counts for the audit's verdict."""
+    spans = (
+        span
+        for run in cut.ranges.values()
+        for record in run.computed
+        for by_partition in record.sources.values()
+        for span in by_partition.values()
+    )
+    if any(start < end for start, end in spans):
+        return []
+    what = (
+        "the new batches read no record of a source, so they prove nothing; audit again after new input"
+        if cut.ranges
+        else "no new batch since the last audit"
+    )
+    return [_not_checked("batches", what)]
+
+
+def unread(unreadable: Mapping[str, str], checks: Sequence[Check]) -> list[Finding]:
+    """Return a finding per check of savepoints if some could not be read. `unreadable` has reasons by task and store."""
+    if not unreadable:
+        return []
+    listed = "; ".join(f"{store}: {why}" for store, why in sorted(unreadable.items()))
+    message = (
+        f"savepoints could not be read, so these stores were not compared: {listed}; run `tidemark savepoint verify`"
+    )
+    return [_not_checked(check.name, message) for check in checks]
+
+
 def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
     """Return a finding for the skipped batches of each task. These findings count for the audit's verdict."""
     return [

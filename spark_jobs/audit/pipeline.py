@@ -15,7 +15,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.accounts import Accounts
-from spark_jobs.audit.coverage import has_all_letters, is_read, never_judged, passed, thinned, untold
+from spark_jobs.audit.coverage import (
+    has_all_letters,
+    is_read,
+    never_judged,
+    passed,
+    thinned,
+    unread,
+    untold,
+    without_input,
+)
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
 from spark_jobs.audit.results import AuditResults
 from spark_jobs.audit.savepoints import Saved
@@ -124,11 +133,12 @@ class OneAudit:
         known = {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
         results = self._results = AuditResults(path, found, known, compacted)
         log.info("read the results from which the audit continues (%.1f s)", time.monotonic() - started)
+        saved = Saved(path, self.plan, self._savepoints, self._work / "savepoints")
         validator = Validator(self.audit_id, self.docs)
         validating = time.monotonic()
         findings: list[Finding] = []
         quarantined: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for number, asset in enumerate(self._assets(accounts, results)):
+        for number, asset in enumerate(self._assets(accounts, results, saved)):
             elapsed_s = time.monotonic() - validating
             self.tell(AuditProgress(f"validating {asset.name}", number, None, "tables", elapsed_s))
             frame = views.table(asset.name, asset.frame, asset.rows)
@@ -139,13 +149,13 @@ class OneAudit:
         findings += unjudged
         findings += untold(reading, thin, found.not_derived, bases.without, contracts(self.plan))
         findings += passed(self.cut.passed_over)
-        if not self.cut.ranges:
-            findings.append(Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch since the last audit"))
+        findings += unread(saved.unreadable, self._checks("savepoints"))
+        findings += without_input(self.cut)
         validator.build_docs()
         read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
         return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
 
-    def _assets(self, accounts: Accounts, results: AuditResults) -> Iterator[_Asset]:
+    def _assets(self, accounts: Accounts, results: AuditResults, saved: Saved) -> Iterator[_Asset]:
         """Yield every asset in order. Its table is created only then, because some tables use previous ones."""
         if self.cut.ranges:
             whole = any(accounts.path.is_whole(topic) for topic in accounts.path.reading.roles)
@@ -162,7 +172,6 @@ class OneAudit:
                 yield self._asset("lasts", results.lasts(), Rows.SCANNED, may_be_empty=True)
                 yield self._asset("updates", results.updates(), Rows.SCANNED, may_be_empty=True)
             accounts.path.release_judged()
-            saved = Saved(accounts.path, self.plan, self._savepoints, self._work / "savepoints")
             if (frame := saved.table()) is not None:
                 yield self._asset("savepoints", frame, may_be_empty=True)
             yield self._asset("placement", accounts.placement(), Rows.SCANNED, may_be_empty=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
 
-log = logging.getLogger(__name__)
-
 _AT_ONCE = 100_000
 _SCHEMA = pa.schema([("topic", pa.string()), ("p", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
 _MARKERS = "topic STRING, p INT, batch BIGINT, live_from_ms BIGINT, time_at INT"
@@ -33,17 +30,21 @@ _TIME_AT = {StoreKind.WINDOW: 8, StoreKind.SESSION: 16}
 
 @dataclass(frozen=True)
 class Saved:
-    """The stores of the newest savepoint whose batch is in the cut, copied to `folder` for Spark."""
+    """The stores of the newest savepoint whose batch is in the cut, copied to `folder` for Spark.
+
+    `unreadable` collects, by task and store, why a store's savepoint could not be read.
+    """
 
     path: PipelineView
     plan: TopologyPlan
     copies: SavepointCopies
     folder: Path
+    unreadable: dict[str, str] = field(default_factory=dict)
 
     def table(self) -> DataFrame | None:
-        """Return one row per key that the cut's changelogs wrote up to the savepoint, or None if none is in the cut. Blocks.
+        """Return one row per key that the cut's changelogs wrote up to the savepoint. Blocks.
 
-        A savepoint that cannot be read is left out, with a line in the log; `tidemark savepoint verify` shows the cause.
+        Returns None if the cut has no savepoint that can be read.
         """
         checkpoints = []
         for task in self.path.cut.ranges:
@@ -52,7 +53,7 @@ class Saved:
                     try:
                         self._write(task, spec, copy)
                     except (CopyUnusable, TaskCorrupted) as error:
-                        log.warning("the savepoint of %s/%s is left out: %s", task, spec.name, error)
+                        self.unreadable[f"{task}/{spec.name}"] = str(error)
                         continue
                     checkpoints.append(self._checkpoint(task, spec, copy))
         if not checkpoints:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from spark_jobs.audit.attribution import AuditedTopicRole
-from spark_jobs.audit.coverage import has_all_letters, is_read, never_judged, passed, thinned, untold
+from spark_jobs.audit.coverage import (
+    has_all_letters,
+    is_read,
+    never_judged,
+    passed,
+    thinned,
+    unread,
+    untold,
+    without_input,
+)
 from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
+from spark_jobs.audit.savepoints import Saved
 from spark_jobs.audit.state import no_fold
-from tests.unit.audit.test_audit_ranges import NOW_MS, TASK, history, ranged
+from tests.unit.audit.test_audit_ranges import NOW_MS, START, TASK, history, position, ranged, record
 
 from tidemark.audit.contracts import contracts
 from tidemark.audit.cut import Cut
@@ -17,7 +28,12 @@ from tidemark.audit.derivable import derivable
 from tidemark.audit.expectations import checks_of
 from tidemark.audit.ranges import PassedOver
 from tidemark.audit.suites import NOT_COMPUTED, overall
+from tidemark.commit.record import CommitKind
+from tidemark.errors import CopyUnusable
 from tidemark.names import TopicPartition
+from tidemark.recovery.evidence import StateCopy
+from tidemark.recovery.source_of_state import SourceOfState
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
 from tidemark.verdict import Finding, Verdict
@@ -140,6 +156,41 @@ def test_should_report_that_a_sink_after_a_processor_and_its_contract_were_not_c
     assert "its records are not counted either" in messages["odd"]
     assert "its contract is not checked" in messages["contract of odd"]
     assert "contract of out" not in messages
+
+
+def test_should_say_that_batches_without_input_prove_nothing():
+    idle = record(2, at=(20, 20))
+    for runs, reason in (({}, "no new batch"), ({TASK: ranged([START, idle])}, "read no record of a source")):
+        (found,) = without_input(Cut(runs, [], {}, {}))
+        assert (found.subject, found.verdict) == ("batches", Verdict.NOT_ENOUGH_EVIDENCE)
+        assert reason in found.message
+        assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
+    assert without_input(Cut({TASK: ranged([START, idle, record(3, at=(20, 21))])}, [], {}, {})) == []
+    # The offsets of a rewind are no input.
+    rewind = record(4, CommitKind.REWIND, at=(40, 10))
+    assert without_input(Cut({TASK: ranged([rewind, record(5, at=(10, 10))], position(3))}, [], {}, {})) != []
+
+
+class Copies:
+    """Savepoints of batch 3 for every store; none of them can be read."""
+
+    def find(self, tasks):
+        checkpoint = StoreCheckpoint("app", "1", "s", "", 3, NOW_MS, {}, 0, 0)
+        return {task: {"s": [StateCopy(SourceOfState.SAVEPOINT, checkpoint, "here", 1)]} for task in tasks}
+
+    def fetch(self, copy, task, store, folder):
+        raise CopyUnusable(f"{copy.location}: the checksum of {store} differs")
+
+
+def test_should_report_a_savepoint_that_cannot_be_read_under_its_expectation(tmp_path):
+    checks = checks_of("savepoints", exactly_once=True)
+    saved = Saved(SimpleNamespace(cut=Cut({TASK: RUN}, [], {}, {})), plan(), Copies(), tmp_path)
+    assert saved.table() is None
+    (found,) = unread(saved.unreadable, checks)
+    assert (found.subject, found.verdict) == ("a_savepoint_is_the_changelog_folded", Verdict.NOT_ENOUGH_EVIDENCE)
+    assert "0_1/s: here: the checksum of s differs; run `tidemark savepoint verify`" in found.message
+    assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
+    assert unread({}, checks) == []
 
 
 def test_should_name_the_batches_that_were_skipped_and_include_them_in_the_verdict():
