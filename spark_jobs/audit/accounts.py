@@ -58,9 +58,16 @@ class Accounts:
         )
 
     def counts(self) -> DataFrame:
-        """Return one row per batch and topic to which it writes: the commit record's count, and the count in the topic."""
+        """Return one row per batch and topic to which it writes: the commit record's count, and the count in the topic.
+
+        What lies between two audits is counted for the last batch of the first one, and no commit record counts it.
+        """
         claims = []
         for run in self.path.cut.ranges.values():
+            for topic, batch in sorted({(topic, batch) for topic, _, _, _, batch in run.unclaimed()}):
+                role = self.path.reading.roles.get(topic)
+                if role is not None and role.sub == run.task.subtopology and role.role in (SINK, CHANGELOG):
+                    claims.append((str(run.task), run.task.partition, batch, topic, role.role, 0, False))
             for record in run.computed:
                 stated = {**record.sinks, **record.changelogs}
                 for topic, role in self.path.reading.roles.items():

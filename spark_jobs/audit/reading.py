@@ -97,6 +97,11 @@ def reading_of(plan: TopologyPlan, cut: Cut) -> AuditRange:
                 if topic in record.sources:
                     continue
                 found += [(topic, p, at, ends.get(topic, {}).get(p, at), record.batch) for p, at in offsets.items()]
+        for topic, partition, start, end, batch in run.unclaimed():
+            # Records that have been deleted there are none that the batches of this cut lack.
+            low = cut.lows.get(TopicPartition(topic, partition), 0)
+            if low < end:
+                found.append((topic, partition, max(start, low), end, batch))
         for topic, partition, start, end, batch in sorted(found):
             role = roles.get(topic)
             if role is None or (role.role != DLQ and role.sub != task.subtopology):

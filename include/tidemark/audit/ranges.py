@@ -89,6 +89,21 @@ class TaskRange:
             yield record, at
             at = record.stream_times
 
+    def unclaimed(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """Yield topic, partition, start and end offset of the outputs between the previous audit and the first record.
+
+        The task committed nothing there. The last item is the batch before, which the previous audit has judged. Yields
+        nothing if the range does not continue from an audit.
+        """
+        first = self.records[0]
+        if self.before is None or self.base is not Base.CARRIED or first.batch != self.before.batch + 1:
+            return
+        for topic, ends in first.ends_before.items():
+            for partition, end in ends.items():
+                start = self.before.outputs.get(topic, {}).get(partition, end)
+                if topic not in first.sources and start < end:
+                    yield topic, partition, start, end, self.before.batch
+
     def spans(self) -> Iterator[tuple[CommitRecord, Offsets, Offsets]]:
         """Yield each record with the start and end offsets of its own outputs in sinks and changelogs."""
         for record, following in pairwise(self.records):

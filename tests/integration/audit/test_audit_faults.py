@@ -1,4 +1,4 @@
-"""Some of `make audit-faults` in every test run: two faults, and a healthy application that was killed in a commit."""
+"""Some of `make audit-faults` in every test run: three faults, and a healthy application that was killed in a commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.audit.matrix import Matrix
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(560)]
 
-CHOSEN = ("an output lost and another doubled", "a wrong value in a changelog")
+CHOSEN = ("an output lost and another doubled", "an output copied between two audits", "a wrong value in a changelog")
 
 
 def name_of(kind: str) -> str:

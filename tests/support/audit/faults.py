@@ -49,6 +49,7 @@ class Crash(Exception):
 class Fault:
     """`plant` runs the application with the fault in it; `caught_by` is the expectation that must fail.
 
+    With `then`, an audit passes after `plant`, and `then` brings the fault that the next one must find.
     That of a contract begins with its topic, and `{app}` in it is the application's name.
     """
 
@@ -56,6 +57,7 @@ class Fault:
     caught_by: str
     plant: Callable[[PaymentsApp], None]
     topology: Callable[[str], Topology] = payments
+    then: Callable[[PaymentsApp], None] | None = None
 
     def is_caught(self, app: str, complaints: Collection[str]) -> bool:
         """Whether the expectation is among those that failed for an application of that name."""
@@ -142,6 +144,12 @@ def _batch_again(app: PaymentsApp) -> None:
     record = next(r for r in _records(app) if r.kind == "batch")
     again = [row for topic in (*record.sinks, *record.changelogs) for row in _rows(app, topic)[:20]]
     _write(app, again)
+    _one_more_batch(app)
+
+
+def _output_again(app: PaymentsApp) -> None:
+    """An output is written once more while the stream is idle."""
+    _write(app, _rows(app, f"{app.name}-totals")[-1:])
     _one_more_batch(app)
 
 
@@ -300,6 +308,7 @@ def _one_more_batch(app: PaymentsApp) -> None:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("an output doubled", "outputs_are_not_doubled", _in_code("totals", doubled)),
+    Fault("an output copied between two audits", "outputs_are_not_doubled", _one_more_batch, then=_output_again),
     Fault("an output lost", "outputs_are_not_lost", _in_code("minutes", lost)),
     Fault("an output lost and another doubled", "no_update_comes_twice", _in_code("totals", one_for_another)),
     Fault("a wrong count in an output", "every_update_has_its_value", _in_code("minutes", json_changed("cents", 1))),

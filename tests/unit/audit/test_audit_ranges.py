@@ -149,6 +149,25 @@ def test_should_bound_the_outputs_of_a_batch_by_where_the_next_begins():
     ]
 
 
+def test_should_look_at_outputs_between_two_audits_that_no_record_counts():
+    def between(records, before):
+        return list(ranged(records, before).unclaimed())
+
+    # The audit before ended at the topics' ends; by its next batch some of them had grown.
+    grown = [replace(record(4), ends_before={"out": {0: 81, 1: 80}, "log": {1: 79}, "new": {0: 5}}), record(5, out=90)]
+    assert between(grown, position(3)) == [("out", 0, 80, 81, 3)]
+    assert between(history(4, 5), position(3)) == []
+    assert between([START, *history(1, 3)], None) == []
+    assert between(history(7, 9), None) == []
+    # A rewind writes outside of batches, and of missing batches the outputs lie there.
+    rewind = record(4, CommitKind.REWIND, at=(40, 10), out=99)
+    assert between([rewind, record(5, at=(10, 30), out=120)], position(3)) == []
+    assert between([record(5, out=120), record(6, out=140)], position(3)) == []
+    # A topic that the application reads is judged as a source.
+    read = replace(grown[0], sources={"in": {1: (40, 50)}, "out": {1: (0, 0)}})
+    assert between([read, *grown[1:]], position(3)) == []
+
+
 @pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
 def test_should_begin_at_an_upgrade_rescale_or_reset_and_name_the_batches_before_it(kind):
     known = [START, *history(1, 3), record(4, kind, at=(40, 40)), *history(5, 6)]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Recorder
 from spark_jobs.audit.reading import CHANGELOG, SINK, SOURCE, parts_of, reading_of
-from tests.unit.audit.test_audit_ranges import TASK, history, ranged
+from tests.unit.audit.test_audit_ranges import TASK, history, position, ranged
 
 from tidemark.audit.cut import Cut
 from tidemark.kafka.partitioner import partitions_of
@@ -151,6 +151,24 @@ def test_should_treat_a_topic_as_a_source_when_the_application_writes_and_reads_
     assert found.batches["mid", 1, 1] == ([20, 30], [30, 40], [2, 3])
     assert found.spans[TopicPartition("mid", 1)] == (20, 40)
     assert found.batches["end", 1, 1] == ([40, 60], [60, 80], [2, 3])
+
+
+@pytest.mark.parametrize(("low", "start"), [(0, 65), (69, 69), (70, None), (71, None)])
+def test_should_read_what_lies_between_two_audits_and_still_exists(low, start):
+    topology = Topology("app")
+    topology.stream("in", schema="id STRING", key="id").group_by_key().count(store="s").to("out")
+    later = [replace(record, ends_before={"out": {1: 20 * record.batch - 10}}) for record in history(4, 5)]
+    before = replace(position(3), outputs={"out": {1: 65}})
+    run = replace(ranged(history(4, 5), before), records=tuple(later), until={"out": {1: 110}})
+    cut = Cut({TASK: run}, [], {TopicPartition("out", 1): low}, {"in": 2, "out": 2})
+    found = reading_of(topology.plan(), cut)
+    batches = ([70, 90], [90, 110], [4, 5])
+    if start is not None:
+        batches = tuple([first, *rest] for first, rest in zip((start, 70, 3), batches, strict=True))
+    assert found.batches["out", 1, 1] == batches
+    assert found.spans[TopicPartition("out", 1)] == (start or max(70, low), 110)
+    # A record that is gone lies in a batch of the cut only in the last case.
+    assert found.lost == (frozenset(["out"]) if low > 70 else frozenset())
 
 
 def record_of(task, source, outputs, batch):
