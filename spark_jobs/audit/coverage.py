@@ -152,8 +152,7 @@ def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
         Finding(
             f"task {one.task}",
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"batches {one.first_batch} to {one.last_batch} are not audited: {one.reason}; run an audit before such a "
-            "change, with the topology that wrote them",
+            f"batches {one.first_batch} to {one.last_batch} are not audited: {one.reason}; {one.remedy}",
             {"first_batch": one.first_batch, "last_batch": one.last_batch},
         )
         for one in left_out

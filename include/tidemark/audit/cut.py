@@ -43,7 +43,7 @@ class End:
 class Cut:
     """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold.
 
-    `passed_over` are batches before the ranges, which the current plan cannot judge.
+    `passed_over` are batches before the ranges, which cannot be judged.
     """
 
     ranges: Mapping[TaskId, TaskRange]
@@ -77,12 +77,11 @@ class Cutter:
         decided = {p: end for p, end in committed.items() if p.topic == self._commits}
         history, before = self._history(tasks, before, decided)
         is_quiet = is_quiet and self.ends.of(outputs) == ends
-        readable, now_ms = by_topic(committed), self.clock()
-        ranges, passed = {}, []
+        readable, kept_since_ms = by_topic(committed), self.clock() - self.kept_ms
+        ranges, passed = {}, list[PassedOver]()
         for task, records in history.items():
             known_until = before.get(task)
-            if (left_out := passed_over(task, records, known_until, self.plan.version)) is not None:
-                passed.append(left_out)
+            passed += passed_over(task, records, known_until, self.plan.version, kept_since_ms)
             found = next_range(
                 task,
                 records,
@@ -90,7 +89,7 @@ class Cutter:
                 version=self.plan.version,
                 readable=readable,
                 quiet_ends=by_topic(ends) if is_quiet else None,
-                kept_since_ms=now_ms - self.kept_ms,
+                kept_since_ms=kept_since_ms,
                 most_batches=most_batches,
             )
             if found is not None:

@@ -113,29 +113,45 @@ class TaskRange:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Batches of a task, both ends included, that the current plan cannot judge, and why."""
+    """Batches of a task, both ends included, that cannot be judged, why, and what to do so that later ones can."""
 
     task: TaskId
     first_batch: int
     last_batch: int
     reason: str
+    remedy: str
 
 
 def passed_over(
-    task: TaskId, history: Sequence[CommitRecord], before: Position | None, version: str
-) -> PassedOver | None:
-    """Return the records that `next_range` leaves out; None if there are none."""
+    task: TaskId, history: Sequence[CommitRecord], before: Position | None, version: str, kept_since_ms: int
+) -> list[PassedOver]:
+    """Return the batches that `next_range` leaves out: those that the current plan cannot judge, and gaps by compaction."""
     new = _new(history, before)
     begin = _begin(new, version)
-    if not begin:
-        return None
+    found = [_of_another_plan(task, new, begin, version)] if begin else []
+    if begin == len(new):
+        return found
+    if begin:
+        before, new = _position(new[begin - 1], new[begin].ends_before), new[begin:]
+    _, after, kept = _continued(new, before, kept_since_ms)
+    has_gap = after is not before if before is not None else len(_unbroken(new, kept_since_ms)) < len(new)
+    if kept and has_gap:
+        first = new[0].batch if before is None else before.batch + 1
+        reason = "commit records are missing that may have been compacted away (commit_record_retention_ms)"
+        remedy = "audit more often than that, or keep the records longer"
+        found.append(PassedOver(task, first, kept[0].batch - 1, reason, remedy))
+    return found
+
+
+def _of_another_plan(task: TaskId, new: Sequence[CommitRecord], begin: int, version: str) -> PassedOver:
     foreign = [record.topology_version for record in new[:begin] if record.topology_version != version]
     behind = new[begin] if begin < len(new) else None
     if behind is not None and behind.kind in _RENEWS:
         reason = f"the {behind.kind} of batch {behind.batch} came after them"
     else:
         reason = f"version {foreign[-1]} of the topology wrote them, and this is version {version}"
-    return PassedOver(task, new[0].batch, new[begin - 1].batch, reason)
+    remedy = "run an audit before such a change, with the topology that wrote them"
+    return PassedOver(task, new[0].batch, new[begin - 1].batch, reason, remedy)
 
 
 def has_begun_again(history: Sequence[CommitRecord], before: Position) -> bool:
@@ -191,7 +207,7 @@ def next_range(
     `history` are the task's records in order. `readable` are the read_committed ends of sinks and changelogs: beyond them a
     transaction is open. `quiet_ends` are the ends of all of them if nothing was being written; without it, a task's newest
     record waits for the next audit. Records older than `kept_since_ms` may have been compacted away. `version` is that of
-    the current plan: batches that it cannot judge are `passed_over`.
+    the current plan. The batches that it cannot judge, and those before a gap that compaction made, are `passed_over`.
     """
     new = _new(history, before)
     begin = _begin(new, version)
@@ -199,18 +215,7 @@ def next_range(
         return None
     if begin:
         before, new = _position(new[begin - 1], new[begin].ends_before), new[begin:]
-    if before is not None and new and new[0].batch > before.batch + 1 and before.commit_time_ms < kept_since_ms:
-        before = None
-    if before is None:
-        new = _unbroken(new, kept_since_ms)
-    if not new:
-        return None
-    base = _base(new[0], before)
-    if before is None and base is Base.CHANGELOG and new[0].kind in COMPUTING:
-        # The oldest record gives the beginning of the one after it.
-        if len(new) == 1:
-            return None
-        before, new = _position(new[0], new[1].ends_before), new[1:]
+    base, before, new = _continued(new, before, kept_since_ms)
     # The results of a move are read from the changelog: a range begins with it and ends before the next.
     chosen = new[:most_batches]
     cut = next((i for i, record in enumerate(chosen) if i and record.kind not in COMPUTING), len(chosen))
@@ -222,6 +227,21 @@ def next_range(
             return TaskRange(task, base, before, tuple(chosen), kept)
         chosen.pop()
     return None
+
+
+def _continued(
+    new: Sequence[CommitRecord], before: Position | None, kept_since_ms: int
+) -> tuple[Base, Position | None, list[CommitRecord]]:
+    """Return the records after the last gap that compaction made, and what they continue from. `new` is not empty."""
+    if before is not None and new[0].batch > before.batch + 1 and before.commit_time_ms < kept_since_ms:
+        before = None
+    if before is None:
+        new = _unbroken(new, kept_since_ms)
+    base = _base(new[0], before)
+    if before is not None or base is Base.EMPTY or new[0].kind not in COMPUTING:
+        return base, before, list(new)
+    # The oldest record gives the beginning of the one after it.
+    return base, _position(new[0], new[1].ends_before) if len(new) > 1 else None, list(new[1:])
 
 
 def _position(record: CommitRecord, outputs: Offsets) -> Position:

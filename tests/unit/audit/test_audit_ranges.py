@@ -55,6 +55,10 @@ def ranged(records, before=None, *, readable=10_000, quiet=10_000, most=1000, ve
     )
 
 
+def skipped(known, before=None, version="1"):
+    return passed_over(TASK, known, before, version, NOW_MS - DAY_MS)
+
+
 def batches(run):
     return [one.batch for one in run.records]
 
@@ -132,6 +136,29 @@ def test_should_accept_a_gap_only_when_compaction_may_have_made_it():
     assert batches(ranged(history(5, 7), position(3))) == [5, 6, 7]
 
 
+def test_should_name_the_batches_before_a_gap_that_compaction_made():
+    def numbers(known, before=None):
+        return [(one.first_batch, one.last_batch) for one in skipped(known, before)]
+
+    old_ms = NOW_MS - 2 * DAY_MS
+    # The first record after a gap only shows where the next one begins.
+    assert numbers([record(1, commit_time_ms=old_ms), *history(5, 7)]) == [(1, 5)]
+    assert numbers([record(1, commit_time_ms=old_ms), *history(5, 5)]) == []
+    assert numbers([START, *history(1, 2, commit_time_ms=old_ms), *history(4, 5, commit_time_ms=old_ms)]) == [(0, 4)]
+    assert numbers(history(5, 7), position(1, commit_time_ms=old_ms)) == [(2, 5)]
+    (gap,) = skipped(history(5, 7), position(1, commit_time_ms=old_ms))
+    assert "commit_record_retention_ms" in gap.reason
+    # Other gaps are in the range, where an expectation finds them.
+    assert numbers([START, record(1), *history(3, 4)]) == []
+    assert numbers([record(1), *history(3, 4)]) == []
+    assert numbers(history(5, 7), position(3)) == []
+    assert numbers(history(4, 7), position(3, commit_time_ms=old_ms)) == []
+    # What an upgrade left out comes before.
+    upgrade = record(3, CommitKind.UPGRADE, commit_time_ms=old_ms)
+    later = [upgrade, record(4, commit_time_ms=old_ms), *history(8, 9)]
+    assert numbers([*history(1, 2, commit_time_ms=old_ms), *later]) == [(1, 2)]
+
+
 def test_should_report_where_the_previous_record_ended():
     rows = commit_rows(ranged([*history(4, 5), replace(record(7), sources={"in": {1: (58, 80)}})], position(3)))
     assert [(r["previous_end"], r["start_offset"]) for r in rows] == [(40, 40), (50, 50), (60, 58)]
@@ -175,13 +202,13 @@ def test_should_begin_at_an_upgrade_rescale_or_reset_and_name_the_batches_before
     assert batches(run) == [4, 5, 6]
     assert run.base is Base.CHANGELOG
     assert [at.task_ms for _, at in run.stream_times()] == [3000, 4000, 5000]
-    left_out = passed_over(TASK, known, None, "1")
+    (left_out,) = skipped(known)
     assert (left_out.task, left_out.first_batch, left_out.last_batch) == (TASK, 0, 3)
     assert str(kind) in left_out.reason
     # What was audited before such a command is not told again.
     assert batches(ranged(known, position(3))) == [4, 5, 6]
-    assert passed_over(TASK, known, position(3), "1") is None
-    assert passed_over(TASK, known, position(2), "1").first_batch == 3
+    assert skipped(known, position(3)) == []
+    assert skipped(known, position(2))[0].first_batch == 3
 
 
 def test_should_not_judge_batches_of_another_topology_version():
@@ -190,12 +217,12 @@ def test_should_not_judge_batches_of_another_topology_version():
     assert batches(run) == [4, 5, 6]
     assert run.base is Base.CHANGELOG
     assert (run.before.batch, run.before.next_offsets, run.before.stream_times.task_ms) == (3, {"in": 40}, 3000)
-    left_out = passed_over(TASK, known, position(1), "2")
+    (left_out,) = skipped(known, position(1), "2")
     assert (left_out.first_batch, left_out.last_batch) == (2, 3)
     assert "version 1 of the topology wrote them, and this is version 2" in left_out.reason
     # The module was changed, the application still runs the old one: nothing is audited, and nothing forgotten.
     assert ranged(known, position(3), version="1") is None
-    assert passed_over(TASK, known, position(3), "1").last_batch == 6
+    assert skipped(known, position(3))[0].last_batch == 6
     # Back to the first version: its own old batches have the others' between them.
     back = [*known, *history(7, 8)]
     assert batches(ranged(back, position(3))) == [7, 8]
@@ -204,9 +231,9 @@ def test_should_not_judge_batches_of_another_topology_version():
 
 def test_should_skip_no_batch_of_a_task_that_continued():
     known = [START, *history(1, 3), record(4, CommitKind.REWIND, at=(40, 10)), record(5, at=(10, 30))]
-    assert passed_over(TASK, known, None, "1") is None
-    assert passed_over(TASK, known, position(5), "1") is None
-    assert passed_over(TASK, [], None, "1") is None
+    assert skipped(known) == []
+    assert skipped(known, position(5)) == []
+    assert skipped([]) == []
 
 
 def test_should_notice_that_a_task_began_again_under_the_same_name():
