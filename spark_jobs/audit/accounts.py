@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_jobs.audit import recomputation
+from spark_jobs.audit.keyless import countable
 from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
 from spark_jobs.audit.views import PipelineView
 from spark_jobs.sql_text import literal, quoted
@@ -60,7 +61,9 @@ class Accounts:
     def counts(self) -> DataFrame:
         """Return one row per batch and topic to which it writes: the commit record's count, and the count in the topic.
 
-        What lies between two audits is counted for the last batch of the first one, and no commit record counts it.
+        What lies between two audits is counted for the last batch of the first one, and no commit record counts it. Records
+        without a key may belong to any batch of their topic (`keyless`). A topic that has some also gets a row without a
+        batch, which counts all of its records, if that is possible.
         """
         claims = []
         for run in self.path.cut.ranges.values():
@@ -77,16 +80,24 @@ class Accounts:
                     row = (str(record.task), record.task.partition, record.batch, topic, role.role)
                     claims.append((*row, stated.get(topic, 0), old))
         claimed = self.path.views.rows("claims", claims, _CLAIMS)
+        whole = ", ".join(literal(topic) for topic in sorted(countable(self.path.reading, self.path.cut))) or "''"
+        by_topic = self.path.views.add(
+            "sink_records",
+            f"SELECT topic, count(1) AS found, count_if(key IS NULL) AS keyless FROM {self.path.records} "
+            f"WHERE role = '{SINK}' GROUP BY topic",
+            keep=True,
+        )
         return self._sql(
             f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, "
-            # The task of a record without a key is unknown.
-            "c.is_compacted OR n.topic IS NOT NULL AS is_compacted, "
+            "coalesce(n.keyless, 0) AS keyless, c.is_compacted, "
             f"f.first_partition, f.first_offset FROM {claimed} c LEFT JOIN (SELECT topic, p, batch, count(1) AS found, "
             f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.path.records} "
             f"WHERE role IN ('{SINK}', '{CHANGELOG}') GROUP BY topic, p, batch) f "
             "ON f.topic = c.topic AND f.p = c.p AND f.batch = c.batch "
-            f"LEFT JOIN (SELECT DISTINCT topic FROM {self.path.records} WHERE role = '{SINK}' AND key IS NULL) n "
-            "ON n.topic = c.topic"
+            f"LEFT JOIN {by_topic} n ON n.topic = c.topic "
+            "UNION ALL SELECT NULL, NULL, c.topic, c.role, c.claimed, n.found, 0L, c.is_compacted, NULL, NULL "
+            f"FROM (SELECT topic, role, sum(claimed) AS claimed, bool_or(is_compacted) AS is_compacted FROM {claimed} "
+            f"WHERE topic IN ({whole}) GROUP BY topic, role) c JOIN {by_topic} n ON n.topic = c.topic AND n.keyless > 0"
         )
 
     def accounts(self) -> DataFrame:

@@ -25,6 +25,7 @@ from spark_jobs.audit.coverage import (
     untold,
     without_input,
 )
+from spark_jobs.audit.keyless import countable, not_countable
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
 from spark_jobs.audit.results import AuditResults
 from spark_jobs.audit.savepoints import Saved
@@ -149,6 +150,9 @@ class OneAudit:
         findings += unjudged
         findings += untold(reading, thin, found.not_derived, bases.without, contracts(self.plan))
         findings += passed(self.cut.passed_over)
+        if self.cut.ranges:
+            keyless = spark.sql(f"SELECT DISTINCT topic FROM {views.name('counts')} WHERE keyless > 0").collect()
+            findings += not_countable({row.topic for row in keyless} - countable(reading, self.cut))
         findings += unread(saved.unreadable, self._checks("savepoints"))
         findings += without_input(self.cut)
         validator.build_docs()

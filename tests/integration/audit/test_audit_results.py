@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_jobs.audit.accounts import Accounts
+from spark_jobs.audit.reading import reading_of
 from spark_jobs.audit.recomputation import sink_results_sql
 from spark_jobs.audit.results import in_order_sql, lasts_sql
 from spark_jobs.audit.session import sized
 from spark_jobs.audit.validate import Validator
+from spark_jobs.audit.views import PipelineView, Views
+from tests.unit.audit.test_audit_ranges import history, offsets, ranged
 
+from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
-from tidemark.audit.expectations import Check
+from tidemark.audit.expectations import BY_NAME, Check
+from tidemark.audit.ranges import TaskRange
+from tidemark.names import TaskId
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 from tidemark.verdict import Verdict
@@ -132,6 +139,44 @@ def test_should_count_only_rows_that_an_expectation_can_judge(spark: SparkSessio
         (Verdict.NOT_ENOUGH_EVIDENCE, 0),
     ]
     assert validator.validate("no figures", frame, [], False).findings == []
+
+
+def test_should_count_sink_records_without_a_key_where_all_ranges_end_together(spark: SparkSession) -> None:
+    topology = Topology("app")
+    topology.stream("in", schema="id STRING", key="id").group_by_key().count(store="s").to("out")
+    plan = topology.plan()
+    # Batches 2 and 3 of both tasks, each of which claims five records in `out`.
+    ranges = {}
+    for partition in (0, 1):
+        task = TaskId(0, partition)
+        known = [replace(one, task=task, sources={"in": {partition: one.sources["in"][1]}}) for one in history(1, 3)]
+        ranges[task] = replace(ranged(known), task=task, until=offsets(80))
+    keyed = [(partition, batch) for partition in (0, 1) for batch in (2, 3) for _ in range(4)]
+
+    def unexpected(name: str, rows: list[tuple[int, int]], keyless: int, runs: dict[TaskId, TaskRange]) -> list[object]:
+        cut = Cut(runs, [], {}, {"in": 2, "out": 2})
+        columns = "role STRING, topic STRING, partition INT, offset BIGINT, key BINARY, p INT, batch BIGINT"
+        found = [("sink", "out", p, 50, bytearray(b"k"), p, batch) for p, batch in rows]
+        frame = spark.createDataFrame([*found, *[("sink", "out", 0, 51, None, 0, None)] * keyless], columns)
+        views = Views(spark)
+        accounts = Accounts(PipelineView(views, cut, reading_of(plan, cut), frame, 0), plan, derivable(plan), {})
+        wrong = accounts.counts().where(BY_NAME[name].unexpected).collect()
+        views.close()
+        return [(row.task, row.batch, row.claimed, row.found, row.keyless) for row in wrong]
+
+    lost, doubled = "outputs_are_not_lost", "outputs_are_not_doubled"
+    assert unexpected(lost, keyed, 4, ranges) == []
+    assert unexpected(doubled, keyed, 4, ranges) == []
+    assert unexpected(lost, keyed, 3, ranges) == [(None, None, 20, 19, 0)]
+    assert unexpected(doubled, keyed, 5, ranges) == [(None, None, 20, 21, 0)]
+    # The last task's range ends elsewhere, so a record without a key may belong to a later batch. A batch that lost more
+    # records than there are without a key is still found.
+    longer = ranges | {TaskId(0, 1): replace(ranges[TaskId(0, 1)], until=offsets(81))}
+    assert unexpected(lost, keyed, 3, longer) == []
+    assert unexpected(doubled, keyed, 5, longer) == []
+    assert unexpected(lost, keyed[4:], 5, longer) == []
+    assert unexpected(lost, keyed[4:], 4, longer) == [("0_0", 2, 5, 0, 4)]
+    assert unexpected(lost, keyed, 0, longer) == [(f"0_{p}", batch, 5, 4, 0) for p in (0, 1) for batch in (2, 3)]
 
 
 def test_should_size_the_session_for_an_audit_and_restore_its_settings_afterwards(spark: SparkSession) -> None:

@@ -17,20 +17,21 @@ from spark_jobs.audit.coverage import (
     untold,
     without_input,
 )
+from spark_jobs.audit.keyless import countable, not_countable
 from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
 from spark_jobs.audit.savepoints import Saved
 from spark_jobs.audit.state import no_fold
-from tests.unit.audit.test_audit_ranges import NOW_MS, START, TASK, history, position, ranged, record
+from tests.unit.audit.test_audit_ranges import NOW_MS, START, TASK, history, offsets, position, ranged, record
 
 from tidemark.audit.contracts import contracts
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
 from tidemark.audit.expectations import checks_of
-from tidemark.audit.ranges import PassedOver
+from tidemark.audit.ranges import Base, PassedOver
 from tidemark.audit.suites import NOT_COMPUTED, overall
 from tidemark.commit.record import CommitKind
 from tidemark.errors import CopyUnusable
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.stores.store_checkpoint import StoreCheckpoint
@@ -110,6 +111,27 @@ def test_should_say_why_values_are_not_recomputed():
         "no results to continue from"
         in summary(reading(), without={"out": "task 0_1 has no results to continue from"})["out"]
     )
+
+
+def test_should_count_records_without_a_key_only_when_all_tasks_begin_and_end_at_the_same_offsets():
+    both = {task: replace(ranged(history(4, 5), position(3)), task=task) for task in (TaskId(0, 0), TASK)}
+    read = AuditRange({"out": AuditedTopicRole(SINK, 0, own=False, tasks=2, placed=2)}, {}, {}, frozenset())
+
+    def is_counted(runs):
+        return countable(read, Cut(runs, [], {}, {})) == {"out"}
+
+    assert is_counted(both)
+    assert not is_counted({TASK: both[TASK]})
+    assert not is_counted(both | {TASK: replace(both[TASK], until=offsets(101))})
+    first, *rest = both[TASK].records
+    later = (replace(first, ends_before=offsets(81)), *rest)
+    # Between an audit and a task's first batch the task wrote nothing, but of other batches that is not known.
+    assert is_counted(both | {TASK: replace(both[TASK], records=later)})
+    assert not is_counted(both | {TASK: replace(both[TASK], records=later, base=Base.CHANGELOG)})
+    new = {task: replace(run, base=Base.EMPTY) for task, run in both.items()}
+    assert is_counted(new | {TASK: replace(new[TASK], records=later)})
+    (found,) = not_countable(["out"])
+    assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
 
 
 @pytest.mark.parametrize(
