@@ -102,8 +102,8 @@ class Matrix:
         report = self._audited(name)
         complaints += complaints_of(report)
         looked_at = {f.subject for f in report.findings if f.verdict is Verdict.OK}
-        if killed < len(points) or "the_last_value_is_the_truth" not in looked_at:
-            complaints.append(f"killed {killed} of {len(points)}; looked at {sorted(looked_at)}")
+        if killed < len(points) or "the_last_value_is_the_truth" not in looked_at or report.verdict is not Verdict.OK:
+            complaints.append(f"killed {killed} of {len(points)}; {report.verdict}; looked at {sorted(looked_at)}")
         return Found(f"killed at {' and '.join(points)}", not complaints, complaints, seconds + report.seconds)
 
     def _audited(self, name: str) -> AuditReport:
