@@ -39,8 +39,9 @@ _AGE_RUNBOOK = """\
 Looks up the last restore drill that each application passed, in the history of drills.
 
 ### When it fails
-The last passing drill is older than allowed, or older than an upgrade, a rescale or a reset, or no drill has ever passed.
-Trigger `restore_drill` for the application, and read why the last drills did not pass: `tidemark drill history <name> --json`.
+The last passing drill is older than allowed, or no drill has ever passed. One from before an upgrade, a rescale or a reset
+gives a warning. Trigger `restore_drill` for the application, and read why the last drills did not pass: `tidemark drill history
+<name> --json`.
 """
 
 

@@ -221,8 +221,8 @@ class Settings(BaseSettings):
     state_dir: Path = setting(Path("var/state"), "folder of task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",
-        "folder or fsspec URL (`s3://…`) without a password, of savepoints; a folder is relative to the project; if empty, "
-        "`savepoints` in `var_dir`",
+        "folder or fsspec URL of savepoints, such as `s3://…`, without a password; a folder is relative to the project; if "
+        "empty, `savepoints` in `var_dir`",
         "",
     )
     savepoints_kept: int = setting(5, "complete savepoints that `tidemark savepoint expire` keeps", "", least=1)

@@ -70,7 +70,7 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     """Show the plan, ask, and carry it out. Blocks.
 
     Ends with 1 if the answer is no or the restore was aborted, with 10 if the changelog could not show for all of the new
-    state that it is right. Without `resume`, raises `StartRefused` if another restore has begun to swap and was left.
+    state that it is right. Raises `StartRefused` if another restore has begun to swap and was left.
     """
     context = _context(topology)
     settings = context.clients.settings
@@ -80,7 +80,7 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     else:
         made = asked.plan(context.evidence) if plan_file is None else _read(plan_file, context.plan.application_id)
         workspace = Workspace(settings.state_dir, context.plan.application_id, made.restore_id)
-        _require_none_begun(workspace, topology)
+    _require_none_begun(workspace, topology)
     output.people(*_plan_views(made))
     progress = workspace.progress()
     if progress.state is not RestoreState.SWAPPING:

@@ -33,7 +33,7 @@ from rocksdict import (
 from tidemark.atomic_file import NO_ROOM
 from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, TaskCorrupted
 from tidemark.stores.protocol import StoreFigures, Writes
-from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot
+from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot, is_corruption
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
@@ -218,6 +218,8 @@ class RocksStore:
         try:
             iterator.status()
         except Exception as error:
+            if not is_corruption(error):
+                raise
             raise TaskCorrupted(f"the store in {self.folder} cannot be read: {error}") from error
 
     def snapshot(self) -> RocksSnapshot:

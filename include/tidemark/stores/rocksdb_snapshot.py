@@ -88,13 +88,17 @@ class RocksSnapshot:
         self._on_release(self)
 
 
+def is_corruption(error: Exception) -> bool:
+    """Return whether an error of RocksDB is about damaged bytes. Only its text says so."""
+    return str(error).startswith("Corruption")
+
+
 @contextmanager
 def _intact_bytes() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Only its text says what kind of error of RocksDB it is.
-        if not str(error).startswith("Corruption"):
+        if not is_corruption(error):
             raise
         raise TaskCorrupted(f"the store cannot be read: {error}") from error
 

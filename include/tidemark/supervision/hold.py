@@ -126,7 +126,7 @@ def read_hold(var_dir: Path, application_id: str) -> Hold | None:
         body = json.loads(hold_path(var_dir, application_id).read_text())
         process = None if body["process"] is None else HoldingProcess(**body["process"])
         instances = tuple(map(int, body["instances"]))
-        changes_nothing, continued_by = bool(body["changes_nothing"]), str(body["continued_by"])
+        changes_nothing, continued_by = bool(body.get("changes_nothing", False)), str(body.get("continued_by", ""))
         if changes_nothing and process is not None and process.has_ended():
             return None
         by, reason, since_ms = str(body["by"]), str(body["reason"]), int(body["since_ms"])
@@ -265,7 +265,8 @@ def holding(
     A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
     hold is released. Raises `TaskLocked` if another live holder has the application; the message names it. `takes_over` is
     that of `take_hold`. A block without it must not change the application, so its hold ends with its process. With
-    `gives_back`, a stale hold that was taken over is in place again afterwards. `continued_by` is that of `Hold`.
+    `gives_back`, a stale hold that was taken over is in place again afterwards, and always if the block fails: what its holder
+    has left half done still is. `continued_by` is that of `Hold`.
     """
     case_id, process, changes_nothing = _CASE.get(), HoldingProcess.own(), not takes_over
     if case_id is None:
@@ -277,8 +278,12 @@ def holding(
         take_hold(var_dir, application_id, hold, notify, takes_over=takes_over)
         try:
             yield
+            has_failed = False
+        except BaseException:
+            has_failed = True
+            raise
         finally:
-            if there is not None and (gives_back or there.has_same_holder(hold)):
+            if there is not None and (gives_back or has_failed or there.has_same_holder(hold)):
                 _give_back(var_dir, application_id, hold, there)
             else:
                 release_hold(var_dir, application_id, hold.by, hold.process)

@@ -140,9 +140,13 @@ def test_should_give_a_stale_hold_back_only_if_it_is_asked_to(tmp_path):
     dead = Hold("dead", "why", 5, (0, 1), replace(HoldingProcess.own(), pid=2**22 + 1), continued_by="again")
     for gives_back in (True, False):
         take_hold(tmp_path, "app", dead)
+        # What its holder has left half done still is when another command fails.
         with pytest.raises(ZeroDivisionError), holding(tmp_path, "app", print, gives_back=gives_back):
             assert read_hold(tmp_path, "app").process.pid == os.getpid()
             _ = 1 / 0
+        assert read_hold(tmp_path, "app") == dead
+        with holding(tmp_path, "app", print, gives_back=gives_back):
+            assert read_hold(tmp_path, "app").process.pid == os.getpid()
         assert read_hold(tmp_path, "app") == (dead if gives_back else None)
     with holding(tmp_path, "app", print, gives_back=True):
         pass

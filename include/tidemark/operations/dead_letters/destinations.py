@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from tidemark.errors import PreflightFailed
 from tidemark.kafka.messages import Message
 from tidemark.kafka.record_sizes import SizeLimits, raise_limit, record_bytes, topic_limits
 from tidemark.kafka.topics import partition_counts
@@ -23,13 +25,14 @@ LATER = "written after this replay began: run it again"
 class Destinations:
     """The partition counts of all topics of the cluster, and the limits of those to which dead letters go.
 
-    `in_use` are the topics that the application reads and writes now.
+    `in_use` are the topics that the application reads and writes now, `hidden` those whose limit this user may not see.
     """
 
     application_id: str
     in_use: Collection[str]
     partitions: Mapping[str, int]
     limits: SizeLimits
+    hidden: Collection[str] = ()
 
     @classmethod
     def of(
@@ -45,8 +48,14 @@ class Destinations:
         used = operator_topics(plan, recorded(settings, letters.admin, plan, counts), counts, 0).used
         in_use, app = used.sources | used.sinks | used.repartitions, plan.application_id
         # A user need not have rights to replaced topics.
-        open_to_letters = [t for t in {letters.topic, *named} if t in counts and not _is_replaced(app, t, in_use)]
-        return cls(app, in_use, counts, topic_limits(sorted(open_to_letters), settings, letters.admin))
+        open_to_letters = {t for t in {letters.topic, *named} if t in counts and not _is_replaced(app, t, in_use)}
+        own = {letters.topic, *in_use}
+        limits = dict(topic_limits(sorted(open_to_letters & own), settings, letters.admin).by_topic)
+        for topic in sorted(open_to_letters - own):
+            # Nor to those that the topology has named before. A letter for one is left out then.
+            with suppress(PreflightFailed):
+                limits |= topic_limits([topic], settings, letters.admin).by_topic
+        return cls(app, in_use, counts, SizeLimits(limits), open_to_letters - limits.keys())
 
     def absence(self, letter: StoredDeadLetter) -> str | None:
         """Return why there is nothing to which the letter could be sent; None if there is, or if it does not say where to."""
@@ -63,7 +72,13 @@ class Destinations:
             return f"topic {topic} does not exist: create it, then replay again"
         if partition is not None and partition >= count:
             return f"topic {topic} has no partition {partition}: add partitions to it, then replay again"
-        return None if topic in self.limits.by_topic else LATER
+        if topic in self.limits.by_topic:
+            return None
+        if topic in self.hidden:
+            return (
+                f"this user may not see the settings of topic {topic}: allow DescribeConfigs on it, then replay again"
+            )
+        return LATER
 
     def refusal(self, topic: str, message: Message) -> str | None:
         """Return why the topic would refuse the record, with the remedy; None if it accepts it."""

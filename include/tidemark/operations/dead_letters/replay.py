@@ -110,7 +110,7 @@ class DeadLetterReplay:
     def _require_not_held(self) -> None:
         var_dir, app = self.settings.var_dir, self.letters.application_id
         hold = read_hold(var_dir, app)
-        if hold is not None:
+        if hold is not None and not hold.changes_nothing:
             raise ApplicationHeld(
                 f"no dead letter is replayed while {describe_hold(var_dir, app, hold)}; replay again when that has ended"
             )
