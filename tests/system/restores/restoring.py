@@ -21,6 +21,7 @@ from tests.system.restores.faults import POISONED_STORE
 from tests.system.restores.scene import Said, Scene, killed
 
 from tidemark.names import TaskId, commits_topic, dlq_topic, topology_topic
+from tidemark.operations.workspace import RestoreState
 
 _REFUSALS = 5
 """Remedies that may follow one another."""
@@ -309,9 +310,11 @@ class Draw:
             said = self.scene.tidemark(*self._command())
             self.tally.expect(killed(said), f"before {self.drawn.killed_at}, {said}")
             self.bench.arm_file.unlink(missing_ok=True)
-            if not self._plan_file.exists() and self.chance.random() < 0.5:
+            if not self._plan_file.exists():
                 newest = json.loads(self.scene.tidemark("restore", "status", "NAME", "--json").text)[0]
-                self._resume = ("--resume", newest["id"])
+                # Once it has begun to swap, another restore is refused.
+                if newest["state"] == RestoreState.SWAPPING or self.chance.random() < 0.5:
+                    self._resume = ("--resume", newest["id"])
             return
         # With nothing to replay the point is not passed: then there was nothing to kill.
         self.scene.start(self.drawn.instances)
