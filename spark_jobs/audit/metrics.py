@@ -34,30 +34,12 @@ class RowsWhereCount(TableMetricProvider):
         metrics: dict[str, Any],
         runtime_configuration: dict[str, Any],
     ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
-        return _counted(metric_value_kwargs["condition"]), metric_domain_kwargs, {}
+        counted = coalesce(count_if(expr(metric_value_kwargs[cls.value_keys[0]])), lit(0))
+        return counted, metric_domain_kwargs, {}
 
 
-class RowsJudgedCount(TableMetricProvider):
+class RowsJudgedCount(RowsWhereCount):
     """Counts the rows that an expectation can judge, in the same pass."""
 
     metric_name = JUDGED
     value_keys = ("judged",)
-
-    @metric_partial(
-        engine=SparkDFExecutionEngine,
-        partial_fn_type=MetricPartialFunctionTypes.AGGREGATE_FN,
-        domain_type=MetricDomainTypes.TABLE,
-    )
-    def _spark(
-        cls,
-        execution_engine: SparkDFExecutionEngine,
-        metric_domain_kwargs: dict[str, Any],
-        metric_value_kwargs: dict[str, Any],
-        metrics: dict[str, Any],
-        runtime_configuration: dict[str, Any],
-    ) -> tuple[Column, dict[str, Any], dict[str, Any]]:
-        return _counted(metric_value_kwargs["judged"]), metric_domain_kwargs, {}
-
-
-def _counted(condition: str) -> Column:
-    return coalesce(count_if(expr(condition)), lit(0))

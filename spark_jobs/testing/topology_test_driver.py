@@ -27,7 +27,7 @@ from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.prepared import SparkRows
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
-from tidemark.kafka.partitioner import partitions_of
+from tidemark.kafka.partitioner import partition_of
 from tidemark.names import TaskId, TopicPartition, dlq_topic
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
@@ -171,7 +171,7 @@ class TopologyTestDriver:
     def _append(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers = ()
     ) -> None:
-        partition = 0 if key is None else int(partitions_of([key], self._partitions)[0])
+        partition = 0 if key is None else partition_of(key, self._partitions)
         place = TopicPartition(topic, partition)
         offset = self._offsets.get(place, 0)
         self._offsets[place] = offset + 1

@@ -25,7 +25,7 @@ from tidemark.settings import Settings
 log = logging.getLogger(__name__)
 
 _ENDS_S = 5.0
-"""How long readers of a partition may still wait after the extra abort; then a warning is logged."""
+"""If readers of a partition still wait so many seconds after the extra abort, a warning is logged."""
 _HELD_S = 1.0
 """A transaction that holds readers back for less time is not examined: its own producer is about to end it."""
 _DOCS = 'docs/commit-protocol.md, "A partition that loses its last broker within a transaction"'

@@ -89,8 +89,8 @@ class ActiveStores:
         return [task for task in self._tasks.values() if self._is_owned(task)]
 
     def copies(self) -> Mapping[TaskId, CopyState]:
-        restoring = dict.fromkeys(self._opening, CopyState.RESTORING)
-        return restoring | {task.id: CopyState.ACTIVE for task in self.owned()}
+        states = {task: self.state_of(task) for task in {*self._tasks, *self._opening}}
+        return {task: state for task, state in states.items() if state is not None}
 
     def state_of(self, task: TaskId) -> CopyState | None:
         held = self._tasks.get(task)

@@ -183,7 +183,7 @@ def make_api(
         if found is None:
             return asked
         to = found.endpoint
-        # A `GET` may have a body, which nobody reads.
+        # The body of a `GET` has no meaning, and could be of any length.
         body = await request.body() if request.method == "POST" else b""
         refused: QueryRefused
         try:

@@ -1,8 +1,8 @@
 """Where the processes of an application answer queries, announced on the compacted topic `<app>-endpoints`.
 
 Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
-process that was killed leaves its record behind; whoever asks it notices that it does not answer. Of two processes with one
-name, the one that announced itself last for the first time stays announced.
+process that was killed leaves its record behind; whoever asks it notices that it does not answer. If two processes have
+the same name, the newer one stays announced: the one whose first record comes later in the topic.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ class Endpoints:
         self._known: Mapping[str, Endpoint] = {}
         self._announced: Endpoint | None = None
         self._has_written = False
-        # Of other processes with this name: those that were there before this one, and when a newer one was seen.
-        self._earlier: set[str] = set()
+        # Of other processes with this name: the launches before this one, and when a newer one was seen. A tombstone names no
+        # launch, and counts as one of an earlier process.
+        self._earlier = {""}
         self._is_own_read = False
         self._replaced_s: float | None = None
         self._announced_s = 0.0
@@ -235,13 +236,13 @@ class Endpoints:
 
     def _see_own_name(self, found: Endpoint | None) -> None:
         """Look at the newest record with this process's name, which another process may have written."""
-        launch = None if found is None else found.launch
+        launch = "" if found is None else found.launch
         if launch == self._launch:
             self._is_own_read, self._replaced_s = True, None
         elif not self._is_own_read:
             # The record of this process comes later, and is the newest then.
-            self._earlier.add(launch or "")
-        elif launch is None or launch in self._earlier:
+            self._earlier.add(launch)
+        elif launch in self._earlier:
             # An earlier process has written it, most often when it stopped.
             self._replaced_s = self._announced = None
         else:

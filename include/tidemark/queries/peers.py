@@ -33,7 +33,7 @@ _SENT_ON = (b"authorization", b"accept", b"content-type")
 def between_processes(application_id: str, answer_s: float) -> dict[str, str]:
     """Return the headers of a query that is answered within `answer_s`.
 
-    The receiver stops to read earlier: a page that then ends with a cursor still arrives, and is continued.
+    The receiver stops reading earlier, so that a page that ends then, with a cursor, still arrives in time.
     """
     return {APPLICATION: application_id, TIME_LEFT: str(max(1, round(answer_s * _READING * 1000)))}
 
@@ -52,7 +52,7 @@ def passed_head(request: Request, task: TaskId, body: bytes, more: Mapping[str, 
 
 
 class Peers:
-    """Asks other processes of an application, with the token of whoever asked this one. Safe to use from threads."""
+    """Sends queries to the other processes of an application, with the token of the caller. Safe to use from threads."""
 
     def __init__(
         self, application_id: str, verify: ssl.SSLContext | bool = True, monotonic: Callable[[], float] = time.monotonic

@@ -238,12 +238,10 @@ class Router:
             if answer.is_success:
                 return PeerExport(endpoint.holder, answer)
             refused = refusal(endpoint, answer.status_code, answer.content)
-            # A process that serves enough exports says so, too; another one may serve fewer.
-            raise (
-                refused
-                if refused.status != TooManyRequests.status
-                else StateUnavailable(refused.detail, refused.remedy)
-            )
+            if isinstance(refused, TooManyRequests):
+                # It serves as many exports as it may, and another holder may serve fewer.
+                refused = StateUnavailable(refused.detail, refused.remedy)
+            raise refused
 
         return self._first(store, task, open_copy, request)
 

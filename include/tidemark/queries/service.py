@@ -137,7 +137,7 @@ class _Running:
         try:
             if not wait_for_request(self._socket, self._stopping):
                 return
-            # Importing this takes a second of processor time, which a stream that nobody asks does not spend.
+            # This import takes a second of processor time, so it waits for the first query.
             from tidemark.queries.api import make_api
 
             self._server = make_server(make_api(router, scrape, tokens, settings, version, live), settings)

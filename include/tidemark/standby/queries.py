@@ -39,10 +39,7 @@ class StandbyStores:
         return found | {task: CopyState.RESTORING for (task, _), copy in self._copies.items() if not copy.is_whole}
 
     def state_of(self, task: TaskId) -> CopyState | None:
-        found = [copy.is_whole for (copied, _), copy in self._copies.items() if copied == task]
-        if not found:
-            return None
-        return CopyState.STANDBY if all(found) else CopyState.RESTORING
+        return self.copies().get(task)
 
     def restores(self) -> list[StoreRestore]:
         return [

@@ -33,7 +33,7 @@ from rocksdict import (
 from tidemark.atomic_file import NO_ROOM
 from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, TaskCorrupted
 from tidemark.stores.protocol import StoreFigures, Writes
-from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot, is_corruption
+from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot, intact_bytes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
@@ -215,12 +215,8 @@ class RocksStore:
         iterator.seek(last)
         while iterator.valid() and iterator.key() <= last:
             iterator.next()
-        try:
+        with intact_bytes(f"the store in {self.folder}"):
             iterator.status()
-        except Exception as error:
-            if not is_corruption(error):
-                raise
-            raise TaskCorrupted(f"the store in {self.folder} cannot be read: {error}") from error
 
     def snapshot(self) -> RocksSnapshot:
         """Return the contents after the last `put_many`; see `SnapshotStore`."""

@@ -80,7 +80,7 @@ def test_should_announce_itself_again_when_its_name_was_withdrawn(announced, set
 
 
 def test_should_announce_itself_again_when_a_newer_process_of_its_name_does_not_stay(announced, settings, monkeypatch):
-    """It may be killed before it gets the tasks; then nobody would find those that this one still holds."""
+    """The newer process may be killed before it gets the tasks, which the older one still holds."""
     monkeypatch.setattr("tidemark.queries.endpoints._REPLACED_S", 1.0)
     announced("0", "http://a")
     other, _ = announced("1", "http://c")

@@ -1,4 +1,4 @@
-"""What an instance says of its tasks, one by one and all together."""
+"""The state that an instance reports for one task, and for all of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a query server waits for its first request."""
+"""The thread of the query server waits for the first request before it starts the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a standby answers for a copy that cannot be followed, and for one that has not heard from Kafka for a while."""
+"""Queries of a standby whose copy is no longer followed, or whose facts from Kafka are old."""
 
 from __future__ import annotations
 
