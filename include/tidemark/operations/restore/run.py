@@ -188,13 +188,12 @@ class RestoreRun:
         witnesses = self.context.evidence.witnesses
         facts = witnesses.facts([TaskId.parse(name) for name in plan.tasks])
         committed = {task: committed_progress_of(witnesses.evidence(found, {})) for task, found in facts.items()}
-        return any(
-            isinstance(progress, CommittedProgress)
-            and not _stands(folder_of(self.workspace.built, task, s.store), progress)
-            for s in plan.stores
-            for task in [TaskId.parse(s.task)]
-            for progress in [committed[task]]
-        )
+        for store in plan.stores:
+            task = TaskId.parse(store.task)
+            progress, folder = committed[task], folder_of(self.workspace.built, task, store.store)
+            if isinstance(progress, CommittedProgress) and not _stands(folder, progress):
+                return True
+        return False
 
     def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
         self.report("putting the verified state in place")
