@@ -186,6 +186,7 @@ def make_instance(
         plan=plan,
         partitions=partitions,
         has_grown=has_grown,
+        description=resolved.watch,
         clock=clock,
         probe=probe,
         admin=admin,

@@ -39,6 +39,7 @@ from tidemark.kafka.second_copy import Holder, SecondCopyCheck
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.service import QueryService
+from tidemark.registry.description_watch import DescriptionWatch
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.task_opener import Assignment, TaskOpener
 from tidemark.savepoints.final import LastSavepoint
@@ -83,8 +84,8 @@ class Instance:
     """Runs until it is stopped or an error ends it; `close` releases everything. `make_instance` assembles it.
 
     `plan` is the topology as the last upgrade or rescale has left it, `partitions` the counts by topic. With `has_grown`, a
-    routed source has partitions that no commit knows. `changed` is set when the group changes the assignment; `lock` covers
-    that and the commit.
+    routed source has partitions that no commit knows. `description` is the state by which `plan` was made. `changed` is set
+    when the group changes the assignment; `lock` covers that and the commit.
     """
 
     settings: Settings
@@ -92,6 +93,7 @@ class Instance:
     plan: TopologyPlan
     partitions: Mapping[str, int]
     has_grown: bool
+    description: DescriptionWatch
     clock: Callable[[], int]
     probe: Probe
     admin: AdminClient
@@ -206,6 +208,7 @@ class Instance:
             task.close()
         self.probe("rebalance")
         if missing:
+            self._require_same_description()
             self.states.to(InstanceState.RESTORING)
             try:
                 opened = self.opener.open(missing, lambda a: not stop.is_set() and self._still_ours(a))
@@ -230,6 +233,18 @@ class Instance:
             generation = self.member.metadata().generation
         self.listeners.rebalanced(self._tasks, generation)
         self.states.to(InstanceState.RUNNING)
+
+    def _require_same_description(self) -> None:
+        """Raise `OutcomeUnknown` if the state was changed after this instance had read its description. Blocks.
+
+        A command that changes it, perhaps on another machine, sends the new description before it looks for members of the
+        group for the last time (see invariant: ownership at commit). So whoever has joined since then finds it here.
+        """
+        self.description.look()
+        if self.description.outdated is not None:
+            raise OutcomeUnknown(
+                f"the application was changed meanwhile ({self.description.outdated}): the instance starts again"
+            )
 
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
         subtopology = next(s for s in self.plan.subtopologies if s.lead.topic == partition.topic)

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.group import has_member, members
-from tidemark.kafka.topics import partition_counts
 from tidemark.names import group_instance_id
 from tidemark.registry.description import Description
-from tidemark.registry.reader import describe_resolved, named, recorded, require_topics, resolved
+from tidemark.registry.description_watch import DescriptionWatch
+from tidemark.registry.reader import describe_resolved
 from tidemark.registry.topic_identities import changed_topics, topics_in_use
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -28,14 +28,10 @@ _ASK_AGAIN_S = 0.2
 
 @dataclass(frozen=True)
 class ResolvedPlan:
-    """The plan of the topology module (`module`), the plan that runs (`plan`), and the committed description (`found`).
-
-    `found` is None before the first commit.
-    """
+    """The plan of the topology module (`module`), and the committed description with the plan that runs (`watch`)."""
 
     module: TopologyPlan
-    plan: TopologyPlan
-    found: Description | None
+    watch: DescriptionWatch
 
     @classmethod
     def of(cls, module: TopologyPlan, settings: Settings, admin: AdminClient) -> ResolvedPlan:
@@ -44,12 +40,17 @@ class ResolvedPlan:
         Raises `StartRefused` if the state belongs to another topology, if a source has got more partitions, or if a topic
         that holds state was deleted or created again.
         """
-        partitions = partition_counts(admin, settings)
-        found = recorded(settings, admin, module, partitions)
-        if found is not None:
-            # This check comes first: a topic that was created again may also have another number of partitions.
-            require_topics(named(module, found), found, settings, admin)
-        return cls(module, resolved(module, found, partitions), found)
+        return cls(module, DescriptionWatch(module, settings, admin))
+
+    @property
+    def plan(self) -> TopologyPlan:
+        """The plan that runs."""
+        return self.watch.plan
+
+    @property
+    def found(self) -> Description | None:
+        """The description at the last commit; None before the first one."""
+        return self.watch.found
 
     @property
     def committed(self) -> dict[str, str]:

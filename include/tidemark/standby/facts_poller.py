@@ -8,18 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka.admin import AdminClient
-
-from tidemark.errors import StartRefused, TidemarkError
-from tidemark.kafka.cluster import topic_ids
-from tidemark.kafka.offsets import EndOffsets
-from tidemark.kafka.topics import partition_counts
-from tidemark.names import TaskId, TopicPartition, topology_topic
+from tidemark.errors import TidemarkError
+from tidemark.names import TaskId
 from tidemark.recovery.facts import TaskFacts, Witnesses
-from tidemark.registry.reader import recorded, require_topics, resolved
-from tidemark.registry.topic_identities import Identities, LostTopic, topics_in_use
-from tidemark.settings import Settings
-from tidemark.topology.plan import TopologyPlan
+from tidemark.registry.description_watch import DescriptionWatch
+from tidemark.registry.topic_identities import LostTopic
 
 log = logging.getLogger(__name__)
 
@@ -41,66 +34,6 @@ class StandbyFacts:
     asked_s: float
     tasks: Mapping[TaskId, TaskFacts]
     lost: Mapping[str, LostTopic]
-
-
-class DescriptionWatch:
-    """Checks whether the standby follows what `<app>-topology` describes. One thread at a time may call `look`.
-
-    `outdated` may be read by any thread. A rescale, a reset or an upgrade writes another description and other
-    changelogs. The old changelogs stay as they are, so their copies would seem up to date for ever.
-    """
-
-    def __init__(self, module: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
-        """Read the description that is followed from now on. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
-        self._module = module
-        self._settings = settings
-        self._admin = admin
-        self._ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-        self._place = TopicPartition(topology_topic(module.application_id), 0)
-        self.outdated: str | None = None
-        partitions = partition_counts(admin, settings)
-        # The end is read before the contents, so that what is written in between is looked at again.
-        self._seen = self._end(partitions)
-        found = recorded(settings, admin, module, partitions)
-        self.plan = resolved(module, found, partitions)
-        if found is not None:
-            require_topics(self.plan, found, settings, admin)
-        self.partitions: Mapping[str, int] = partitions
-        # If no commit has recorded a topic yet, it is identified by its present id.
-        now = topic_ids(admin, [topic for topic in topics_in_use(self.plan) if topic in partitions], settings)
-        known = {**now, **({} if found is None else found.topic_ids)}
-        self.identities = Identities(known, lambda topics: topic_ids(admin, topics, settings))
-
-    def _end(self, partitions: Mapping[str, int]) -> int:
-        return self._ends.of([self._place])[self._place] if self._place.topic in partitions else 0
-
-    def look(self) -> None:
-        """Set `outdated` to the reason if the copies must be followed again. Blocks; raises `OutcomeUnknown`."""
-        if self.outdated is not None:
-            return
-        # Reading only the end is cheap, and nearly always enough.
-        end = self._end({self._place.topic: 1} if self._seen else partition_counts(self._admin, self._settings))
-        if end == self._seen:
-            return
-        partitions = partition_counts(self._admin, self._settings)
-        try:
-            found = recorded(self._settings, self._admin, self._module, partitions)
-            if resolved(self._module, found, partitions) != self.plan:
-                self.outdated = "its stores have been written to other changelogs, or its tasks have changed"
-            elif other := self._others(found.topic_ids if found is not None else {}):
-                self.outdated = f"the application now uses a topic {other[0]} that was created again"
-        except StartRefused as error:
-            self.outdated = str(error)
-        self._seen = end
-
-    def _others(self, committed: Mapping[str, str]) -> list[str]:
-        """Return topics of the state that a commit has accepted in place of those that are followed."""
-        known = self.identities.known
-        return [
-            topic
-            for topic, use in topics_in_use(self.plan).items()
-            if use.is_state and topic in known and committed.get(topic, known[topic]) != known[topic]
-        ]
 
 
 class FactsPoller:

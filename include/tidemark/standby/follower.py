@@ -19,9 +19,10 @@ from tidemark.errors import OutcomeUnknown, TaskCorrupted, TidemarkError
 from tidemark.kafka.committed_reader import ChangelogBatch, read_committed_consumer
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.facts import Witnesses
+from tidemark.registry.description_watch import DescriptionWatch
 from tidemark.restore.restorer import RestoreJob
 from tidemark.restore.store_builder import StoreOpener
-from tidemark.standby.facts_poller import DescriptionWatch, FactsPoller, StandbyFacts
+from tidemark.standby.facts_poller import FactsPoller, StandbyFacts
 from tidemark.standby.plan import StandbyPlan
 from tidemark.standby.store_replica import FollowedStore, bounds_of
 from tidemark.stores.checkpoint_file import write_checkpoint

@@ -32,10 +32,10 @@ from tidemark.kafka.topics import task_ids
 from tidemark.metrics.registry import MetricRegistry
 from tidemark.queries.service import QueryService
 from tidemark.recovery.facts import Witnesses
+from tidemark.registry.description_watch import DescriptionWatch
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.standby.copies import standby_name, write_copies
-from tidemark.standby.facts_poller import DescriptionWatch
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
 from tidemark.standby.metrics import StandbyMetrics
