@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemark.operations.clients import Clients
 from tidemark.operations.rewind.rewind import unfinished_rewind
-from tidemark.operations.workspace import unfinished
+from tidemark.operations.workspace import unfinished_restore
 
 
 def unfinished_work(clients: Clients, application_id: str, topology: str, but: str | None = None) -> str | None:
@@ -12,9 +12,8 @@ def unfinished_work(clients: Clients, application_id: str, topology: str, but: s
 
     The one with the id `but` is left out. Blocks, and asks Kafka only if a rewind has left a folder. Raises `OutcomeUnknown`.
     """
-    for workspace in unfinished(clients.settings.state_dir, application_id, but):
-        name, state = workspace.folder.name, workspace.progress().state
-        return f"restore {name} of {application_id} is {state}: {workspace.remedy(topology)}"
+    if (restore := unfinished_restore(clients.settings.state_dir, application_id, topology, but)) is not None:
+        return restore
     rewind = unfinished_rewind(clients, application_id)
     if rewind is None or rewind == but:
         return None

@@ -375,6 +375,14 @@ def unfinished(state_dir: Path, application_id: str, but: str | None = None) -> 
     return [one for one in found if one.folder.name != but and one.progress().state in UNFINISHED]
 
 
+def unfinished_restore(state_dir: Path, application_id: str, topology: str, but: str | None = None) -> str | None:
+    """Return which restore is unfinished and the commands that end it; None if there is none without the id `but`."""
+    for workspace in unfinished(state_dir, application_id, but):
+        name, state = workspace.folder.name, workspace.progress().state
+        return f"restore {name} of {application_id} is {state}: {workspace.remedy(topology)}"
+    return None
+
+
 def _verdict(body: dict[str, object]) -> StoreVerification:
     examples = tuple(KeyMismatch(**one) for one in body.pop("examples"))  # type: ignore[attr-defined]
     return StoreVerification(**body, examples=examples)  # type: ignore[arg-type]

@@ -6,15 +6,14 @@ See invariant: commit records.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.commit.producer import BatchProducer, TransactionalProducer
 from tidemark.commit.record import CommitRecord
-from tidemark.commit.takeover import Takeover
-from tidemark.errors import PreflightFailed
+from tidemark.errors import PreflightFailed, StartRefused
 from tidemark.failpoint import Probe
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.messages import Message
@@ -24,33 +23,13 @@ from tidemark.operations.change.current_state import ApplicationState, read_appl
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.clients import Clients
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
+from tidemark.operations.producer_fencing import fence, fencing_producer
+from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.registry.topic_identities import topics_in_use
-from tidemark.restore.fencing import fenced, holders
+from tidemark.restore.fencing import fenced
 from tidemark.topology.plan import TopologyPlan
-
-
-def fencing_producer(clients: Clients, plan: TopologyPlan) -> TransactionalProducer:
-    """Take over the transactional id of every instance with a folder here, and return instance 0's producer. Blocks.
-
-    This settles the transactions that they left open, so that no reader waits for them; copies of them elsewhere can no
-    longer commit.
-    """
-    known = {int(folder.parent.name) for folder in holders(clients.settings.state_dir, plan.application_id)}
-    fence(clients, plan, known - {0})
-    return takeover(clients, plan).of(0, clients.settings.transaction_timeout_ms)
-
-
-def fence(clients: Clients, plan: TopologyPlan, instances: Iterable[int]) -> None:
-    """Take over the instances' transactional ids, and release them. Blocks."""
-    for instance in instances:
-        takeover(clients, plan).of(instance, clients.settings.transaction_timeout_ms)
-
-
-def takeover(clients: Clients, plan: TopologyPlan) -> Takeover:
-    """Return what takes over transactional ids of the instances of a plan."""
-    return Takeover(plan, clients.settings, clients.client_config, clients.admin, clients.ends)
 
 
 @contextmanager
@@ -61,13 +40,17 @@ def exclusive_access(
 
     Yields a fencing producer, an empty folder that is deleted afterwards, and the application's folders on this machine
     (see `fenced`). `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the
-    application runs, and `PreflightFailed` first of all if the user may not do what `command` needs.
+    application runs, `PreflightFailed` first of all if the user may not do what `command` needs, and `StartRefused` while a
+    restore or a rewind is unfinished.
     """
     settings, app = clients.settings, plan.application_id
     verify_operator(command, plan, settings, clients.admin)
     folder = settings.state_dir / folder_name / app
     with fenced(settings, clients.admin, app, report) as held:
         producer = fencing_producer(clients, plan)
+        # Only now are the transactions settled that a killed rewind has left open.
+        if (left := unfinished_work(clients, app, "NAME")) is not None:
+            raise StartRefused(f"{left}; nothing was changed")
         shutil.rmtree(folder, ignore_errors=True)
         try:
             yield producer, folder, held

@@ -23,13 +23,13 @@ from tidemark.failpoint import Probe
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId
-from tidemark.operations.change.commit import fence, takeover
 from tidemark.operations.clients import Clients
+from tidemark.operations.producer_fencing import fence, takeover
 from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
 from tidemark.operations.rewind.plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
 from tidemark.operations.times import format_time
-from tidemark.operations.workspace import Move, Workspace, is_id
+from tidemark.operations.workspace import Move, Workspace, is_id, unfinished_restore
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.start_plan import Fresh, Refuse, committed_progress_of
@@ -95,14 +95,16 @@ class Rewind:
         """Plan with all instances fenced, ask, commit, swap. Returns False if `approve` returned False. Blocks.
 
         A rewind that was committed but not swapped is finished instead, without asking. Raises `TaskLocked` or
-        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
-        run it again to find out.
+        `PreflightFailed` while the application runs, `StartRefused`, also while a restore is unfinished, and what a
+        commit raises: after `OutcomeUnknown`, run it again to find out.
         """
         clients, plan = self.builder.context.clients, self.builder.context.plan
         app = plan.application_id
         require_rewindable(plan)
         verify_operator(Command.REWIND, plan, clients.settings, clients.admin)
         with fenced(clients.settings, clients.admin, app, self.report) as held:
+            if (left := unfinished_restore(clients.settings.state_dir, app, "NAME")) is not None:
+                raise StartRefused(f"{left}; nothing was changed")
             # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
             fence(clients, plan, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             # Fences a copy of instance 0 elsewhere, and settles the transactions that it or an earlier rewind left open.

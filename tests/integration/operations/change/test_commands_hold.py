@@ -13,7 +13,7 @@ from tests.support.changes import ChangingApp, version
 from tests.support.counting import NO_PROBE, Crash, committed
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import ApplicationHeld, TaskLocked
+from tidemark.errors import ApplicationHeld, StartRefused, TaskLocked
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.operator_acls import Command
 from tidemark.operations.change.repair import Repair
@@ -26,9 +26,17 @@ from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
-from tidemark.operations.workspace import Workspace, new_id, workspaces
+from tidemark.operations.workspace import Workspace, new_id, unfinished, workspaces
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.supervision.hold import Hold, acting_for, read_hold, release_hold, stale_because, take_hold
+from tidemark.supervision.hold import (
+    Hold,
+    acting_for,
+    case_path,
+    read_hold,
+    release_hold,
+    stale_because,
+    take_hold,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[4]
@@ -156,6 +164,26 @@ def test_should_release_the_hold_of_a_command_that_fails_in_the_middle(app):
         with pytest.raises(Crash):
             app.command(command, fail)
         assert read_hold(app.settings.var_dir, app.name) is None
+
+
+@pytest.mark.parametrize("command", ["rewind", "upgrade", "rescale", "reset", "repair"])
+def test_should_refuse_while_a_killed_restore_is_unfinished(app, command):
+    def fail() -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        app.command("restore run", fail)
+    (left,) = unfinished(app.settings.state_dir, app.name)
+    app.prepare(command)
+    before, hold = committed(app), Hold("c1", "its case is over", 5)
+    take_hold(app.settings.var_dir, app.name, hold)
+    report = case_path(app.settings.var_dir, app.name, "c1") / "report.json"
+    report.parent.mkdir(parents=True)
+    report.write_text("{}")
+    with pytest.raises(StartRefused, match=f"`tidemark restore run NAME --resume {left.folder.name}`"):
+        app.command(command, lambda: None)
+    assert committed(app) == before
+    assert read_hold(app.settings.var_dir, app.name) == hold, "nothing may be launched"
 
 
 def test_should_end_an_instance_that_started_between_the_hold_and_the_locks(app, monkeypatch):

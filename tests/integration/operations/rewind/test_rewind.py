@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 from confluent_kafka import TopicPartition
+from tests.integration.operations.change.test_reset import reset_of
 from tests.integration.restore.test_restore_run import counts_of
 from tests.support.counting import (
     NO_PROBE,
@@ -33,6 +34,7 @@ from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
+from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.operations.evidence_reader import EvidenceReader
@@ -269,6 +271,21 @@ def test_should_be_refused_at_a_start_and_repaired_by_a_restore_when_killed_befo
     assert counts_of(app) == app.then
     app.run()
     assert counts_of(app) == app.expected
+
+
+def test_should_be_finished_before_another_command_changes_the_application(app):
+    with pytest.raises(Crash):
+        rewind(app, crash_at("rewind-committed"))
+    with pytest.raises(StartRefused, match="tidemark rewind run NAME"):
+        reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY).run(YES)
+    assert rewind(app)
+    assert reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY).run(YES)
+
+
+def test_should_not_be_waited_for_by_another_command_when_it_has_not_committed(app):
+    with pytest.raises(Crash):
+        rewind(app, crash_at("rewind-before-commit"))
+    assert reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY).run(YES)
 
 
 def test_should_forget_an_unfinished_rewind_when_the_application_has_continued(app):
