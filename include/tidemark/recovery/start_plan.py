@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.commit.record import CommitRecord
+from tidemark.names import TopicPartition, is_repartition_topic
 from tidemark.recovery.candidates import (
     MEASURED,
     Rates,
@@ -84,19 +85,34 @@ def committed_progress_of(found: TaskEvidence) -> CommittedProgress | Fresh | Re
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
                 f"processed up to {next_offset}: the records in between have been deleted",
-                f"raise retention.ms of {source.partition.topic}; to continue without them: `tidemark reset run NAME --to "
-                f"offsets --state keep --offset {source.partition.topic}:{source.partition.partition}="
-                f"{source.watermarks.low}`, with the committed offsets of the other partitions (`tidemark lag NAME`)",
+                f"raise retention.ms of {source.partition.topic}; to continue without them: "
+                f"{_continuing(found, source.partition, source.watermarks.low)}",
             )
         if next_offset > source.watermarks.end:
             return Refuse(
                 f"task {found.task}: {source.partition} ends at offset {source.watermarks.end}, the application has "
                 f"processed up to {next_offset}: the topic was truncated",
-                f"to continue with the records that it holds: `tidemark reset run NAME --to offsets --state keep --offset "
-                f"{source.partition.topic}:{source.partition.partition}={source.watermarks.end}`, with the committed offsets "
-                "of the other partitions (`tidemark lag NAME`)",
+                "to continue with the records that it holds: "
+                f"{_continuing(found, source.partition, source.watermarks.end)}",
             )
     return committed
+
+
+def _continuing(found: TaskEvidence, partition: TopicPartition, offset: int) -> str:
+    """Return the command that continues with an offset of a source partition which exists.
+
+    The offsets of the application's own topics are not given: a reset moves them to the nearest offset that exists.
+    """
+    command = "tidemark reset run NAME --to offsets --state keep --offset"
+    if is_repartition_topic(found.application_id, partition.topic):
+        return (
+            f"`{command} TOPIC:PARTITION=OFFSET`, with the committed offset of every partition that the application reads of "
+            "other topics than its own (`tidemark lag NAME`)"
+        )
+    return (
+        f"`{command} {partition.topic}:{partition.partition}={offset}`, with the committed offsets of the other partitions "
+        "(`tidemark lag NAME`)"
+    )
 
 
 def witnessed(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:

@@ -181,6 +181,17 @@ def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refus
     assert isinstance(plan, Refuse) is refused
 
 
+@pytest.mark.parametrize("watermarks", [Watermarks(101, 500), Watermarks(0, 99)])
+def test_should_not_advise_to_give_an_offset_of_a_topic_between_sub_topologies(watermarks):
+    at = TopicPartition("app-by-ward-repartition", 2)
+    record = dataclasses.replace(a_record(), sources={at.topic: {2: (50, 100)}})
+    own = dataclasses.replace(found(record=record), sources=(SourceEvidence(at, 100, watermarks, 0),))
+    refused = committed_progress_of(own)
+    assert isinstance(refused, Refuse)
+    assert f"--offset {at.topic}" not in refused.remedy
+    assert "`tidemark reset run NAME --to offsets --state keep --offset TOPIC:PARTITION=OFFSET`" in refused.remedy
+
+
 @pytest.mark.parametrize(("low", "kind"), [(59, TAIL), (60, TAIL), (61, WHOLE)])
 def test_should_not_replay_a_tail_whose_first_records_are_deleted(low, kind):
     """Retention may have deleted the records that came after a savepoint."""

@@ -137,6 +137,7 @@ class Reset:
                 place = TopicPartition(topic, task.partition)
                 # Nothing was read of a topic that was created again.
                 stays = marks[place].low if topic in before.lost else offset
+                stays = min(max(stays, marks[place].low), marks[place].end)
                 stays = marks[place].end if self.state is StateAfter.EMPTY else stays
                 sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
         stores = before.description.stores

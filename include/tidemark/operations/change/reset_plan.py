@@ -16,8 +16,8 @@ from tidemark.recovery.evidence import Watermarks
 class SourceReset:
     """The reset of one source partition.
 
-    A repartition topic (`is_internal`) is moved only in two cases: to its end if the stores begin empty, and to its
-    beginning if it was created again.
+    A repartition topic (`is_internal`) is moved only in three cases: to its end if the stores begin empty, to its beginning
+    if it was created again, and to the nearest offset that exists if records were deleted from it.
     """
 
     partition: TopicPartition

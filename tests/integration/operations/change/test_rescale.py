@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.integration.operations.change.test_reset import reset_of
 from tests.integration.operations.change.test_upgrade import description, upgrade_of
@@ -227,6 +228,49 @@ def test_should_upgrade_and_reset_a_rescaled_application(app):
     app.run()
     assert last_counts(app) == app.expected
     assert max(outputs(app).values()) == 2
+
+
+def test_should_continue_by_the_advised_reset_when_records_between_sub_topologies_were_deleted(
+    app, tmp_path, monkeypatch
+):
+    assert rescale_of(app, 2).run(YES)
+    app.run()
+
+    class Enough(Exception):
+        pass
+
+    def stop_before_counting(point):
+        if point == "7-stores":
+            raise Enough
+
+    app.feed(400)
+    with pytest.raises(Enough):
+        app.run(stop_before_counting)
+    topic, client = (
+        description(app).routed_topic(f"{app.name}-in"),
+        {"bootstrap.servers": app.settings.bootstrap_servers},
+    )
+    routed = [TopicPartition(topic, number) for number in range(2)]
+    ends = EndOffsets(AdminClient(client), 60).of(routed)
+    places = [ClientPartition(place.topic, place.partition, ends[place]) for place in routed]
+    for deleted in app.admin.delete_records(places).values():
+        deleted.result()
+    with pytest.raises(StartRefused, match="records in between have been deleted") as refused:
+        app.run()
+    _, _, advice = str(refused.value).partition("to continue without them: `")
+    sources = [TopicPartition(f"{app.name}-in", number) for number in range(4)]
+    given = committed_offsets(client, app.name, sources, 20)
+    offsets = [f"--offset {place.topic}:{place.partition}={at.offset}" for place, at in given.items()]
+    advised = advice.partition("`")[0].replace("--offset TOPIC:PARTITION=OFFSET", " ".join(offsets))
+    name = app.for_commands(tmp_path, monkeypatch)
+    (tmp_path / f"{name}.py").write_text(
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+    )
+    command = advised.replace("NAME", name).split()
+    assert command[:3] == ["tidemark", "reset", "run"]
+    done = CliRunner().invoke(build(), [*command[1:], "--yes"])
+    assert done.exit_code == 0, done.output
+    app.run()
 
 
 def last_counts(app):
