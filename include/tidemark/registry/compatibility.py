@@ -79,6 +79,12 @@ def obstacles(old: Description, new: Description) -> list[str]:
     return found
 
 
+def new_columns(old: Description, new: Description, topic: str) -> list[str]:
+    """Return the columns that the new version reads from a topic between sub-topologies and records of the old one lack."""
+    known = old.columns.get(topic, {})
+    return [name for name, kind in new.columns.get(topic, {}).items() if known.get(name) != kind]
+
+
 def carry(old: Description, new: Description, declared: Declared) -> tuple[StoreChange, ...]:
     """Return what happens to every store: first the new ones in their order, then the removed ones. Reads nothing."""
     renames = dict(_with_orders(old, new, declared.renames))

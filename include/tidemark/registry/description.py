@@ -76,7 +76,8 @@ class SubtopologyState:
 class Description:
     """The description of a whole application, with the names of its module.
 
-    `partitions` are those of the user's topics it reads. `internal` are the topics between its sub-topologies.
+    `partitions` are those of the user's topics it reads. `internal` are the topics between its sub-topologies, `columns` the
+    types of their records' columns, by topic and name.
     `routing` counts rescales; it is 0 if each task reads a partition of the user's topics, and part of the names of the
     topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
     by the names in use; empty until its first commit.
@@ -90,6 +91,7 @@ class Description:
     internal: tuple[str, ...] = ()
     routing: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def stores(self) -> dict[str, StoreState]:
@@ -174,6 +176,12 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
             if t in partitions and t not in internal
         },
         internal,
+        columns={
+            source.topic: {column.name: column.type for column in source.schema}
+            for s in plan.subtopologies
+            for source in s.sources
+            if source.topic in internal
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import StartRefused
-from tidemark.registry.compatibility import StoreChangeKind, carry, obstacles
+from tidemark.registry.compatibility import StoreChangeKind, carry, new_columns, obstacles
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
 from tidemark.topology.builder import Topology
@@ -272,3 +273,32 @@ def test_should_read_a_description_as_it_was_written(topology):
     written = described(topology)
     assert Description.from_bytes(written.to_bytes()) == written
     assert [s.name for s in written.skeleton().stores] == [s.name for s in topology.plan().stores]
+
+
+def grouped(version, *columns):
+    """Counts the rows of a stream that has these columns when it is keyed by city."""
+    topology = Topology("app", version=version)
+    stream = topology.stream("in", schema=SCHEMA, key="id").select(*columns)
+    stream.group_by("city", name="by-city").aggregate(store="n", n="count(*)")
+    return topology.plan()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        (["city"], ["city", "v"], ["v"]),
+        (["city", "v"], ["city"], []),
+        (["city", "v"], ["v", "city"], []),
+        (["city", "v"], ["city", "CAST(v AS STRING) AS v"], ["v"]),
+    ],
+)
+def test_should_find_the_columns_that_records_between_sub_topologies_lack(before, after, new):
+    old, other = (describe_state(grouped(n, *columns), {}) for n, columns in (("1", before), ("2", after)))
+    assert new_columns(Description.from_bytes(old.to_bytes()), other, "app-by-city-repartition") == new
+
+
+def test_should_find_all_columns_when_the_description_has_none():
+    body = json.loads(describe_state(grouped("1", "city"), {}).to_bytes())
+    del body["columns"]
+    old = Description.from_bytes(json.dumps(body).encode())
+    assert new_columns(old, describe_state(grouped("2", "city"), {}), "app-by-city-repartition") == ["city"]

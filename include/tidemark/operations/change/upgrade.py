@@ -34,7 +34,7 @@ from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.change.value_conversion import converter
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
-from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, obstacles
+from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, new_columns, obstacles
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
@@ -196,21 +196,27 @@ class Upgrade:
         return replace(plan, keys=keys)
 
     def _in_flight(self, change: Change) -> list[str]:
-        """Return obstacles to an upgrade: unread records between sub-topologies that were sent under their old key."""
-        new = change.new.stores
+        """Return obstacles to an upgrade: unread records between sub-topologies with their old key or too few columns."""
+        old, new = change.old, change.new
         rekeyed = {
-            change.new.subtopology_of(c.store)
+            new.subtopology_of(c.store)
             for c in change.changes
-            if c.was and c.store and change.old.stores[c.was].key != new[c.store].key
+            if c.was and c.store and old.stores[c.was].key != new.stores[c.store].key
         }
-        internal, summary = {change.old.routed_topic(topic) for topic in change.old.internal}, []
+        internal = {old.routed_topic(topic): topic for topic in old.internal}
+        summary = []
         for task, at in change.before.committed.items():
-            for topic in internal & set(at.next_offsets) if task.subtopology in rekeyed else ():
+            for topic in sorted(internal.keys() & set(at.next_offsets)):
+                columns = new_columns(old, new, internal[topic])
+                if task.subtopology not in rekeyed and not columns:
+                    continue
+                other = f"with other columns than the new version reads ({', '.join(columns)})"
+                what = "under the old key" if task.subtopology in rekeyed else other
                 partition = TopicPartition(topic, task.partition)
                 end = change.before.found[task].facts.sources[partition].end
                 if records_between(change.before.context.clients, partition, at.next_offsets[topic], end):
                     summary.append(
-                        f"{partition} holds records under the old key that are not read yet; bring the old version back "
+                        f"{partition} holds records {what} that are not read yet; bring the old version back "
                         "and let it run, without new input, until `tidemark lag` is 0 there"
                     )
         return summary

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 from confluent_kafka.admin import NewPartitions
 from tests.support.changes import ChangingApp, version
-from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at, outputs
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, come_to, committed, crash_at, outputs
+from tests.support.routing_source import RoutingSource
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
@@ -22,6 +23,7 @@ from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
 from tidemark.processes import wait_until
 from tidemark.registry.reader import recorded
 from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
@@ -241,3 +243,43 @@ def test_should_show_refuse_and_upgrade_by_command(app, tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "is at version 2" in done.stdout
     assert description(app).version == "2"
+
+
+def keyed_again(name, number, *columns, **aggregates):
+    """Counts in `n` after a repartition topic of these columns."""
+    topology = Topology(name, version=number)
+    stream = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id").select(*columns)
+    stream.group_by("id", name="again").aggregate(store="n", **aggregates).to(f"{name}-out")
+    return topology
+
+
+class KeyedAgainApp(CountingApp):
+    """Counts what it has sent to a repartition topic."""
+
+    def __init__(self, settings, admin, name) -> None:
+        super().__init__(settings, admin, name, topology=lambda name: keyed_again(name, "1", "id", n="count(*)"))
+
+    def make_source(self, instance, stop) -> RoutingSource:
+        """One that reads through the repartition topic."""
+        counts = partition_counts(self.admin, self.settings)
+        partitions = sum(counts[topic] for s in instance.plan.subtopologies for topic in s.source_topics)
+        return RoutingSource(self.settings.bootstrap_servers, instance.plan, partitions, stop)
+
+
+def test_should_refuse_unread_records_between_sub_topologies_without_a_new_column(settings, admin, unique):
+    app = KeyedAgainApp(settings, admin, unique("upgraded"))
+    app.feed(400)
+    app.run()
+    app.feed(400)
+    with pytest.raises(Crash):
+        app.run(crash_at("7-stores"))
+    old, new = app.plan, keyed_again(app.name, "2", "id", "v", n="count(*)", total="sum(v)").plan()
+    app.plan = new
+    with pytest.raises(
+        StartRefused, match=r"other columns than the new version reads \(v\) that are not read yet; bring"
+    ):
+        upgrade_of(app, adds=["n.total=0"]).run(YES)
+    app.plan = old
+    app.run()
+    app.plan = new
+    assert upgrade_of(app, adds=["n.total=0"]).run(YES)
