@@ -206,8 +206,9 @@ def summary(made: AnyPlan) -> list[str]:
 def effects(made: AnyPlan) -> dict[str, Any]:
     """Return what a change does, without what varies while the application runs: the lag, numbers of keys, offsets reached.
 
-    An approval of a reset is bound to its target offsets, and to whether anything is processed again or never; that of
-    a repair to the copies that decide what is right, because nothing was compared when it was approved.
+    An approval of a reset is bound to the offsets asked for, and to whether anything is processed again or never. The
+    beginning of a partition is not named by its offset, because retention moves it. The approval of a repair is bound to
+    the copies that decide what is right, because nothing was compared when it was approved.
     """
     if isinstance(made, UpgradePlan):
         versions = {"from_version": made.from_version, "to_version": made.to_version}
@@ -224,7 +225,9 @@ def effects(made: AnyPlan) -> dict[str, Any]:
         return {"held_to": held_to}
     own = [source for source in made.sources if not source.is_internal]
     return {
-        "offsets": {str(source.partition): source.to_offset for source in own},
+        "offsets": {
+            str(source.partition): made.to if made.to is ResetTo.EARLIEST else source.asked_offset for source in own
+        },
         "internal_partitions": sorted(str(source.partition) for source in made.sources if source.is_internal),
         "state": made.state,
         "rewritten": made.rewritten,

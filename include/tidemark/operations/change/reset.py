@@ -139,7 +139,8 @@ class Reset:
                 stays = marks[place].low if topic in before.lost else offset
                 stays = min(max(stays, marks[place].low), marks[place].end)
                 stays = marks[place].end if self.state is StateAfter.EMPTY else stays
-                sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
+                asked = wanted.get(place, stays)
+                sources.append(SourceReset(place, offset, max(asked, marks[place].low), topic in internal, asked))
         stores = before.description.stores
         # A store that is ahead of the offsets is refused at a start, so it is written to a new changelog.
         goes_back = any(source.again for source in sources)

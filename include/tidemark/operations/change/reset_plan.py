@@ -14,7 +14,7 @@ from tidemark.recovery.evidence import Watermarks
 
 @dataclass(frozen=True)
 class SourceReset:
-    """The reset of one source partition.
+    """The reset of one source partition. `asked_offset` is `to_offset`, unless records after it have been deleted.
 
     A repartition topic (`is_internal`) is moved only in three cases: to its end if the stores begin empty, to its beginning
     if it was created again, and to the nearest offset that exists if records were deleted from it.
@@ -24,6 +24,7 @@ class SourceReset:
     from_offset: int
     to_offset: int
     is_internal: bool
+    asked_offset: int
 
     @property
     def again(self) -> int:
@@ -60,8 +61,9 @@ class ResetPlan:
 
     @property
     def targets(self) -> list[str]:
-        """The new offsets of the user's partitions, in the format of `parse_offsets`."""
-        return [f"{s.partition.topic}:{s.partition.partition}={s.to_offset}" for s in self.sources if not s.is_internal]
+        """The offsets asked for of the user's partitions, in the format of `parse_offsets`."""
+        own = [source for source in self.sources if not source.is_internal]
+        return [f"{s.partition.topic}:{s.partition.partition}={s.asked_offset}" for s in own]
 
     @property
     def moves_nothing(self) -> bool:
@@ -85,6 +87,11 @@ class ResetPlan:
             summary.append(f"up to {again} records are processed again, and their outputs emitted again")
         if skipped:
             summary.append(f"up to {skipped} records are never processed")
+        summary += [
+            f"{s.partition} begins at offset {s.to_offset}: records from offset {s.asked_offset} on have been deleted"
+            for s in self.sources
+            if s.asked_offset < s.to_offset
+        ]
         if self.accepted:
             summary.append(
                 f"{', '.join(self.accepted)}: deleted, created again or truncated since the last commit; their contents are "
@@ -114,9 +121,9 @@ def target_offsets(
     at_ms: int | None,
     ends: EndOffsets,
 ) -> dict[TopicPartition, int]:
-    """Return the new offsets of the user's partitions. Blocks for one request.
+    """Return the offsets asked for of the user's partitions. Blocks for one request.
 
-    Raises `StartRefused` for an offset out of range.
+    A given offset may be below the first one that exists. Raises `StartRefused` for one beyond the end.
     """
     if to is ResetTo.EARLIEST:
         return {partition: marks.low for partition, marks in sources.items()}
@@ -133,9 +140,8 @@ def target_offsets(
             f"--to offsets needs an offset of every partition: --offset {partition.topic}:{partition.partition}=… is missing"
         )
     for partition, offset in given.items():
-        marks = sources[partition]
-        if not marks.low <= offset <= marks.end:
+        if offset > sources[partition].end:
             raise StartRefused(
-                f"--offset {partition}: {offset} does not exist, the partition holds {marks.low} to {marks.end}"
+                f"--offset {partition}: {offset} does not exist, the partition ends at offset {sources[partition].end}"
             )
     return dict(given)

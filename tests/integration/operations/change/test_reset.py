@@ -26,6 +26,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import TopicSpec, create_topics
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset import Reset
+from tidemark.operations.change.reset_plan import parse_offsets
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
@@ -163,7 +164,12 @@ def test_should_continue_without_deleted_records(app):
     before = Counter(app.counts())
     with pytest.raises(StartRefused, match="tidemark reset run NAME --to offsets --state keep --offset"):
         app.run()
-    assert reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(YES)
+    first = dict.fromkeys(places, 0)
+    plan = reset_of(app, ResetTo.OFFSETS, StateAfter.KEEP, given=first).show()
+    assert {source.partition: source.to_offset for source in plan.sources} == cut
+    assert {parse_offsets([target]).popitem() for target in plan.targets} == set(first.items())
+    assert f"{places[0]} begins at offset {cut[places[0]]}" in "; ".join(plan.warnings)
+    assert reset_of(app, ResetTo.OFFSETS, StateAfter.KEEP, given=first).run(YES)
     assert come_to(app, list(cut.values()))
     app.run()
     assert (Counter(app.counts()) - before).total() == 40 * PARTITIONS

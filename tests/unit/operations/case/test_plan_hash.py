@@ -91,11 +91,14 @@ def test_should_name_differences_with_the_simple_ones_first():
     assert (len(many), many[-1]) == (6, "3 more differences")
 
 
-def source(to_offset, from_offset=5, topic="in", is_internal=False):
-    return SourceReset(TopicPartition(topic, 0), from_offset, to_offset, is_internal)
+def source(to_offset, from_offset=5, topic="in", is_internal=False, asked_offset=None):
+    asked_offset = to_offset if asked_offset is None else asked_offset
+    return SourceReset(TopicPartition(topic, 0), from_offset, to_offset, is_internal, asked_offset)
 
 
 RESET_PLAN = ResetPlan("app", ResetTo.LATEST, StateAfter.EMPTY, (source(9), source(3, 1, "r", True)), (), ("n",), ())
+FROM_THE_START = replace(RESET_PLAN, to=ResetTo.EARLIEST, sources=(source(1), source(3, 1, "r", True)))
+GIVEN = replace(FROM_THE_START, to=ResetTo.OFFSETS)
 RESCALE_PLAN = RescalePlan("app", 3, {0: 2}, {"in": 2}, ("n",), {"r": 4}, {"in": 7}, 60, ())
 UPGRADE_PLAN = UpgradePlan(
     "app",
@@ -125,6 +128,17 @@ UPGRADE_PLAN = UpgradePlan(
             ],
         ),
         (
+            FROM_THE_START,
+            # Retention has deleted records meanwhile.
+            replace(FROM_THE_START, sources=(source(2), FROM_THE_START.sources[1])),
+            [GIVEN, replace(FROM_THE_START, state=StateAfter.KEEP, emptied=())],
+        ),
+        (
+            GIVEN,
+            replace(GIVEN, sources=(source(2, asked_offset=1), GIVEN.sources[1])),
+            [replace(GIVEN, sources=(source(2), GIVEN.sources[1]))],
+        ),
+        (
             RESCALE_PLAN,
             replace(RESCALE_PLAN, unread={"r": 9}, waiting={"in": 0}, spread_ms=0),
             [
@@ -144,7 +158,7 @@ UPGRADE_PLAN = UpgradePlan(
             ],
         ),
     ],
-    ids=["reset", "rescale", "upgrade"],
+    ids=["reset", "reset from the start", "reset to given offsets", "rescale", "upgrade"],
 )
 def test_should_cover_what_a_change_does_but_not_what_moves_while_the_application_runs(plan, same, others):
     assert plan_hash(effects(same)) == plan_hash(effects(plan))

@@ -23,8 +23,8 @@ def test_should_reset_to_the_earliest_or_latest_offset():
     assert target_offsets(ResetTo.LATEST, SOURCES, {}, None, nobody) == {P0: 100, P1: 7}
 
 
-@pytest.mark.parametrize("offset", [5, 6, 99, 100])
-def test_should_reset_to_existing_offsets(offset):
+@pytest.mark.parametrize("offset", [4, 5, 6, 99, 100])
+def test_should_reset_to_offsets_up_to_the_end(offset):
     given = parse_offsets([f"in:0={offset}", "in:1=0"])
     assert target_offsets(ResetTo.OFFSETS, SOURCES, given, None, EndOffsets(None, 1)) == {P0: offset, P1: 0}
 
@@ -32,8 +32,7 @@ def test_should_reset_to_existing_offsets(offset):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["in:0=4", "in:1=0"], "4 does not exist, the partition holds 5 to 100"),
-        (["in:0=101", "in:1=0"], "101 does not exist"),
+        (["in:0=101", "in:1=0"], "101 does not exist, the partition ends at offset 100"),
         (["in:0=5"], r"--offset in:1=… is missing"),
         (["in:0=5", "in:1=0", "in:2=0"], "does not read this partition"),
         (["in=5"], "write TOPIC:PARTITION=OFFSET"),
