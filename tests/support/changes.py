@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 
 import pyarrow as pa
@@ -31,6 +32,13 @@ class CountingAndSumming(CountingSource):
         ]
         names = (*PARTIAL_HEAD, "n", "total", "twos")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def advised(shown: str) -> list[str]:
+    """The arguments of the command with which the last line of a plan ends, as a shell passes them to `tidemark`."""
+    program, *arguments = shlex.split(shown.strip().splitlines()[-1].split("`")[1])
+    assert program == "tidemark"
+    return arguments
 
 
 def version_one(name: str) -> Topology:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import typer
 
-from tidemark.cli.output import Output, View
+from tidemark.cli.output import Output, Verbatim, View
 
 Plan = TypeVar("Plan")
 
@@ -37,8 +37,8 @@ class Approval(Generic[Plan]):
         return True
 
     def show_plan(self, plan: Plan, hint: str) -> None:
-        """Show a plan that is not carried out; `hint` is what to do next."""
-        self._output.show({"is_changed": False, "plan": self._form(plan)}, *self._views(plan), hint)
+        """Show a plan that is not carried out; `hint` is what to do next, in one line."""
+        self._output.show({"is_changed": False, "plan": self._form(plan)}, *self._views(plan), Verbatim(hint))
 
     def show_end(self, *, is_done: bool, message: str) -> None:
         """Show the end of the command. Ends the process with 1 if the plan was not approved.

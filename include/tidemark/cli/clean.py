@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from tidemark.cli.arguments import command_to_run
 from tidemark.cli.output import Output, Verbatim, View
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
@@ -27,9 +28,9 @@ def plan(topology: str, output: Output, *, previous: bool) -> None:
     """Show all leftovers, and which of them can go."""
     evidence = _evidence(topology)
     made = _clean(evidence, previous, output).show()
-    command = f"tidemark clean run{' --previous' if previous else ''}"
-    hint = f"nothing was changed; `{command}` removes it" if made.removed else "there is nothing to remove"
-    output.show(_form(made), *_views(made, evidence.clients.settings.state_dir), hint)
+    command = command_to_run("clean", topology, *(["--previous"] if previous else []))
+    hint = f"nothing was changed; {command} removes it" if made.removed else "there is nothing to remove"
+    output.show(_form(made), *_views(made, evidence.clients.settings.state_dir), Verbatim(hint))
 
 
 def run(topology: str, output: Output, *, previous: bool) -> None:

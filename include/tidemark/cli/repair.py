@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.cli.approval import Approval
+from tidemark.cli.arguments import command_to_run, repeated
 from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
@@ -24,7 +25,9 @@ def plan(topology: str, store: list[str] | None, source: SourceOfState | None, o
     """Show which changelogs would be written from which copies. Blocks."""
     with RichRestoreListener(output.progress_console()) as listener:
         made = _repair(load(topology).plan(), store, source, listener, output).show()
-        hint = "nothing was compared or changed; stop the application, then use `tidemark repair run`"
+        options = [*repeated("--store", store or []), *repeated("--from", [] if source is None else [source.value])]
+        command = command_to_run("repair", topology, *options)
+        hint = f"nothing was compared or changed; stop the application, then use {command}"
         _approval(output).show_plan(made, hint)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.cli.approval import Approval
+from tidemark.cli.arguments import command_to_run
 from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
@@ -21,8 +22,8 @@ from tidemark.topology_loader import load
 def plan(topology: str, tasks: int, output: Output) -> None:
     """Show what another number of tasks moves. Blocks."""
     made = _rescale(load(topology).plan(), tasks, output).show()
-    hint = "nothing was changed; stop the application, then use `tidemark rescale run`"
-    _approval(output).show_plan(made, hint)
+    command = command_to_run("rescale", topology, "--tasks", str(tasks))
+    _approval(output).show_plan(made, f"nothing was changed; stop the application, then use {command}")
 
 
 def run(topology: str, tasks: int, output: Output) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import typer
 
 from tidemark.cli.approval import Approval
+from tidemark.cli.arguments import command_to_run, repeated
 from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
@@ -47,7 +48,10 @@ class Asked:
 def plan(topology: str, asked: Asked, output: Output) -> None:
     """Show what moving the offsets means. Blocks."""
     made = _reset(load(topology).plan(), asked, output).show()
-    _approval(output).show_plan(made, "nothing was changed; stop the application, then use `tidemark reset run`")
+    times = [] if asked.at_ms is None else [str(asked.at_ms)]
+    options = [*repeated("--offset", asked.offsets), *repeated("--time", times)]
+    command = command_to_run("reset", topology, "--to", asked.to, "--state", asked.state, *options)
+    _approval(output).show_plan(made, f"nothing was changed; stop the application, then use {command}")
 
 
 def run(topology: str, asked: Asked, output: Output) -> None:

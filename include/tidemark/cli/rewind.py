@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from tidemark.cli.approval import Approval
+from tidemark.cli.arguments import command_to_run
 from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.failpoint import probe_from_environment
@@ -32,7 +33,8 @@ def plan(topology: str, to: str, output: Output) -> None:
     at_ms, context = _time(to), _context(topology)
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
         made = _rewind(context, Path(temporary), output).plan(at_ms)
-        _approval(output).show_plan(made, "nothing was changed; stop the application, then use `tidemark rewind run`")
+        command = command_to_run("rewind", topology, "--to", str(at_ms))
+        _approval(output).show_plan(made, f"nothing was changed; stop the application, then use {command}")
 
 
 def run(topology: str, to: str, output: Output) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from tidemark.cli.approval import Approval
+from tidemark.cli.arguments import command_to_run, repeated
 from tidemark.cli.output import Output, View, as_json
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
@@ -38,8 +39,13 @@ def plan(topology: str, declared: Declared, output: Output) -> None:
     """Show what happens to each store. Blocks. Ends with 30 if the upgrade is refused."""
     with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
         made = _upgrade(load(topology).plan(), declared, output).show(Path(temporary))
-    refused, possible = "the upgrade is refused", "stop the application, then use `tidemark upgrade run`"
-    _approval(output).show_plan(made, f"nothing was changed; {refused if made.refused else possible}")
+    options = [
+        *repeated("--rename", declared.rename),
+        *repeated("--drop", declared.drop),
+        *repeated("--add", declared.add),
+    ]
+    possible = f"stop the application, then use {command_to_run('upgrade', topology, *options)}"
+    _approval(output).show_plan(made, f"nothing was changed; {'the upgrade is refused' if made.refused else possible}")
     if made.refused:
         raise typer.Exit(ExitCode.REFUSED)
 

@@ -253,7 +253,7 @@ class Instance:
                 raise OutcomeUnknown(f"{partition.topic} has more partitions now: the instance starts again with them")
             raise StartRefused(
                 f"{partition.topic} now has more than its {self.partitions[partition.topic]} partitions: records of "
-                "one key are in two of them; stop the application and use `tidemark rescale run`"
+                "one key are in two of them; stop the application and use `tidemark rescale run NAME --tasks N`"
             )
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 

@@ -322,7 +322,8 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
     if found.partitions < spec.partitions or (found.partitions > spec.partitions and not spec.may_have_more):
         raise PreflightFailed(
             f"topic {spec.name} has {found.partitions} partitions, but its tasks need {spec.partitions}: the source's "
-            "partition count has changed; restore the old count, or run `tidemark rescale run` for the application"
+            "partition count has changed; restore the old count, or use `tidemark rescale run NAME --tasks "
+            f"{spec.partitions}`"
         )
     if found.replicas < replication_factor:
         raise PreflightFailed(

@@ -312,7 +312,9 @@ class _Judge:
 
     def _previous_kept_because(self, leftover: Leftover) -> str | None:
         if not self.previous:
-            return "`tidemark restore rollback` can bring it back; --previous removes it, too"
+            if leftover.path.parents[2].name != RESTORES_FOLDER:
+                return "it is the state before the rewind; --previous removes it, too"
+            return f"`tidemark restore rollback NAME {leftover.path.parent.name}` can bring it back; --previous removes it, too"
         for folder in sorted(leftover.path.glob("*/*_*")):
             task = TaskId.parse(folder.name)
             if task not in self.found:

@@ -46,8 +46,8 @@ def send_offsets(
     """Add the end offsets of every record to the open transaction, without membership in the group.
 
     The group coordinator accepts that, and ownership is safe because the group is empty (see invariant: ownership at
-    commit), which is checked before and after. Raises `PreflightFailed`, which names the members that joined and the
-    command to repeat (`again`).
+    commit), which is checked before and after. Raises `PreflightFailed`, which names the members that joined and
+    what to do again (`again`, a verb).
     """
     offsets = [
         ClientPartition(topic, record.task.partition, offset, _metadata(record))

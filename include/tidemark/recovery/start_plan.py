@@ -196,7 +196,7 @@ def _blocked_by(found: TaskEvidence, store: StoreEvidence, committed: CommittedP
                 f"{format_offsets(copy.checkpoint.source_offsets)}, but only {format_offsets(committed.next_offsets)} is "
                 "committed: the store is ahead of the last commit",
                 "the folder belongs to an earlier application of this id, or its offsets were moved back: `tidemark restore "
-                "run` replaces the folder and keeps the old one",
+                "run NAME` replaces the folder and keeps the old one",
             )
     return None
 

@@ -105,8 +105,8 @@ def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str
     if not own.keeps_the_same(found):
         raise StartRefused(
             f"{plan.application_id}: the state that version {plan.version} keeps is not the state that version "
-            f"{found.version} left ({_difference(found, own)}): `tidemark upgrade plan` shows what carries over, and "
-            "`tidemark upgrade run` does it; or bring the old topology back"
+            f"{found.version} left ({_difference(found, own)}): `tidemark upgrade plan NAME` shows what carries over, and "
+            "`tidemark upgrade run NAME` does it; or bring the old topology back"
         )
 
 

@@ -42,8 +42,8 @@ Place = int | InvalidTopology | None
 
 _FAILS = (
     '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
-    'or declare on_error="dead_letter", or skip the record with `tidemark reset run --to offsets`; nothing of its batch '
-    "was committed"
+    'or declare on_error="dead_letter", or skip the record with `tidemark reset run NAME --to offsets --state '
+    "keep --offset TOPIC:PARTITION=OFFSET`, with an offset of every partition; nothing of its batch was committed"
 )
 
 

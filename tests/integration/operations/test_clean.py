@@ -359,7 +359,7 @@ def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypa
 
     shown = tidemark("clean", "plan", name)
     assert shown.exit_code == 0, shown.output
-    assert "nothing was changed; `tidemark clean run` removes it" in shown.output
+    assert f"nothing was changed; `tidemark clean run {name}` removes it" in shown.output
     assert f"0/{app.name}/0_0" in shown.output
     listed = json.loads(tidemark("clean", "plan", name, "--json").output)
     assert {(each["kind"], each["is_removed"]) for each in listed} == {("stale task folder", True)}

@@ -91,6 +91,6 @@ def test_should_refuse_another_state_at_a_start_and_name_it():
         (version("app", "2", "m", n="count(*)"), "store n: the new version has no such store"),
         (version("app", "1", "n", n="max(v)"), r"store n: its field n was count\(\*\)"),
     ):
-        with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade plan`"):
+        with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade plan NAME`"):
             resolved(topology.plan(), held, COUNTS)
     resolved(version("app", "2", "n", n="count(*)").plan(), held, COUNTS)

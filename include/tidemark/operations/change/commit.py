@@ -68,7 +68,7 @@ def fenced_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gon
 
 @dataclass(frozen=True)
 class Switch:
-    """Commits a change. The group must be empty and `producer` initialised. `again` is the command to repeat.
+    """Commits a change. The group must be empty and `producer` initialised. `again` is the verb of the change.
 
     `topics` are those that the change has created; the commit brings them into use.
     """
@@ -110,7 +110,7 @@ class Switch:
                 message = {"key": DESCRIPTION_KEY, "value": description.to_bytes()}
                 self.producer.send_many(topology_topic(app), [message], 0)
             self.producer.flush()
-            send_offsets(self.clients, app, self.producer, records, f"`{self.again}`")
+            send_offsets(self.clients, app, self.producer, records, self.again)
         self.probe("switch-before-commit")
         with self.topics.committing():
             self.producer.commit()

@@ -119,9 +119,7 @@ class Rescale:
                 self.clock(),
             )
             gone = [task for task in before.committed if task not in after]
-            Switch(own.clients, own.plan, producer, self.probe, "tidemark rescale run", topics).commit(
-                records, description, gone
-            )
+            Switch(own.clients, own.plan, producer, self.probe, "rescale", topics).commit(records, description, gone)
         return True
 
     def _planned(self, before: ApplicationState) -> RescalePlan:
@@ -135,7 +133,8 @@ class Rescale:
             if store.spec.source_topic is not None:
                 raise StartRefused(
                     f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
-                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run`, then rescale"
+                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run NAME`, then "
+                    "rescale"
                 )
         missing = [task for task in before.found if task not in before.committed]
         if missing:

@@ -102,9 +102,7 @@ class Reset:
                 self.clock(),
                 before.committed,
             )
-            Switch(own.clients, renewed, producer, self.probe, "tidemark reset run", topics).commit(
-                records, description
-            )
+            Switch(own.clients, renewed, producer, self.probe, "reset", topics).commit(records, description)
         return True
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:

@@ -70,8 +70,8 @@ class OldState:
         verdict = context.rebuilder.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
-                "repairs the store, otherwise `tidemark repair run NAME` repairs the changelog"
+                f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run NAME --from "
+                "changelog` repairs the store, otherwise `tidemark repair run NAME` repairs the changelog"
             )
         if not verdict.is_proven:
             self.report(verdict.summary)

@@ -131,7 +131,7 @@ class Rewind:
         if plan.changes_nothing:
             raise StartRefused(
                 f"{context.plan.application_id} is already in the state of {format_time(at_ms)}: there is nothing to rewind; "
-                "if a start refuses its local state, `tidemark restore run` replaces it"
+                "if a start refuses its local state, `tidemark restore run NAME` replaces it"
             )
         if not approve(plan):
             return False
@@ -254,7 +254,7 @@ class Rewind:
                 committed = self._present(facts[task])
                 job = restore_job(builder.context.plan, facts[task], spec, committed, builder.context.clients.clock())
                 builder.verify(
-                    task, job, folder, "the rewind is committed: `tidemark restore run` rebuilds the local state"
+                    task, job, folder, "the rewind is committed: `tidemark restore run NAME` rebuilds the local state"
                 )
                 if spec.name not in buildable:
                     shutil.rmtree(folder)

@@ -20,7 +20,7 @@ from tests.integration.operations.change.test_reset import reset_of
 from tests.integration.operations.change.test_upgrade import description
 from tests.integration.restore.test_restore_run import counts_of
 from tests.integration.standby.test_standby_description import standing_by
-from tests.support.changes import ChangingApp
+from tests.support.changes import ChangingApp, advised
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
 from tests.support.purging import purge
 from tests.support.truth.topics import read_all
@@ -379,14 +379,14 @@ def test_should_show_the_plan_and_then_repair_by_command(app, tmp_path, monkeypa
 
     delete(app, changelog_of(app))
     before = description(app)
-    shown = command("plan")
+    shown = command("plan", "--store", "n")
     assert shown.exit_code == 0, shown.output
     assert "nothing was compared or changed" in shown.stdout
     assert "was deleted" in shown.stdout.replace("\n", " ")
     assert description(app) == before
     assert command("plan", "--yes").exit_code != 0
     assert command("plan", "--from", "changelog").exit_code != 0
-    done = command("run", "--yes", "--store", "n")
+    done = CliRunner().invoke(build(), [*advised(shown.stdout), "--yes"])
     assert done.exit_code == 0, done.output
     assert description(app) != before
     shutil.rmtree(app.settings.var_dir, ignore_errors=True)

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.integration.operations.change.test_reset import reset_of
 from tests.integration.operations.change.test_upgrade import description, upgrade_of
-from tests.support.changes import version, version_one
+from tests.support.changes import advised, version, version_one
 from tests.support.counting import NO_PROBE, CountingApp, Crash, crash_at, outputs
 from tests.support.routing_source import RoutingSource
 from tests.support.truth.topics import read_all
@@ -209,7 +209,7 @@ def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_chang
     assert description(app) == before
     assert command("rescale", "plan", name, "--tasks", "3", "--yes").exit_code != 0
     assert command("rescale", "plan", name, "--tasks", "0").exit_code != 0
-    done = command("rescale", "run", name, "--tasks", "3", "--yes")
+    done = command(*advised(shown.stdout), "--yes")
     assert done.exit_code == 0, done.output
     assert description(app).routing == 1
     assert f"{app.name}-source-{app.name}-in-1-repartition" in command("lag", name).stdout.replace("\n", "")

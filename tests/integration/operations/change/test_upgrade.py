@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.support.changes import ChangingApp, version
+from tests.support.changes import ChangingApp, advised, version
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, come_to, committed, crash_at, outputs
 from tests.support.routing_source import RoutingSource
 from typer.testing import CliRunner
@@ -129,7 +129,7 @@ def test_should_leave_corrupt_and_half_built_stores_to_the_clean_command(app):
 def test_should_change_nothing_when_an_upgrade_is_refused(app, tmp_path):
     first, before = app.plan, (description(app), committed(app), partition_counts(app.admin, app.settings))
     app.become(version(app.name, "2", "n", n="sum(v)"))
-    with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade plan`"):
+    with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade plan NAME`"):
         app.run()
     assert "--drop n" in " ".join(upgrade_of(app).show(tmp_path / "shown").refused)
     with pytest.raises(StartRefused, match="nothing was changed: store n: its field n was"):
@@ -214,7 +214,7 @@ def test_should_end_an_instance_that_is_assigned_a_partition_added_later(app):
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:
-        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale run`"):
+        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale run NAME --tasks N`"):
             instance.run(Idle(), stop)
     finally:
         too_long.cancel()
@@ -239,7 +239,9 @@ def test_should_show_refuse_and_upgrade_by_command(app, tmp_path, monkeypatch):
     assert "n → total" in shown.stdout
     assert description(app).version == "1"
     assert command("plan", "--yes").exit_code != 0
-    done = command("run", "--rename", "n=total", "--add", "total.twos", "--yes")
+    declared = ["--rename", "n=total", "--add", "total.twos"]
+    assert advised(shown.stdout) == ["upgrade", "run", name, *declared]
+    done = command("run", *declared, "--yes")
     assert done.exit_code == 0, done.output
     assert "is at version 2" in done.stdout
     assert description(app).version == "2"
