@@ -70,7 +70,7 @@ def _approval(output: Output) -> Approval[UpgradePlan]:
 
 
 def _form(made: UpgradePlan) -> dict[str, Any]:
-    return {**as_json(made), "refused": made.refused, "lost": made.lost}
+    return {**as_json(made), "refused": made.refused, "lost": made.lost, "warnings": made.warnings}
 
 
 def _views(made: UpgradePlan) -> Iterator[View]:
@@ -88,6 +88,8 @@ def _views(made: UpgradePlan) -> Iterator[View]:
         yield f"lost: {lost} keys of {store}"
     for topic, offsets in made.waiting.items():
         yield f"{topic}: up to {offsets} records wait for the new version"
+    if not made.refused:
+        yield from made.warnings
     if not made.refused and any(change.change_kind is StoreChangeKind.COPIED for change in made.changes):
         yield "the next start reads the copied stores from their new changelogs"
     for topic in made.left:

@@ -303,7 +303,7 @@ def test_keys_of_what_is_measured_should_be_those_of_the_page(monkeypatch: pytes
 
 
 PLANS: dict[str, tuple[Any, Any]] = {
-    "upgrade": (upgrade, UpgradePlan("a", "1", "2", (), (), {}, {}, ())),
+    "upgrade": (upgrade, UpgradePlan("a", "1", "2", (), (), {}, {}, (), ())),
     "rescale": (rescale, RescalePlan("a", 2, {0: 1}, {}, (), {}, {}, 0, ())),
     "rewind": (rewind, RewindPlan("a", 1, (), (), ())),
     "reset": (reset, ResetPlan("a", ResetTo.LATEST, StateAfter.KEEP, (), (), (), ())),

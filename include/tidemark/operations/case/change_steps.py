@@ -176,6 +176,7 @@ def summary(made: AnyPlan) -> list[str]:
             "",
             *(f"- `{c.name}` is {c.change_kind}: {c.why}" for c in made.changes),
             *(f"- **lost**: {keys} keys of `{store}`" for store, keys in made.lost.items()),
+            *(f"- {warning}" for warning in made.warnings),
         ]
     if isinstance(made, RescalePlan):
         return [

@@ -178,7 +178,7 @@ class Upgrade:
         ]
         plan = UpgradePlan(
             old.application_id, old.version, new.version, tuple(against), change.changes, {}, change.before.waiting,
-            tuple(dict.fromkeys(left)),
+            tuple(dict.fromkeys(left)), tuple(range(len(old.subtopologies), len(new.subtopologies))),
         )  # fmt: skip
         if plan.refused:
             return plan

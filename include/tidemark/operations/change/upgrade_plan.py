@@ -14,7 +14,7 @@ class UpgradePlan:
     """The plan of an upgrade. `keys` counts the live keys of all tasks that are copied or discarded, by old store.
 
     `waiting` counts the source offsets that are not committed yet, by topic: the new version begins there. `left` are
-    topics that nothing refers to afterwards.
+    topics that nothing refers to afterwards. `added_subtopologies` are the numbers of new sub-topologies.
     """
 
     application_id: str
@@ -25,6 +25,7 @@ class UpgradePlan:
     keys: Mapping[str, int]
     waiting: Mapping[str, int]
     left: tuple[str, ...]
+    added_subtopologies: tuple[int, ...]
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -36,6 +37,16 @@ class UpgradePlan:
     def lost(self) -> Mapping[str, int]:
         """The number of keys that are discarded, by old store."""
         return {c.was: self.keys.get(c.was, 0) for c in self.changes if c.change_kind is StoreChangeKind.DROPPED}
+
+    @property
+    def warnings(self) -> list[str]:
+        """The consequences beside those for stores, as text."""
+        if not self.added_subtopologies:
+            return []
+        numbers = ", ".join(map(str, self.added_subtopologies))
+        return [
+            f"sub-topology {numbers} is new: no later upgrade can remove it, so none can go back to {self.from_version}"
+        ]
 
     def require_possible(self) -> None:
         """Raise `StartRefused` with every reason against the upgrade."""

@@ -141,6 +141,17 @@ def test_should_change_nothing_when_an_upgrade_is_refused(app, tmp_path):
     assert app.counts() == app.expected
 
 
+def test_should_say_that_there_is_no_way_back_after_an_added_sub_topology(app, tmp_path):
+    assert upgrade_of(app).show(tmp_path / "shown").warnings == []
+    topology = version(app.name, "2", "n", n="count(*)")
+    source = topology.stream(f"{app.name}-more", schema="id STRING, v BIGINT", key="id")
+    source.group_by_key().aggregate(store="m", n="count(*)").to(f"{app.name}-more-out")
+    app.become(topology)
+    made = upgrade_of(app).show(tmp_path / "shown")
+    assert made.refused == ()
+    assert made.warnings == ["sub-topology 1 is new: no later upgrade can remove it, so none can go back to 1"]
+
+
 def test_should_start_a_dropped_store_empty_under_its_name_and_ignore_old_folders_elsewhere(app, tmp_path):
     app.become(version(app.name, "2", "n", n="sum(v)"))
     made = upgrade_of(app, drops=["n"]).show(tmp_path / "shown")

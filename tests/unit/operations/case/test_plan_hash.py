@@ -109,6 +109,7 @@ UPGRADE_PLAN = UpgradePlan(
     {"n": 4},
     {"in": 7},
     ("app-n-changelog",),
+    (),
 )
 
 
