@@ -21,7 +21,7 @@ from tidemark.operations.change.commit import Switch, exclusive_access, fenced_a
 from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.change.reset_plan import ResetPlan, SourceReset, target_offsets
+from tidemark.operations.change.reset_plan import ResetPlan, SourceReset, require_kept, target_offsets
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.clients import Clients
@@ -119,7 +119,10 @@ class Reset:
         for topic, each in before.lost.items():
             if each.use is TopicUse.SOURCE and each.found_id is None:
                 raise StartRefused(f"source topic {topic} does not exist: create it first")
-        resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
+        own = resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
+        keeps = self.state is StateAfter.KEEP
+        if keeps:
+            require_kept(own.stores)
         internal = set(named(self.plan, before.description).repartition_topics)
         marks = {p: m for task in before.committed for p, m in before.found[task].facts.sources.items()}
         wanted = target_offsets(
@@ -142,7 +145,6 @@ class Reset:
         stores = before.description.stores
         # A store that is ahead of the offsets is refused at a start, so it is written to a new changelog.
         goes_back = any(source.again for source in sources)
-        keeps = self.state is StateAfter.KEEP
         damaged = before.damaged_changelogs()
         if damaged and keeps:
             raise StartRefused(f"{', '.join(sorted(damaged))}: deleted, created again or truncated; {CHANGELOG_REMEDY}")
@@ -151,7 +153,7 @@ class Reset:
             self.to,
             self.state,
             tuple(sources),
-            tuple(stores) if goes_back and keeps else (),
+            tuple(name for name, store in stores.items() if store.spec.is_logged) if goes_back and keeps else (),
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
             tuple(sorted({*before.lost, *damaged})),

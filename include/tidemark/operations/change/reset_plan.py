@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import StartRefused
@@ -10,6 +10,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.recovery.evidence import Watermarks
+from tidemark.topology.plan import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,22 @@ class ResetPlan:
         if self.emptied:
             summary.append(f"the contents of {', '.join(self.emptied)} are given up")
         return summary
+
+
+def require_kept(stores: Iterable[StoreSpec]) -> None:
+    """Raise `StartRefused` if a reset cannot keep the contents of a store, because no changelog holds them.
+
+    After any other commit than its own, a store that is not logged begins empty. One that is also in memory has lost its
+    contents when its instance stopped, so a reset changes nothing for it.
+    """
+    if unlogged := [store.name for store in stores if not store.is_logged and not store.in_memory]:
+        names = ", ".join(unlogged)
+        drops = " ".join(f"--drop {name}" for name in unlogged)
+        raise StartRefused(
+            f"not logged, so --state keep would lose the contents of: {names}; use --state empty, which empties every store; "
+            "or, to keep the others, first write a version of the topology that logs them or does without them, and give up "
+            f"their contents with `tidemark upgrade run NAME {drops}`"
+        )
 
 
 def parse_offsets(texts: Sequence[str]) -> dict[TopicPartition, int]:

@@ -93,11 +93,18 @@ class BesideATable(CountingAndSumming):
         super().start({p: at for p, at in next_offsets.items() if p.topic == self._topic}, max_batch_records)
 
 
-def unlogged_and_optimised(name):
-    """Counts by key in a store without a changelog, beside a table that its source topic keeps."""
-    topology = Topology(name, optimised=True)
+def unlogged(name, *, in_memory=False, optimised=False):
+    """Counts by key in a store without a changelog."""
+    topology = Topology(name, optimised=optimised)
     source = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id")
-    source.group_by_key().aggregate(store=Materialized("n", logging=False), n="count(*)").to(f"{name}-out")
+    kept = Materialized("n", in_memory=in_memory, logging=False)
+    source.group_by_key().aggregate(store=kept, n="count(*)").to(f"{name}-out")
+    return topology
+
+
+def unlogged_and_optimised(name):
+    """Counts by key in memory and without a changelog, beside a table that its source topic keeps."""
+    topology = unlogged(name, in_memory=True, optimised=True)
     topology.table(f"{name}-names", schema="name STRING", store="names")
     return topology
 
@@ -120,6 +127,24 @@ def test_should_find_its_commit_beside_stores_without_a_changelog_of_their_own(s
         assert made.run(lambda plan: asked.append(plan.state) or True)
         assert made.run(not_asked), "done again"
     assert asked == [StateAfter.KEEP, StateAfter.EMPTY], "the first one has kept stream time"
+
+
+@broker
+@pytest.mark.parametrize("to", [ResetTo.EARLIEST, ResetTo.LATEST])
+def test_should_not_lose_a_store_without_a_changelog_by_a_reset_that_keeps_the_state(settings, admin, unique, to):
+    app = ChangingApp(settings, admin, unique("reset"))
+    app.become(unlogged(app.name))
+    app.feed(100)
+    app.run()
+    before = app.counts()
+    app.feed(100)
+    made = reset_of(app, to, StateAfter.KEEP)
+    for refused in (made.show, lambda: made.run(not_asked)):
+        with pytest.raises(StartRefused, match="contents of: n; use --state empty"):
+            refused()
+    app.run()
+    assert app.counts() == app.expected
+    assert Counter(app.counts()).total() == Counter(before).total() + 100
 
 
 @broker

@@ -7,9 +7,11 @@ import pytest
 from tidemark.errors import StartRefused
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.operations.change.reset_plan import parse_offsets, target_offsets
+from tidemark.operations.change.reset_plan import parse_offsets, require_kept, target_offsets
 from tidemark.operations.change.reset_target import ResetTo
 from tidemark.recovery.evidence import Watermarks
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 
@@ -42,3 +44,21 @@ def test_should_reset_to_offsets_up_to_the_end(offset):
 def test_should_refuse_offsets_outside_the_topic(texts, message):
     with pytest.raises(StartRefused, match=message):
         target_offsets(ResetTo.OFFSETS, SOURCES, parse_offsets(texts), None, EndOffsets(None, 1))
+
+
+def kept_in(**options):
+    """The only store of a topology that counts by key."""
+    topology = Topology("kept")
+    stream = topology.stream("in", schema="id STRING", key="id")
+    stream.group_by_key().count(store=Materialized("n", **options)).to("out")
+    return topology.plan().stores
+
+
+def test_should_refuse_to_keep_a_store_that_only_its_folder_holds():
+    with pytest.raises(StartRefused, match=r"contents of: n; .*`tidemark upgrade run NAME --drop n`"):
+        require_kept(kept_in(logging=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"in_memory": True}, {"in_memory": True, "logging": False}])
+def test_should_keep_a_store_of_which_a_reset_loses_nothing(options):
+    require_kept(kept_in(**options))
