@@ -121,6 +121,7 @@ class Switch:
         ids = {**topic_ids(self.clients.admin, list(uses), self.clients.settings), **known}
         if missing := [topic for topic in uses if topic not in ids]:
             raise PreflightFailed(
-                f"topics {', '.join(missing)} do not exist; nothing was changed, run the command again"
+                f"topics {', '.join(missing)} were deleted during the change; nothing was changed: create sources and sinks "
+                "with `tidemark topics create NAME`, then run the command again"
             )
         return {topic: ids[topic] for topic in uses}

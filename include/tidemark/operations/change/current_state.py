@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.errors import StartRefused
-from tidemark.kafka.topics import format_partitions, partition_counts, task_ids, with_repartition_topics
+from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.kafka.topics import format_partitions, partition_counts, task_ids, user_topics, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.clients import Clients
 from tidemark.operations.context import OperationContext
@@ -103,6 +103,8 @@ def described(clients: Clients, plan: TopologyPlan) -> Description:
 def read_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone: bool = False) -> ApplicationState:
     """Read the state of an application from Kafka. Blocks. Raises `StartRefused` if it is contradictory, or if there is none.
 
+    Raises `PreflightFailed` if a source or sink of `plan`, the module's, does not exist.
+
     With `may_be_gone`, the sources may have deleted the next record to read, and topics may have been deleted or
     created again.
     """
@@ -112,8 +114,10 @@ def read_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone:
     lost = witnesses.identities.lost(own.plan)
     if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):
         raise StartRefused(format_lost(plan.application_id, lost.values()))
+    existing = partition_counts(clients.admin, clients.settings)
+    _require_user_topics(plan, existing, lost)
     # Partitions that were added since belong to no task yet.
-    counts = {**partition_counts(clients.admin, clients.settings), **description.partitions}
+    counts = {**existing, **description.partitions}
     if lost:
         counts = _with_lost_topics(named(plan, description), counts)
     tasks = task_ids(own.plan, counts)
@@ -127,6 +131,15 @@ def read_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone:
         if not isinstance(at, Fresh):
             committed[task] = at
     return ApplicationState(description, own, found, committed)
+
+
+def _require_user_topics(plan: TopologyPlan, existing: Collection[str], lost: Collection[str]) -> None:
+    """Require the sources and sinks, except those that are known to be lost, which each change judges for itself."""
+    if missing := [topic for topic in user_topics(plan) if topic not in existing and topic not in lost]:
+        raise PreflightFailed(
+            f"{plan.application_id}: topics {', '.join(missing)} do not exist; nothing was changed: create them, or let "
+            "`tidemark topics create NAME` do it, then run the command again"
+        )
 
 
 def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str, int]:

@@ -10,14 +10,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.operations.change.test_repair import repair_of
 from tests.integration.operations.change.test_rescale import rescale_of
 from tests.integration.operations.change.test_reset import reset_of
-from tests.integration.operations.change.test_upgrade import RENAMED, description, renamed, upgrade_of
+from tests.integration.operations.change.test_upgrade import (
+    RENAMED,
+    description,
+    not_called,
+    own_topics,
+    renamed,
+    upgrade_of,
+)
 from tests.support.changes import ChangingApp
 from tests.support.counting import NO_PROBE
 from tests.support.purging import purge
 
 from tidemark.commit.producer import TransactionalProducer
-from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused
-from tidemark.kafka.topics import TopicSpec, partition_counts
+from tidemark.errors import BatchAborted, OutcomeUnknown, PreflightFailed, StartRefused
+from tidemark.kafka.topics import TopicSpec, ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
@@ -59,10 +66,6 @@ def repaired(app):
 CHANGES = [upgraded, rescaled, set_back, repaired]
 
 
-def own_topics(app):
-    return {topic for topic in partition_counts(app.admin, app.settings) if topic.startswith(app.name)}
-
-
 def failing_at(point, error):
     def fail(at):
         if at == point:
@@ -87,6 +90,19 @@ def test_should_leave_no_new_topic_when_a_change_fails(app, change, point, error
     assert wait_until(lambda: own_topics(app) == before, 60), own_topics(app) - before
     assert make(NO_PROBE).run(YES)
     assert own_topics(app) > before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_should_name_the_command_when_a_sink_was_deleted(app, change):
+    make, sink = change(app), f"{app.name}-out"
+    app.admin.delete_topics([sink])[sink].result(60)
+    assert wait_until(lambda: sink not in own_topics(app), 60)
+    before = own_topics(app)
+    with pytest.raises(PreflightFailed, match=f"topics {sink} do not exist; .*`tidemark topics create NAME`"):
+        make(not_called).run(YES)
+    assert own_topics(app) == before
+    ensure_user_topics(app.plan, app.settings, app.admin)
+    assert make(NO_PROBE).run(YES)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
-from tidemark.errors import ExitCode, StartRefused, TaskLocked
+from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.assembly import make_instance
-from tidemark.kafka.topics import partition_counts
+from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
 from tidemark.processes import wait_until
@@ -46,6 +46,14 @@ def upgrade_of(app, probe=NO_PROBE, said=None, renames=(), drops=(), adds=()):
     return Upgrade(
         app.plan, app.settings, wall_clock_ms, renames, drops, adds, LoggingRestoreListener(), probe, said.append
     )
+
+
+def not_called(point):
+    raise AssertionError(f"the change has come to {point}")
+
+
+def own_topics(app):
+    return {topic for topic in partition_counts(app.admin, app.settings) if topic.startswith(app.name)}
 
 
 def description(app):
@@ -124,6 +132,21 @@ def test_should_leave_corrupt_and_half_built_stores_to_the_clean_command(app):
     assert upgrade_of(app, **RENAMED).run(YES)
     assert [folder for folder in left if not folder.exists()] == []
     assert not app.store_folder(0).exists()
+
+
+def test_should_refuse_before_anything_is_built_when_a_new_sink_does_not_exist(app, tmp_path):
+    topology, sink = version(app.name, "2", "total", n="count(*)"), f"{app.name}-more"
+    topology.stream(f"{app.name}-in", schema="id STRING, v BIGINT", key="id").to(sink)
+    app.become(topology)
+    before = own_topics(app)
+    made = upgrade_of(app, not_called, renames=["n=total"])
+    for refused in (lambda: made.show(tmp_path / "shown"), lambda: made.run(YES)):
+        with pytest.raises(PreflightFailed, match=f"topics {sink} do not exist; .*`tidemark topics create NAME`"):
+            refused()
+    assert own_topics(app) == before
+    ensure_user_topics(app.plan, app.settings, app.admin)
+    assert upgrade_of(app, renames=["n=total"]).run(YES)
+    assert description(app).version == "2"
 
 
 def test_should_change_nothing_when_an_upgrade_is_refused(app, tmp_path):
