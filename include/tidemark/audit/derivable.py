@@ -21,6 +21,7 @@ from tidemark.topology.plan import (
     WhenFull,
     Window,
 )
+from tidemark.topology.schema import KEY
 
 _FOLDS = frozenset([Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN])
 _RISING, _FALLING = frozenset([Fold.COUNT, Fold.MAX]), frozenset([Fold.MIN])
@@ -169,7 +170,11 @@ def _sinks_behind(subtopology: SubTopology, nodes: set[str], compared: frozenset
 
 
 def keyed_sinks(subtopology: SubTopology) -> frozenset[str]:
-    """Return the sink topics whose records carry the key that determines their task (see invariant: audit ranges)."""
+    """Return the sink topics whose records carry the key that determines their task (see invariant: audit ranges).
+
+    Sinks fed straight by a source do not, if the source has a `key` that it does not compare with the Kafka key. Nodes
+    downstream of such a source forward under other keys in any case: all others make the source compare.
+    """
     rekeyed = {
         node.node
         for node in subtopology.nodes
@@ -179,5 +184,9 @@ def keyed_sinks(subtopology: SubTopology) -> frozenset[str]:
         if set(node.inputs) & rekeyed:
             rekeyed.add(node.node)
     away = {node.sink.topic for node in subtopology.nodes if isinstance(node, RowSink) and node.node in rekeyed}
+    for pipeline in subtopology.pipelines:
+        source = subtopology.sources[pipeline.source]
+        if source.key != KEY.name and not source.checks_key:
+            away |= {sink.topic for sink in pipeline.sinks}
     away |= {sink.topic for sink in subtopology.sinks if sink.is_repartition}
     return frozenset(subtopology.sink_topics) - away

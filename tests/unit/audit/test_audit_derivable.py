@@ -62,6 +62,22 @@ def test_should_attribute_a_sink_to_tasks_by_key_only_when_the_key_is_kept():
     assert keyed_sinks(second) == {"again"}
 
 
+def test_should_attribute_records_without_state_to_tasks_only_when_they_keep_their_kafka_key():
+    def sinks(key, *, counts=False):
+        topology = Topology("app")
+        stream = topology.stream("in", schema="id STRING, x BIGINT", key=key)
+        stream.filter("x > 0").to("filtered")
+        stream.process("module:Processor", emits="y BIGINT").select("y").to("other")
+        if counts:
+            stream.group_by_key().count(store="n").to("counts")
+        return keyed_sinks(topology.plan().subtopologies[0])
+
+    assert sinks("_key") == {"filtered"}
+    assert sinks("id") == set()
+    # A store makes the source compare its key with the Kafka key.
+    assert sinks("id", counts=True) == {"filtered", "counts"}
+
+
 def test_should_not_compare_a_topic_as_a_sink_when_the_application_reads_it():
     topology = Topology("app")
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
