@@ -281,7 +281,11 @@ def _within(until: Offsets, readable: Offsets, last: CommitRecord) -> bool:
 
 
 def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
-    """Return a row per record and source topic, with the end of the record before; nulls if that is not known."""
+    """Return a row per record and source topic, with the end of the record before; nulls if that is not known.
+
+    Only a rescale gives a task other topics. The records of all other changes begin at the offsets that the task had left,
+    but an upgrade or a repair may take the batch number of the one before, and stream time and clock may be others.
+    """
     rows: list[dict[str, Any]] = []
     ends: dict[str, int] = dict(run.before.next_offsets) if run.before else {}
     batch: int | None = run.before.batch if run.before else None
@@ -289,8 +293,9 @@ def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
     commit_time_ms = run.before.commit_time_ms if run.before else None
     for record in run.records:
         if record.kind not in (*COMPUTING, CommitKind.REWIND):
-            # After each of the other kinds, the numbers before do not apply.
-            ends, batch, stream_time_ms, commit_time_ms = {}, None, None, None
+            batch, stream_time_ms, commit_time_ms = None, None, None
+        if record.kind is CommitKind.RESCALE:
+            ends = {}
         for topic, spans in record.sources.items():
             start, end = spans[run.task.partition]
             rows.append(

@@ -167,6 +167,28 @@ def test_should_report_where_the_previous_record_ended():
     assert (first["previous_end"], first["previous_batch"]) == (None, None)
 
 
+CHANGES = [CommitKind.UPGRADE, CommitKind.RESET, CommitKind.REPAIR]
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("begin", [39, 40, 41])
+def test_should_compare_where_a_change_begins_with_where_the_task_had_ended(kind, begin):
+    rows = commit_rows(ranged([record(4, kind, at=(begin, 40)), *history(5, 6)], position(3)))
+    assert [(r["previous_end"], r["start_offset"]) for r in rows] == [(40, begin), (40, 50), (60, 60)]
+    # A repeated upgrade or repair takes the number of the one before, and a reset may clear stream time.
+    assert [r["previous_batch"] for r in rows] == [None, 4, 5]
+    assert (rows[0]["previous_stream_time_ms"], rows[0]["previous_commit_ms"]) == (None, None)
+    # Batches that the current plan cannot judge still say where the change must begin.
+    earlier = history(4, 5) if kind is CommitKind.RESET else history(4, 5, version="0")
+    after = commit_rows(ranged([*earlier, record(6, kind, at=(begin + 20, 60))], position(3)))
+    assert [(r["previous_end"], r["start_offset"]) for r in after] == [(60, begin + 20)]
+
+
+def test_should_compare_nothing_across_a_rescale():
+    rows = commit_rows(ranged([record(4, CommitKind.RESCALE, at=(7, 7)), record(5, at=(7, 30))], position(3)))
+    assert [(r["previous_end"], r["start_offset"]) for r in rows] == [(None, 7), (7, 7)]
+
+
 def test_should_bound_the_outputs_of_a_batch_by_where_the_next_begins():
     run = ranged([START, *history(1, 2)], quiet=70)
     assert [(r.batch, start["out"][0], end["out"][0]) for r, start, end in run.spans()] == [
