@@ -46,9 +46,9 @@ def version_one(name: str) -> Topology:
     return version(name, "1", "n", n="count(*)")
 
 
-def version(name: str, number: str, store: str, **aggregates: str) -> Topology:
+def version(name: str, number: str, store: str, guarantee: str = "exactly_once", **aggregates: str) -> Topology:
     """One store of aggregates, sent to `<name>-out`."""
-    topology = Topology(name, version=number)
+    topology = Topology(name, version=number, guarantee=guarantee)
     source = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id")
     source.group_by_key().aggregate(store=store, **aggregates).to(f"{name}-out")
     return topology

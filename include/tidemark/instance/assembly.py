@@ -168,7 +168,9 @@ def make_instance(
         settings=settings,
         directory=directory,
         member=member,
-        witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock, identities),
+        witnesses=Witnesses(
+            plan, settings, client, ends, changelog_policies(plan), clock, resolved.watch.guarantee, identities
+        ),
         opener=stores,
         builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
         sink_partitions=partitions,

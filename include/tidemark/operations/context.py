@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidemark.kafka.cluster import topic_ids
@@ -14,8 +14,9 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.store_rebuilder import StoreRebuilder
 from tidemark.recovery.copy_source import CopySource
 from tidemark.recovery.facts import Witnesses
+from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verified_description
-from tidemark.registry.reader import recorded, resolved
+from tidemark.registry.reader import accepted_guarantee, recorded, resolved
 from tidemark.registry.topic_identities import Identities
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -57,8 +58,7 @@ class OperationContext:
             # Counted afterwards: a topic that the user may not see is not among them.
             found = verified_description(command, plan, settings, admin)
             partitions = partition_counts(admin, settings)
-        known_ids = {} if found is None else found.topic_ids
-        return cls._with(resolved(plan, found, partitions), clients, copies, known_ids)
+        return cls._with(resolved(plan, found, partitions), clients, copies, found)
 
     @classmethod
     def exactly(
@@ -67,21 +67,32 @@ class OperationContext:
         settings: Settings,
         copies: Sequence[CopySource],
         clock: Callable[[], int],
-        known_ids: Mapping[str, str],
+        found: Description | None,
     ) -> OperationContext:
         """Create the context of a plan whose stores have their generations already.
 
-        `known_ids` are the ids of the topics that the last commits recorded. Raises `InvalidSettings`.
+        `found` is the description at the last commit, whose topic ids must be those of now; None if they may be others.
+        Raises `InvalidSettings`.
         """
-        return cls._with(plan, Clients.of(settings, clock), copies, known_ids)
+        return cls._with(plan, Clients.of(settings, clock), copies, found)
 
     @classmethod
     def _with(
-        cls, plan: TopologyPlan, clients: Clients, copies: Sequence[CopySource], known_ids: Mapping[str, str]
+        cls, plan: TopologyPlan, clients: Clients, copies: Sequence[CopySource], found: Description | None
     ) -> OperationContext:
         settings = clients.settings
+        known_ids = {} if found is None else found.topic_ids
         identities = Identities(known_ids, lambda topics: topic_ids(clients.admin, topics, settings))
         policies = changelog_policies(plan)
-        witnesses = Witnesses(plan, settings, clients.client_config, clients.ends, policies, clients.clock, identities)
+        witnesses = Witnesses(
+            plan,
+            settings,
+            clients.client_config,
+            clients.ends,
+            policies,
+            clients.clock,
+            accepted_guarantee(plan, found),
+            identities,
+        )
         evidence = EvidenceReader(clients, witnesses, copies)
         return cls(clients, evidence, StoreRebuilder(clients, evidence))

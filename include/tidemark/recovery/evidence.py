@@ -81,7 +81,10 @@ class SourceEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """Everything that decides how a task starts. The first source is the lead source."""
+    """Everything that decides how a task starts. The first source is the lead source.
+
+    `guarantee` is the one by which the last commits are judged.
+    """
 
     application_id: str
     task: TaskId

@@ -185,7 +185,14 @@ class _Process:
         client, plan = librdkafka_config(self.settings), description.plan
         ends = EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000)
         witnesses = Witnesses(
-            plan, self.settings, client, ends, changelog_policies(plan), self.clock, description.identities
+            plan,
+            self.settings,
+            client,
+            ends,
+            changelog_policies(plan),
+            self.clock,
+            description.guarantee,
+            description.identities,
         )
         cache = Cache(self.settings.store_cache_bytes)
         opener = StoreOpener(self.settings, cache, self.clock)

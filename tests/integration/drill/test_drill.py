@@ -195,7 +195,7 @@ def test_should_leave_nothing_when_it_fails_and_refuse_what_cannot_be_drilled(ap
             drill(app)
         other = Drill(context_of(app), DrillOptions(), LoggingRestoreListener(), [].append)
         another = replace(app.plan, version="another")
-        context = OperationContext.exactly(another, app.settings, [], wall_clock_ms, {})
+        context = OperationContext.exactly(another, app.settings, [], wall_clock_ms, None)
         with pytest.raises(PreflightFailed, match="runs version 1 of the topology, but this is version another"):
             replace(other, context=context).run()
         full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)

@@ -47,7 +47,7 @@ def cut(windowed):
 
 
 def planned(app):
-    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, None)
     return plan_start(context.evidence.witnesses.evidence(context.evidence.facts()[TASK], {}))
 
 
@@ -67,6 +67,6 @@ def test_should_restore_a_changelog_shortened_by_retention_but_not_one_shortened
 def test_should_not_plan_a_restore_from_a_changelog_that_was_shortened_by_hand(cut):
     app, place, begins = cut
     purging.purge(app.admin, app.settings, {place: begins[2]})
-    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    context = OperationContext.exactly(app.plan, app.settings, [], wall_clock_ms, None)
     with pytest.raises(StartRefused, match=r"too young for retention\.ms to have deleted them"):
         context.evidence.candidates(context.evidence.read()[TASK], None)

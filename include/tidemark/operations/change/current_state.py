@@ -78,13 +78,13 @@ class ApplicationState:
 
 
 def context_of(
-    plan: TopologyPlan, settings: Settings, clock: Callable[[], int], known_ids: Mapping[str, str] | None = None
+    plan: TopologyPlan, settings: Settings, clock: Callable[[], int], found: Description | None = None
 ) -> OperationContext:
     """Return the context of a plan with its generations, with all places of copies.
 
-    `known_ids` are as in `OperationContext.exactly`. Raises `InvalidSettings`.
+    `found` is as in `OperationContext.exactly`. Raises `InvalidSettings`.
     """
-    return OperationContext.exactly(plan, settings, copy_sources(plan, settings), clock, known_ids or {})
+    return OperationContext.exactly(plan, settings, copy_sources(plan, settings), clock, found)
 
 
 def described(clients: Clients, plan: TopologyPlan) -> Description:
@@ -109,7 +109,7 @@ def read_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gone:
     created again.
     """
     description = described(clients, plan)
-    own = context_of(description.skeleton(), clients.settings, clients.clock, description.topic_ids)
+    own = context_of(description.skeleton(), clients.settings, clients.clock, description)
     witnesses = own.evidence.witnesses
     lost = witnesses.identities.lost(own.plan)
     if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):

@@ -191,7 +191,7 @@ class Repair:
         if gone := [each for each in before.lost.values() if each.use in reads and each.found_id is None]:
             raise StartRefused(format_lost(self.plan.application_id, gone))
         plan = resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
-        return context_of(plan, self.settings, self.clock, before.description.topic_ids)
+        return context_of(plan, self.settings, self.clock, before.description)
 
     def _parts(self, before: ApplicationState, own: OperationContext, *, may_run: bool = False) -> list[_Part]:
         """Return each task's part of each store, with the source of its contents. Raises `StartRefused`.

@@ -315,7 +315,7 @@ def test_should_restore_nothing_when_nobody_has_approved(app):
     with pytest.raises(StartRefused, match="Grace answered Reject"):
         call.restore()
     answered(call.folder, app.settings)
-    deployed = OperationContext.exactly(replace(app.plan, version="2"), app.settings, (), wall_clock_ms, {})
+    deployed = OperationContext.exactly(replace(app.plan, version="2"), app.settings, (), wall_clock_ms, None)
     with pytest.raises(StartRefused, match=r'plan\.topology\.version is "2" now and was "1" when the plan was made'):
         replace(call, restoring=deployed).restore()
     named = call.restoring.clients.settings.model_copy(update={"oncall_approvers": ["ada"]})
