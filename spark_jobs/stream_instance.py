@@ -29,6 +29,7 @@ from tidemark.failpoint import probe_from_environment
 from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import ColdSource, StartingSource
 from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.processes import raise_limit_of_open_files
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.temporary_folder import temporary_folders, use_temporary_folder
@@ -41,6 +42,7 @@ log = logging.getLogger("tidemark")
 def main(arguments: list[str]) -> ExitCode:
     """Run one instance until SIGTERM or an error, and return the exit code."""
     keep_files_private()
+    raise_limit_of_open_files()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--instance", type=int, default=0, help="0 … n-1, the same after a relaunch")

@@ -110,6 +110,10 @@ class StoreFailed(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class StoreUnavailable(StoreFailed):
+    """The files of a store cannot be opened now, and may be intact. They stay as they are; a copy elsewhere may be used."""
+
+
 class SnapshotReleased(TidemarkError):
     """A store was closed while it was read, because its task moved or the process ends. Ask again: another holder answers."""
 

@@ -5,6 +5,7 @@ time; a mark in their environment finds them even if nothing recorded them.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,6 +22,15 @@ import psutil
 MARK = "TIDEMARK_STACK_ID"
 START_TIME_TOLERANCE_S = 2.0
 """The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted."""
+
+
+def raise_limit_of_open_files() -> None:
+    """Allow this process, and those that it starts, as many open files as its hard limit permits.
+
+    Shells start programs with a low limit, because of programs that use `select`. Each store has hundreds of files.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.logging import RichHandler
 
 from tidemark.cli.output import console
 from tidemark.listing import Listing
+from tidemark.processes import raise_limit_of_open_files
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import CatchUpRate
@@ -25,6 +26,7 @@ _LOG_EVERY_S = 5.0
 
 def run(topology: str, number: int) -> None:
     """Follow the changelogs of an application, and show how far, until the process is asked to end."""
+    raise_limit_of_open_files()
     logging.getLogger("tidemark").setLevel(logging.INFO)
     plan = load(topology).plan()
     stop = threading.Event()

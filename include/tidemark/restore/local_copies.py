@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
 
-from tidemark.errors import CopyUnusable, StoreFailed, TaskCorrupted
+from tidemark.errors import CopyUnusable, StoreFailed, StoreUnavailable, TaskCorrupted
 from tidemark.names import TaskId
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
@@ -53,11 +53,11 @@ class LocalCopies:
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Hard-link the store's files. Raises `CopyUnusable` if RocksDB cannot open it, `StoreFailed` if the disk is full."""
+        """Hard-link the store's files. Raises `CopyUnusable` if it cannot be opened, `StoreFailed` if the disk is full."""
         try:
             with opened(Path(copy.location)) as held:
                 held.create_checkpoint(folder)
-        except TaskCorrupted as error:
+        except (TaskCorrupted, StoreUnavailable) as error:
             raise CopyUnusable(str(error)) from error
         except StoreFailed:
             raise

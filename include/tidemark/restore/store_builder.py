@@ -38,9 +38,10 @@ class StoreOpener:
     clock: Callable[[], int]
 
     def open(self, folder: Path, spec: StoreSpec) -> Store:
-        """Open or create a store. A RocksDB folder that cannot be read is moved aside, and an empty store is opened.
+        """Open or create a store. A RocksDB folder with damaged contents is moved aside, and an empty store is opened.
 
-        Raises `UserCodeFailed` if a custom store cannot be created.
+        Raises `StoreFailed` if the folder cannot be opened for another reason: it stays where it is. Raises `UserCodeFailed`
+        if a custom store cannot be created.
         """
         if spec.in_memory:
             return MemoryStore()
@@ -62,7 +63,7 @@ class StoreOpener:
             return self.rocks(folder)
 
     def rocks(self, folder: Path) -> RocksStore:
-        """Open or create a RocksDB store. Raises `TaskCorrupted`."""
+        """Open or create a RocksDB store. Raises what `RocksStore` raises when it opens."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, cache=self.cache)
 

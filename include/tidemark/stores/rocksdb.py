@@ -6,6 +6,7 @@ synced: after power loss a store is only behind its changelog, and the changelog
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import deque
@@ -31,15 +32,17 @@ from rocksdict import (
 )
 
 from tidemark.atomic_file import NO_ROOM
-from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, TaskCorrupted
+from tidemark.errors import SavepointFailed, SnapshotReleased, StoreFailed, StoreUnavailable, TaskCorrupted
 from tidemark.stores.protocol import StoreFigures, Writes
-from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot, intact_bytes
+from tidemark.stores.rocksdb_snapshot import APPROXIMATE_KEYS, RocksSnapshot, intact_bytes, shows_damage
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
 _FEW_KEYS = 1_000
 """A list that is shorter is not sorted."""
 _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
+_TOO_MANY_FILES = tuple(os.strerror(code) for code in (errno.EMFILE, errno.ENFILE))
+_LOCKED = tuple(os.strerror(code) for code in (errno.EAGAIN, errno.ENOLCK))
 
 CHECKPOINT_KEY = b"checkpoint"
 _SEGMENT_PREFIX = "segment-"
@@ -61,9 +64,10 @@ class RocksStore:
     def __init__(
         self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None, bulk: bool = False
     ) -> None:
-        """Open or create the store. Raises `TaskCorrupted` naming a folder that RocksDB cannot read.
+        """Open or create the store. Raises `TaskCorrupted` naming a folder whose contents are damaged.
 
-        Raises `StoreFailed` if the disk is full. `bulk` is for a store that is loaded (`load_many`, `finish_load`) and closed,
+        Raises `StoreFailed` if the disk is full, and `StoreUnavailable` if the store cannot be opened for another reason, such
+        as another process that has it open. `bulk` is for a store that is loaded (`load_many`, `finish_load`) and closed,
         and is read only after it was opened again.
         """
         self.folder = folder
@@ -83,10 +87,12 @@ class RocksStore:
             self._unwritten: dict[int, tuple[Rdict, ColumnFamily]] = {}
             stored = self._db.get(CHECKPOINT_KEY)
         except Exception as error:
-            # Opening also writes. The contents are intact, so they must not be discarded.
-            if any(words in str(error) for words in _NO_ROOM):
-                raise StoreFailed(f"cannot open the store in {folder}: {error}; free its disk") from error
-            raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
+            what = f"cannot open the store in {folder}: {error}"
+            if shows_damage(error):
+                raise TaskCorrupted(what) from error
+            # The contents may be intact, so nobody may discard them.
+            failure = StoreFailed if _is_full(error) else StoreUnavailable
+            raise failure(f"{what}; {_remedy(error)}") from error
         self._checkpoint = StoreCheckpoint.from_bytes(stored) if stored is not None else None
         self._closed = False
         # Held while the contents change, so that a snapshot has all segments and the checkpoint of the same `put_many`.
@@ -164,7 +170,7 @@ class RocksStore:
             yield
         except Exception as error:
             raise StoreFailed(
-                f"the store in {self.folder} cannot be written ({error}): free its disk; what is committed is in Kafka"
+                f"the store in {self.folder} cannot be written ({error}): {_remedy(error)}; what is committed is in Kafka"
             ) from error
 
     def _fill(self, batch: WriteBatch, writes: Sequence[Writes], first_live_segment: int | None) -> None:
@@ -295,6 +301,20 @@ class RocksStore:
                 self._db.close()
 
 
+def _is_full(error: Exception) -> bool:
+    return any(words in str(error) for words in _NO_ROOM)
+
+
+def _remedy(error: Exception) -> str:
+    if _is_full(error):
+        return "free its disk"
+    if any(words in str(error) for words in _TOO_MANY_FILES):
+        return "raise the limit of open files (`ulimit -n`)"
+    if any(words in str(error) for words in _LOCKED):
+        return "end the process that has it open"
+    return "remove the cause, and start again"
+
+
 def _key_order(keys: Sequence[bytes]) -> list[int] | None:
     """Return the numbers of the keys in their order, or None if they are in order already, or too few to matter.
 
@@ -333,7 +353,7 @@ def _for_loading(options: Options) -> None:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[RocksStore]:
-    """Open a store only to read it, outside of a task. Raises `TaskCorrupted`."""
+    """Open a store only to read it, outside of a task. Raises what `RocksStore` raises when it opens."""
     store = RocksStore(folder, write_buffer_bytes=_READ_BUFFER_BYTES)
     try:
         yield store

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from tidemark.errors import SnapshotReleased, TaskCorrupted
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
+_DAMAGED = ("Corruption", f"IO error: {os.strerror(errno.ENOENT)}")
 _STEP_KEYS = 256
 _STEP_BYTES = 1 << 20
 """Keys, and bytes of keys and values, after which a step ends. `release` waits for one step, which is in memory as a whole."""
@@ -88,13 +91,18 @@ class RocksSnapshot:
         self._on_release(self)
 
 
+def shows_damage(error: Exception) -> bool:
+    """Return whether an error of RocksDB says that bytes are damaged or a file is missing. Only its text says so."""
+    return str(error).startswith(_DAMAGED)
+
+
 @contextmanager
 def intact_bytes(store: str = "the store") -> Iterator[None]:
-    """Raise `TaskCorrupted`, which names `store`, for an error of RocksDB about damaged bytes. Only its text says so."""
+    """Raise `TaskCorrupted`, which names `store`, for an error of RocksDB about damaged contents."""
     try:
         yield
     except Exception as error:
-        if not str(error).startswith("Corruption"):
+        if not shows_damage(error):
             raise
         raise TaskCorrupted(f"{store} cannot be read: {error}") from error
 

@@ -132,3 +132,14 @@ def test_should_name_the_damaged_folder(tmp_path):
     (tmp_path / "store" / "CURRENT").write_text("MANIFEST-nowhere\n")
     with pytest.raises(TaskCorrupted, match="store"):
         rocks(tmp_path)
+
+
+@pytest.mark.parametrize("files", ["MANIFEST-*", "*.sst"])
+def test_should_report_damage_when_a_file_is_missing(tmp_path, files):
+    loading = RocksStore(tmp_path / "store", write_buffer_bytes=1 << 20, bulk=True)
+    loading.load_many([Writes(3, [b"a"], [b"1"])])
+    loading.finish_load(a_checkpoint())
+    loading.close()
+    next((tmp_path / "store").glob(files)).unlink()
+    with pytest.raises(TaskCorrupted, match="No such file"):
+        rocks(tmp_path)
