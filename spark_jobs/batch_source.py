@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.sliced_read import SlicedReader
 from spark_jobs.table_reader import read_table
-from tidemark.errors import BatchTooLarge, OutcomeUnknown
+from tidemark.errors import BatchTooLarge, OutcomeUnknown, SparkEnded
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
 from tidemark.instance.source import SourceBatch
@@ -35,7 +35,10 @@ from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 log = logging.getLogger(__name__)
 
 _STOP_S = 60.0
-_TOO_LARGE = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
+_TOO_LARGE = (
+    "spark.driver.maxResultSize", "java.lang.OutOfMemoryError", "OutOfMemoryException", "Failure allocating buffer",
+)  # fmt: skip
+_SHUT_DOWN = "SparkContext was shut down"
 _TOLD_CHARACTERS = 500
 _WARM_UP_OFFSETS = 100
 _WARM_UP_S = 20.0
@@ -116,13 +119,28 @@ class SparkBatchSource:
         return read_table(self._spark, self._plan, self._settings, spec, partition, start, end, should_continue)
 
 
-def _explained(error: Exception) -> Exception:
-    """Return a `BatchTooLarge` if a smaller batch may help, else the error itself."""
-    if not any(words in str(error) for words in _TOO_LARGE):
+def _explained(error: Exception, spark: SparkSession) -> Exception:
+    """Return a `BatchTooLarge` if a smaller batch may help, a `SparkEnded` if the JVM is gone, else the error itself."""
+    try:
+        said = str(error)
+        explained = _explanation(said, spark)
+    except (Py4JError, OSError) as gone:
+        # The text of an error is in the JVM, too.
+        explained = SparkEnded(f"the JVM of Spark has ended while it computed a batch ({gone}); its log says why")
+    if explained is None:
         return error
-    explained = BatchTooLarge(f"Spark cannot compute a batch of this size: {str(error)[:_TOLD_CHARACTERS]}")
     explained.__cause__ = error
     return explained
+
+
+def _explanation(said: str, spark: SparkSession) -> BatchTooLarge | None:
+    if any(words in said for words in _TOO_LARGE):
+        return BatchTooLarge(f"Spark cannot compute a batch of this size: {said[:_TOLD_CHARACTERS]}")
+    if _SHUT_DOWN in said:
+        return SparkEnded(f"Spark has ended while it computed a batch: {said[:_TOLD_CHARACTERS]}")
+    # Raises an error if the JVM does not answer.
+    spark.sparkContext._jsc.sc()
+    return None
 
 
 class _WarmUp(threading.Thread):
@@ -185,7 +203,7 @@ class _Feeder(threading.Thread):
             # A failure while stopping comes from the cancellation of the job.
             if not self._out.stopped.is_set():
                 log.exception("thread %s failed", self.name)
-                self._out.fail(_explained(error))
+                self._out.fail(_explained(error, self._spark))
 
     def cancel(self) -> None:
         """Cancel the running Spark job of this thread and those that would follow."""

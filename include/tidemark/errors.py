@@ -82,6 +82,10 @@ class BatchTooLarge(OutcomeUnknown):
     """Spark had too little memory to compute a batch. Nothing of it was committed; a smaller batch is tried next."""
 
 
+class SparkEnded(BatchTooLarge):
+    """Spark's JVM has ended, most often because a batch did not fit into its memory. The next launch tries a smaller batch."""
+
+
 class InstanceFenced(TidemarkError):
     """The group has replaced this instance's member by another one. If that is a live copy, this one is not relaunched."""
 

@@ -36,7 +36,7 @@ class HandOver:
         """Return the next batch, or None after `timeout_s`.
 
         Raises `OutcomeUnknown` if a computing thread has failed, even if others still hand batches over; its subclass
-        `BatchTooLarge` if a smaller batch may succeed.
+        `BatchTooLarge` if a smaller batch may succeed, and of that `SparkEnded` if only the next launch can try it.
         """
         failure = self._failure
         if isinstance(failure, BatchTooLarge):

@@ -21,6 +21,7 @@ from tidemark.errors import (
     InstanceFenced,
     OutcomeUnknown,
     ProducerFenced,
+    SparkEnded,
     StartRefused,
     TidemarkError,
 )
@@ -61,6 +62,8 @@ _LOOK_S = 1.0
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _VERDICT_SESSIONS = 0.4
+_JVM_ENDED_LOAD = 4.0
+"""How much too large a batch counts as that ended Spark's JVM: each try costs a relaunch."""
 
 
 class _Rate:
@@ -268,6 +271,11 @@ class Instance:
     def _next_batch(self) -> SourceBatch | None:
         try:
             return self.attached.source.next(_WAIT_S)
+        except SparkEnded:
+            # A stop may end the JVM, too.
+            if not self._stop.is_set():
+                self._reduce(_JVM_ENDED_LOAD)
+            raise
         except BatchTooLarge as error:
             if self.size.is_least:
                 raise
@@ -331,11 +339,15 @@ class Instance:
 
     def _shrink(self, why: str, load: float = 2.0) -> None:
         """Continue with batches of half the size, or of less if this one was `load` times too large."""
-        self.size.shrink(load)
-        self.run_file.update({"batch_records": self.size.records}, now=True)
+        self._reduce(load)
         log.warning("a batch %s; batches are now %d source records", why, self.size.records)
         self.attached.source.stop()
         self._start_source()
+
+    def _reduce(self, load: float) -> None:
+        """Reduce the size of batches, also for the next launch."""
+        self.size.shrink(load)
+        self.run_file.update({"batch_records": self.size.records}, now=True)
 
     def _commit_or_reconcile(self, batch: PreparedBatch) -> bool:
         """Commit and return True; if a task was revoked meanwhile, discard the batch, reopen the tasks and return False."""

@@ -47,7 +47,10 @@ class BatchSource(Protocol):
         """Begin at these offsets; only these partitions are read. Reads `size` before each batch."""
 
     def next(self, timeout_s: float) -> SourceBatch | None:
-        """Return the next batch, or None. Raises `OutcomeUnknown` if the source failed, `BatchTooLarge` if a batch did."""
+        """Return the next batch, or None. Raises `OutcomeUnknown` if the source failed, `BatchTooLarge` if a batch did.
+
+        Raises `SparkEnded` if the source cannot compute any batch any more.
+        """
 
     def stop(self) -> None:
         """Stop reading and discard batches that were not taken. May be called when nothing runs.

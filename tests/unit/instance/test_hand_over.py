@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.errors import BatchTooLarge, OutcomeUnknown
+from tidemark.errors import BatchTooLarge, OutcomeUnknown, SparkEnded
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.source import SourceBatch
 
@@ -18,11 +18,13 @@ def test_should_give_a_batch_or_nothing():
     assert out.take(0.01) is BATCH
 
 
-@pytest.mark.parametrize("failure", [ValueError("no such column"), BatchTooLarge("no such column")])
+@pytest.mark.parametrize(
+    "failure", [ValueError("no such column"), BatchTooLarge("no such column"), SparkEnded("no such column")]
+)
 def test_should_report_a_failure_although_another_thread_still_hands_batches_over(failure):
     out = HandOver()
     out.put(BATCH)
     out.fail(failure)
     with pytest.raises(OutcomeUnknown, match="no such column") as raised:
         out.take(1)
-    assert isinstance(raised.value, BatchTooLarge) is isinstance(failure, BatchTooLarge)
+    assert type(raised.value) is (type(failure) if isinstance(failure, BatchTooLarge) else OutcomeUnknown)
