@@ -25,9 +25,10 @@ from tidemark.instance.listeners import RestoreBoardListener, instance_listeners
 from tidemark.instance.metrics import BROKER_ANSWER_S, InstanceMetrics
 from tidemark.instance.resolve_plan import ResolvedPlan
 from tidemark.instance.source import AttachedSource
+from tidemark.instance.source_watch import SourceWatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.cluster import ask_descriptions, topic_ids
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.member import Member, heartbeat_ms
 from tidemark.kafka.offsets import EndOffsets
@@ -204,6 +205,7 @@ def make_instance(
         second_copy=second_copy,
         committer=committer,
         attached=attached,
+        source_watch=SourceWatch(plan, ids, partitions, lambda topics: ask_descriptions(admin, topics, settings)),
         opener=opener,
         savepoints=savepoints,
         last_savepoint=last_savepoint,

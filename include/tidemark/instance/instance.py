@@ -22,7 +22,6 @@ from tidemark.errors import (
     OutcomeUnknown,
     ProducerFenced,
     SparkEnded,
-    StartRefused,
     TidemarkError,
 )
 from tidemark.events.event import Waiting
@@ -31,6 +30,7 @@ from tidemark.failpoint import Probe
 from tidemark.instance.commit_listener import CommitListener, PreparedBatch
 from tidemark.instance.resolve_plan import await_session_end
 from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
+from tidemark.instance.source_watch import SourceWatch, grown
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.kafka.committed_reader import stalled_after
@@ -112,6 +112,7 @@ class Instance:
     second_copy: SecondCopyCheck
     committer: Committer
     attached: AttachedSource
+    source_watch: SourceWatch
     opener: TaskOpener
     savepoints: SavepointTaker
     last_savepoint: LastSavepoint
@@ -178,6 +179,7 @@ class Instance:
                 self._reconcile(stop)
                 continue
             batch = self._next_batch() if self._tasks else None
+            self.source_watch.begin()
             if batch is not None:
                 self._process(batch)
             elif not self._tasks:
@@ -252,12 +254,7 @@ class Instance:
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
         subtopology = next(s for s in self.plan.subtopologies if s.lead.topic == partition.topic)
         if partition.partition >= self.partitions[partition.topic]:
-            if partition.topic in self.plan.routed:
-                raise OutcomeUnknown(f"{partition.topic} has more partitions now: the instance starts again with them")
-            raise StartRefused(
-                f"{partition.topic} now has more than its {self.partitions[partition.topic]} partitions: records of "
-                "one key are in two of them; stop the application and use `tidemark rescale run NAME --tasks N`"
-            )
+            raise grown(self.plan, partition.topic, self.partitions[partition.topic])
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 
     def _still_ours(self, assignment: Assignment) -> bool:
@@ -301,6 +298,7 @@ class Instance:
             load = largest / max(1, self.capacity.records)
             self._shrink(f"of {largest} records would not commit within transaction_timeout_ms", load)
             return
+        self.source_watch.require_unchanged()
         for part in split_by_capacity(prepared, self.capacity.records):
             if not self._commit_or_reconcile(PreparedBatch(CommitKind.BATCH, part, batch.read)):
                 return

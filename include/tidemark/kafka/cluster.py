@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ClusterMetadata,
     ConfigResource,
     ResourceType,
+    TopicDescription,
 )
 
 from tidemark.errors import BrokersAway, PreflightFailed
@@ -153,6 +155,17 @@ def topic_ids(admin: AdminClient, topics: Collection[str], settings: Settings) -
     return found
 
 
+def ask_descriptions(
+    admin: AdminClient, topics: Sequence[str], settings: Settings
+) -> Mapping[str, Future[TopicDescription]]:
+    """Ask for ids and partitions of these topics, and return the futures of the answers. Does not block."""
+    return _describe(admin, topics, settings.broker_timeout_ms / 1000)
+
+
+def _describe(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> Mapping[str, Future[TopicDescription]]:
+    return admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+
+
 def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, str]:
     try:
         return ask_controller(
@@ -166,7 +179,7 @@ def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[
 def _ids_once(admin: AdminClient, topics: Sequence[str], timeout_s: float) -> dict[str, str]:
     found: dict[str, str] = {}
     denied: list[str] = []
-    for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
+    for topic, future in _describe(admin, topics, timeout_s).items():
         try:
             found[topic] = str(future.result().topic_id)
         except KafkaException as error:

@@ -17,7 +17,8 @@ from tests.support.purging import purge
 
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
+from tidemark.instance import source_watch
 from tidemark.kafka.cluster import topic_configs, topic_ids
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.preflight import preflight
@@ -181,6 +182,27 @@ def test_should_refuse_a_source_that_was_created_again_until_its_offsets_are_res
     assert reset(app, ResetTo.EARLIEST, StateAfter.KEEP)
     app.run()
     assert app.counts() == before + app.expected
+
+
+def test_should_commit_nothing_that_was_read_when_a_source_was_created_again(app, monkeypatch):
+    """Offsets show nothing if the new topic has as many records as the old one."""
+    monkeypatch.setattr(source_watch, "_LOOK_S", 0.0)
+    source, counted, kept = f"{app.name}-in", app.counts(), app.expected.copy()
+
+    class ReplacedSource(app.source):
+        def next(self, timeout_s):
+            batch = super().next(timeout_s)
+            if batch is not None:
+                make_again(app, source)
+                app.feed(2000)
+                self._stop.set()
+            return batch
+
+    app.feed(100)
+    app.source = ReplacedSource
+    with pytest.raises(OutcomeUnknown, match=f"source topic {source} was deleted and created again"):
+        app.run()
+    assert app.counts() == counted == kept
 
 
 def test_should_record_the_new_id_of_a_sink_that_was_created_again(app, caplog):
