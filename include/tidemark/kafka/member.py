@@ -138,7 +138,7 @@ class Member:
             try:
                 with self._lock:
                     message = self._consumer.poll(0)
-            except (KafkaException, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - the client also raises a bare `SystemError` out of callbacks.
                 self._fail(error)
                 return
             summary = None if message is None else message.error()
@@ -157,9 +157,13 @@ class Member:
         self._on_change()
 
     def check(self) -> None:
-        """Raise `InstanceFenced` or `OutcomeUnknown` if the member has failed for good."""
+        """Raise `InstanceFenced` or `OutcomeUnknown` if the member has failed for good, or nothing polls for it any more."""
+        # Asked first, because the thread notes its failure before it ends.
+        is_polled = self._thread.ident is None or self._thread.is_alive() or self._stopping.is_set()
         if self._failure is None:
-            return
+            if is_polled:
+                return
+            raise OutcomeUnknown("the thread of the group member has ended; the instance starts again")
         text = str(self._failure)
         if "FENCED" in text or "fenced" in text:
             raise InstanceFenced(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tidemark.errors import OutcomeUnknown
 from tidemark.kafka import member as members
 from tidemark.kafka.member import Member, heartbeat_ms
 from tidemark.settings import Settings
@@ -49,3 +50,34 @@ def test_should_raise_what_its_client_raises(member, monkeypatch):
     member._consumer = SimpleNamespace(close=close)
     with pytest.raises(KafkaException, match="_DESTROY"):
         member.close()
+
+
+def a_client(poll):
+    return SimpleNamespace(poll=poll, subscribe=lambda *_args, **_callbacks: None)
+
+
+def raising(error):
+    def poll(_timeout_s):
+        raise error
+
+    return poll
+
+
+@pytest.mark.parametrize(
+    "error", [SystemError("returned NULL without setting an exception"), ValueError("a callback failed")]
+)
+def test_should_fail_with_whatever_a_poll_raises(member, error):
+    member._consumer = a_client(raising(error))
+    member.start()
+    with pytest.raises(OutcomeUnknown, match=str(error)):
+        member.await_verdict(60)
+
+
+@pytest.mark.timeout(60)
+def test_should_fail_when_its_thread_has_ended_without_a_word(member):
+    member.check()
+    member._consumer = a_client(raising(SystemExit()))
+    member.start()
+    member._thread.join()
+    with pytest.raises(OutcomeUnknown, match="thread of the group member has ended"):
+        member.check()
