@@ -36,7 +36,7 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
         built = _function(module)()
     except InvalidTopology as error:
         raise InvalidTopology(f"topology {name}: {error}{_line_of(error, name)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidTopology(
             f"topology {name} does not load: {type(error).__name__}: {error}{_line_of(error, name)}; correct the module"
         ) from error

@@ -54,6 +54,8 @@ def test_should_suggest_the_nearest_name_for_an_unknown_one() -> None:
         ("x = 1\n", "define `def topology"),
         ("def topology():\n    return 3\n", "returned int; return the Topology"),
         ("def topology():\n    return 1 / 0\n", "line 2"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("import sys\ndef topology():\n    sys.exit()\n", "line 3"),
         (
             "from tidemark.topology.builder import Topology\ndef topology():\n    t = Topology('a')\n"
             "    t.stream('x', schema='a INT', key='b').to('y')\n    return t\n",
