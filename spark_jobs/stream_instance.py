@@ -63,6 +63,9 @@ def main(arguments: list[str]) -> ExitCode:
         with contextlib.suppress(OSError):
             print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
+    except SystemExit as error:
+        # Its own code may be 0, which the supervisor takes for a stop on request.
+        raise RuntimeError(f"code in this process called sys.exit({error.code!r}); remove the call") from error
     except OSError as error:
         full = as_full_disk(error)
         if full is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def keep_larger(old, new):
     return new if new["x"] > old["x"] else old
@@ -39,6 +41,12 @@ def changes_and_raises_at_nine(old, new):
     old["x"] += new["x"]
     if new["x"] == 9:
         raise ValueError("nine")
+    return old
+
+
+def leaves_at_nine(old, new):
+    if new["x"] == 9:
+        sys.exit(3)
     return old
 
 

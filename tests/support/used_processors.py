@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -231,6 +232,16 @@ class RuinsOdd(RefusesOdd):
         self.context.forward(record.key, {"n": n})
 
 
+class LeavesAtOdd(RefusesOdd):
+    """Calls `sys.exit` for an odd x instead, as libraries of command lines do."""
+
+    def process(self, record):
+        try:
+            super().process(record)
+        except ValueError:
+            sys.exit(3)
+
+
 class RefusesOddInColumns(ArrowProcessor):
     """The same for a whole batch: it raises if one is odd."""
 
@@ -248,6 +259,16 @@ class RefusesOddInColumns(ArrowProcessor):
         return pa.table(
             {"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": pa.nulls(len(rows), pa.float64())}
         )
+
+
+class LeavesAtOddInColumns(RefusesOddInColumns):
+    """Calls `sys.exit` instead."""
+
+    def process(self, rows):
+        try:
+            return super().process(rows)
+        except ValueError:
+            sys.exit(3)
 
 
 class RuinsOddInColumns(RefusesOddInColumns):
@@ -282,6 +303,11 @@ class FailsInACallback(Processor):
         pass
 
 
+class LeavesInACallback(FailsInACallback):
+    def init(self, context):
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: sys.exit(3))
+
+
 class FailsInInit(Processor):
     def init(self, context):
         raise FileNotFoundError("rates.csv")
@@ -296,6 +322,11 @@ class FailsInInitInColumns(ArrowProcessor):
 
     def process(self, rows):
         raise AssertionError("init has failed")
+
+
+class LeavesInInit(FailsInInit):
+    def init(self, context):
+        sys.exit(3)
 
 
 class FailsWhenItIsMade(Processor):

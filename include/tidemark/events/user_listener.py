@@ -134,10 +134,10 @@ class UserListener:
                 if listener is None:
                     listener = self._class(*self._of)
                 getattr(listener, method)(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever a user's code raises, the stream continues.
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises, the stream continues.
                 self._failed(method, error)
 
-    def _failed(self, method: str, error: Exception) -> None:
+    def _failed(self, method: str, error: BaseException) -> None:
         self.failed += 1
         if self.failed == 1:
             log.warning(

@@ -168,7 +168,7 @@ class ByFunction:
         try:
             # Users compute with numpy too: accept whatever is an index, but no float.
             chosen = operator.index(self._function(key, value, partitions))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidTopology(
                 f"partitioner {self._path} failed for key {key!r}: {type(error).__name__}: {error}; correct it to return "
                 f"an int for every record"
@@ -200,7 +200,7 @@ def load_partitioner(path: str) -> Partitioner:
         raise InvalidTopology(f"partitioner {path!r}: write '{STICKY}', or an import path 'package.module:function'")
     try:
         found: object = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidTopology(
             f"partitioner {path}: module {module_name} does not load: {type(error).__name__}: {error}; correct it, "
             f"or put its folder on PYTHONPATH of every instance"

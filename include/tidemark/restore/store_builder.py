@@ -52,7 +52,7 @@ class StoreOpener:
                 return make(folder)
             except (TidemarkError, MemoryError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise code_failed(f"store {spec.name}: {spec.custom}", f"creating it in {folder}", error) from error
         try:
             return self.rocks(folder)

@@ -9,7 +9,7 @@ from tidemark.atomic_file import as_full_disk
 from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed
 
 
-def code_failed(where: str, what: str, error: Exception) -> TidemarkError:
+def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
     """Return the error to raise if user code raised and no record is to blame, so that a relaunch would end in the same way.
 
     `where` names node and function, `what` the call. A full disk is not the fault of the code: it gives `StoreFailed`.
@@ -31,7 +31,7 @@ def load_code(path: str, where: str) -> Any:
         raise InvalidTopology(f"{where}: '{path}' is not an import path; write 'package.module:name'")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidTopology(
             f"{where}: {path}: module {module_name} cannot be imported: {type(error).__name__}: {error}; "
             f"correct it, or put it on the path of the instance's Python"

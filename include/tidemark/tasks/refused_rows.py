@@ -54,7 +54,7 @@ class Refusals:
         self._node = node
         self._rows: list[RefusedRow] = []
 
-    def add(self, sequence: int, key: str | None, row: Mapping[str, Any] | None, error: Exception) -> None:
+    def add(self, sequence: int, key: str | None, row: Mapping[str, Any] | None, error: BaseException) -> None:
         """Add a row with the error that was raised for it."""
         summary = "".join(traceback.format_exception(error)) if len(self._rows) < _TRACEBACKS else None
         text = _beginning(f"{type(error).__name__}: {error}", _ERROR_BYTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,6 +177,10 @@ def failing(key: bytes | None, value: bytes | None, partitions: int) -> int:
     raise KeyError("ward")
 
 
+def leaving(key: bytes | None, value: bytes | None, partitions: int) -> int:
+    sys.exit(3)
+
+
 def of_two(key: bytes, partitions: int) -> int:
     return 0
 
@@ -219,6 +224,7 @@ def test_should_refuse_an_import_path_that_does_not_resolve_and_name_the_remedy(
         ("negative", "returned -1 for key b'k'"),
         ("a_float", "TypeError: 'float' object cannot be interpreted as an integer"),
         ("failing", "failed for key b'k': KeyError: 'ward'"),
+        ("leaving", "failed for key b'k': SystemExit: 3"),
     ],
 )
 def test_should_name_a_function_that_returns_no_partition(name: str, says: str) -> None:

@@ -164,16 +164,19 @@ def test_should_name_a_users_listener_that_raises_once_and_keep_calling_it(caplo
     assert "0 calls dropped, 5 failed" in summary[1]
 
 
-def test_should_continue_when_a_users_listener_cannot_be_created(caplog):
+@pytest.mark.parametrize(
+    ("error", "said"), [(OSError("no such host"), "OSError: no such host"), (SystemExit(3), "SystemExit: 3")]
+)
+def test_should_continue_when_a_users_listener_cannot_be_created(caplog, error, said):
     class NotMade(Raising):
         def __init__(self, application_id, instance):
-            raise OSError("no such host")
+            raise error
 
     user = UserListener("own:NotMade", NotMade, "app", 0)
     with caplog.at_level(logging.WARNING):
         user.on_restore_end(progress(110))
         user.close(BOUND_S)
-    assert "own:NotMade: on_restore_end: OSError: no such host" in caplog.text
+    assert f"own:NotMade: on_restore_end: {said}" in caplog.text
 
 
 def test_should_neither_block_the_stream_nor_queue_without_bound_when_a_users_listener_blocks(waiting, caplog):

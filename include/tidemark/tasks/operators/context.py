@@ -182,7 +182,7 @@ class TaskContext:
                 except NOT_THE_ROWS_FAULT as error:
                     error.add_note(f"{self._where}, callback by {time.value}, time {now_ms}")
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise code_failed(self._where, f"the callback by {time.value} at time {now_ms}", error) from error
 
     def end(self) -> Rows:

@@ -56,7 +56,7 @@ class ProcessOperator:
         except NOT_THE_ROWS_FAULT as error:
             error.add_note(f"{self._where}, {what}")
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise code_failed(self._where, what, error) from error
 
     def is_due(self, wall_ms: int) -> bool:
@@ -110,7 +110,7 @@ class ProcessOperator:
             except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {row}")
                 raise
-            except Exception as error:  # noqa: BLE001
+            except (Exception, SystemExit) as error:  # noqa: BLE001
                 self._context.drop()
                 refused.add(place, key, None if deleted else row, error)
             else:
@@ -123,7 +123,7 @@ class ProcessOperator:
         except NOT_THE_ROWS_FAULT as error:
             error.add_note(f"{self._where}, a batch of {rows.num_rows} rows")
             raise
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             self._context.drop()
             if rows.num_rows > 1:
                 half = rows.num_rows // 2

@@ -139,7 +139,7 @@ class ReduceOperator:
             except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, key {taking[0].key!r}, row {row}")
                 raise
-            except Exception as error:  # noqa: BLE001
+            except (Exception, SystemExit) as error:  # noqa: BLE001
                 refused.add(place, taking[0].key, row, error)
                 continue
             for fold, result in zip(taking, nexts, strict=True):

@@ -180,6 +180,14 @@ def test_should_find_the_rows_for_which_a_batched_processor_raises():
     )
 
 
+@pytest.mark.parametrize(("name", "is_batched"), [("LeavesAtOdd", False), ("LeavesAtOddInColumns", True)])
+def test_should_refuse_a_record_when_the_processor_calls_sys_exit(name, is_batched):
+    node = processing(name, is_batched)
+    emitted = node.run(rows(("a", 1, 2), ("a", 2, 3), ("b", 3, 4)))
+    assert summary(emitted) == [("PROC", 1, "a", {"x": 3}, "SystemExit: 3")]
+    assert {"a": 2, "b": 4}.items() <= stored(node).items()
+
+
 def test_should_limit_the_message_about_refused_records():
     emitted = processing("RefusesOdd").run(rows(*(("a", 1, 1) for _ in range(1500))))
     assert len(emitted.refused) == 1500
@@ -187,11 +195,12 @@ def test_should_limit_the_message_about_refused_records():
     assert max(len((row.traceback or "").encode()) for row in emitted.refused) <= 4096
 
 
-def test_should_end_with_a_refusal_when_a_callback_raises():
-    node = processing("FailsInACallback")
-    with pytest.raises(
-        UserCodeFailed, match=r"PROC: .*callback by stream_time at time 5 raised ZeroDivisionError"
-    ) as raised:
+@pytest.mark.parametrize(
+    ("name", "error"), [("FailsInACallback", "ZeroDivisionError"), ("LeavesInACallback", "SystemExit: 3")]
+)
+def test_should_end_with_a_refusal_when_a_callback_raises(name, error):
+    node = processing(name)
+    with pytest.raises(UserCodeFailed, match=f"PROC: .*callback by stream_time at time 5 raised {error}") as raised:
         node.run(rows(("a", 5, 1)), newest_ms=5)
     assert raised.value.exit_code == 30
 
@@ -201,6 +210,7 @@ def test_should_end_with_a_refusal_when_a_callback_raises():
     [
         ("FailsInInit", False, "init() raised FileNotFoundError: rates.csv"),
         ("FailsInInitInColumns", True, "init() raised FileNotFoundError: rates.csv"),
+        ("LeavesInInit", False, "init() raised SystemExit: 3"),
         ("FailsWhenItIsMade", False, "creating it raised ZeroDivisionError: division by zero"),
     ],
 )

@@ -166,6 +166,12 @@ def test_should_refuse_a_row_when_the_function_raises_and_continue_from_the_prev
     assert (len(emitted.refused), emitted.rows.num_rows, node.written["s"]) == (1, 0, {})
 
 
+def test_should_refuse_a_row_when_the_function_calls_sys_exit():
+    emitted = largest("leaves_at_nine").run(rows(("a", 1, 1), ("a", 2, 9)))
+    assert [(r.sequence, r.row, r.error) for r in emitted.refused] == [(1, {"x": 9}, "SystemExit: 3")]
+    assert [row["x"] for row in emitted.rows.to_pylist()] == [1]
+
+
 def test_should_refuse_a_row_whose_result_its_columns_cannot_hold():
     node = largest("text_of_nine")
     emitted = node.run(rows(("a", 1, 1), ("a", 2, 9), ("b", 3, 4), ("a", 4, 2)))
