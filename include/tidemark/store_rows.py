@@ -17,6 +17,7 @@ from tidemark.tasks.values import value_layouts
 from tidemark.topology.plan import Aggregation, StoreKind, StoreSpec, SubTopology
 
 _AT_ONCE = 1000
+_LONGEST_CHARACTER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,23 @@ def shown_bytes(data: bytes) -> str:
     except UnicodeDecodeError:
         return f"0x{data.hex()}"
     return text if text.isprintable() else f"0x{data.hex()}"
+
+
+def shown_value(value: object) -> str:
+    """Return a value of a column as text, or in hexadecimal after `0x` if it could control a terminal."""
+    # A string may have half of a surrogate pair.
+    return shown_bytes(str(value).encode(errors="surrogatepass"))
+
+
+def printable(content: bytes, most_characters: int) -> str:
+    """Return bytes as text of at most so many characters, and `…` if something is missing.
+
+    What is not UTF-8, and what is not printable, appears as an escape such as `\\xff` or `\\n`.
+    """
+    # More bytes than this cannot be shown. The end may cut a character in two, so one more is read and dropped.
+    text = content[: (most_characters + 1) * _LONGEST_CHARACTER_BYTES].decode(errors="backslashreplace")
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return shown if len(shown) <= most_characters else f"{shown[:most_characters]}…"
 
 
 def _values(

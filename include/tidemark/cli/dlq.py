@@ -16,6 +16,7 @@ from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetter
 from tidemark.operations.times import format_time, parse_time
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.settings import Settings
+from tidemark.store_rows import printable
 from tidemark.topology_loader import load
 
 _SHOWN_BYTES = 4096
@@ -29,11 +30,11 @@ def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, output: Ou
         listing.add(
             f"{letter.place.partition}:{letter.offset}",
             format_time(letter.written_ms),
-            letter.reason + (" (replayed)" if letter.is_replayed else ""),
+            _line(letter.reason) + (" (replayed)" if letter.is_replayed else ""),
             _coordinates(letter),
-            (letter.key or b"").decode(errors="replace")[:40],
+            printable(letter.key or b"", 40),
             str(len(letter.value or b"")),
-            letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", ""))[:80],
+            _line(letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", "")), 80),
         )
     output.show([_form(letter) for letter in found], listing)
     if len(found) == limit:
@@ -52,11 +53,11 @@ def show(topology: str, letter: str, output: Output) -> None:
     headers = [[name, _text(content)] for name, content in found.headers]
     output.show(
         {**_form(found), "headers": headers, "value": _text(found.value)},
-        *(f"{name}: {text}" for name, text in found.summary.items()),
-        *(f"header {name}: {content}" for name, content in headers),
+        *(f"{_line(name)}: {_lines(text)}" for name, text in found.summary.items()),
+        *(f"header {_line(name)}: {_shown(content)}" for name, content in found.headers),
         f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}",
-        f"key: {_text(found.key)}",
-        f"value: {_text(found.value)}",
+        f"key: {_shown(found.key)}",
+        f"value: {_shown(found.value)}",
     )
 
 
@@ -108,7 +109,11 @@ def _time(text: str | None, option: str) -> int | None:
 
 def _coordinates(letter: StoredDeadLetter) -> str:
     source = letter.source
-    return "" if source is None else f"{source} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
+    return (
+        ""
+        if source is None
+        else f"{_line(str(source))} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
+    )
 
 
 def _form(letter: StoredDeadLetter) -> dict[str, object]:
@@ -123,6 +128,23 @@ def _form(letter: StoredDeadLetter) -> dict[str, object]:
         "value_bytes": len(letter.value or b""),
         "details": {name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
     }
+
+
+def _line(text: str, most_characters: int = _SHOWN_BYTES) -> str:
+    return printable(text.encode(errors="surrogatepass"), most_characters)
+
+
+def _lines(text: str) -> str:
+    """Return text, such as a traceback, with its line breaks."""
+    return "\n".join(map(_line, text.split("\n")))
+
+
+def _shown(content: bytes | None) -> str:
+    """Return bytes as text that cannot control a terminal."""
+    if content is None:
+        return "—"
+    size = f" ({len(content)} bytes)" if len(content) > _SHOWN_BYTES else ""
+    return f"{printable(content, _SHOWN_BYTES)}{size}"
 
 
 def _text(content: bytes | None) -> str | None:

@@ -21,7 +21,7 @@ from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import PointInTimeBuilder, PointInTimeState
 from tidemark.operations.times import format_time, parse_time
 from tidemark.settings import Settings
-from tidemark.store_rows import StoreRow, rows_of
+from tidemark.store_rows import StoreRow, rows_of, shown_value
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import NO_STREAM_TIME
@@ -131,7 +131,7 @@ def _views(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, PointInTimeSta
         listing = Listing(*headings, title=f"{task}/{name}")
         for row in rows:
             times = [format_time(ms) for ms in (row.window_start, row.window_end) if ms is not None]
-            listing.add(row.key, *times, *("" if v is None else str(v) for v in map(row.value.get, fields)))
+            listing.add(row.key, *times, *("" if v is None else shown_value(v) for v in map(row.value.get, fields)))
         yield listing
 
 

@@ -18,7 +18,7 @@ from tidemark.listing import Listing
 from tidemark.operations.times import format_time, parse_time
 from tidemark.queries.answer_form import HEX, KEY, VALUE, WINDOW_END, WINDOW_START, json_entry
 from tidemark.queries.position import Position
-from tidemark.store_rows import shown_bytes
+from tidemark.store_rows import shown_bytes, shown_value
 from tidemark.topology_loader import load
 
 
@@ -127,9 +127,7 @@ def show_changes(asked: StoreClient, key: bytes | None, after: str | None, limit
             print(json.dumps({**entry, **places}, ensure_ascii=False), flush=True)
             continue
         value = entry[VALUE]
-        shown = (
-            "deleted" if value is None else ", ".join(f"{name}={_shown_value(each)}" for name, each in value.items())
-        )
+        shown = "deleted" if value is None else ", ".join(f"{name}={shown_value(each)}" for name, each in value.items())
         span = "".join(f"  {'—' if at is None else format_time(at)}" for at in spans.values())
         print(f"{shown_key(entry)}{span}  {shown}", flush=True)
 
@@ -145,18 +143,13 @@ def _views(asked: StoreClient, found: Result) -> Sequence[Any]:
     table = Listing("key", *(name.removesuffix("_ms") for name in times), *columns, title=f"store {asked.name}")
     for entry in entries:
         shown = ["—" if entry[name] is None else format_time(entry[name]) for name in times]
-        table.add(shown_key(entry), *shown, *("—" if v is None else _shown_value(v) for v in entry["value"].values()))
+        table.add(shown_key(entry), *shown, *("—" if v is None else shown_value(v) for v in entry["value"].values()))
     return [table, *_lines(found.position, found.positions)]
 
 
 def shown_key(entry: dict[str, Any]) -> str:
     """Return the key of an entry as people read it."""
     return shown_bytes(entry[KEY].encode()) if KEY in entry else f"0x{entry[f'{KEY}{HEX}']}"
-
-
-def _shown_value(value: object) -> str:
-    # A string may have half of a surrogate pair.
-    return shown_bytes(str(value).encode(errors="surrogatepass"))
 
 
 def _lines(position: str, positions: Iterable[Position]) -> list[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters.reader import StoredDeadLetter
+from tidemark.store_rows import printable
 
 OF_EACH_REASON = 3
 _KEY_CHARACTERS, _VALUE_CHARACTERS = 60, 200
-_LONGEST_CHARACTER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,6 @@ def _sample(letter: StoredDeadLetter) -> DeadLetterSample:
         letter.written_ms,
         letter.source,
         letter.source_offset,
-        printable(letter.key, _KEY_CHARACTERS),
-        printable(letter.value, _VALUE_CHARACTERS),
+        None if letter.key is None else printable(letter.key, _KEY_CHARACTERS),
+        None if letter.value is None else printable(letter.value, _VALUE_CHARACTERS),
     )
-
-
-def printable(content: bytes | None, most_characters: int) -> str | None:
-    """Return bytes as text of at most so many characters, and `…` if something is missing.
-
-    What is not UTF-8, and what is not printable, appears as an escape such as `\\xff` or `\\n`.
-    """
-    if content is None:
-        return None
-    # More bytes than this cannot be shown. The end may cut a character in two, so one more is read and dropped.
-    text = content[: (most_characters + 1) * _LONGEST_CHARACTER_BYTES].decode(errors="backslashreplace")
-    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-    return shown if len(shown) <= most_characters else f"{shown[:most_characters]}…"

@@ -7,8 +7,9 @@ import pytest
 from tidemark.commit.dead_letter import OFFSET, PARTITION, REASON, TOPIC
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters.reader import StoredDeadLetter
-from tidemark.overview.dead_letter_samples import OF_EACH_REASON, printable, samples_of
+from tidemark.overview.dead_letter_samples import OF_EACH_REASON, samples_of
 from tidemark.overview.live import LiveView
+from tidemark.store_rows import printable
 from tidemark.topology_loader import load
 
 
@@ -35,7 +36,6 @@ def test_should_say_which_record_it_was():
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
-        (None, None),
         (b"", ""),
         (b"abcde", "abcde"),
         (b"abcdef", "abcde…"),
