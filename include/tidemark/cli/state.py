@@ -69,6 +69,7 @@ def show_key(asked: StoreClient, key: bytes, output: Output) -> None:
         {"entry": entries[0] if entries else None, **_where(found.position, found.positions)}, *_views(asked, found)
     )
     if not entries:
+        output.note(f"no key {shown_bytes(key)} in store {asked.name}")
         sys.exit(ExitCode.FAILED)
 
 

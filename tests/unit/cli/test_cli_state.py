@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pytest
+
 from tidemark.cli.output import Output
-from tidemark.cli.state import show_changes
-from tidemark.client import Change
+from tidemark.cli.state import show_changes, show_key
+from tidemark.client import Change, Result
 
 
 class Watched:
@@ -15,6 +18,22 @@ class Watched:
 
     def watch(self, key, *, after):
         return [self._change]
+
+
+class Empty:
+    """A store without keys."""
+
+    name = "totals"
+
+    def get_many(self, keys):
+        return Result(pa.table({"key": [], "value": []}), (), "")
+
+
+def test_should_name_a_key_that_does_not_exist(capsys):
+    for as_json in (False, True):
+        with pytest.raises(SystemExit, match="1"):
+            show_key(Empty(), b"customer-9\x07", Output(as_json=as_json))
+        assert capsys.readouterr().err == "no key 0x637573746f6d65722d3907 in store totals\n"
 
 
 def test_should_print_nothing_that_controls_a_terminal(capsys):
