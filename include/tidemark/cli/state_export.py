@@ -24,7 +24,14 @@ TASK = "task"
 
 
 def export_store(asked: StoreClient, path: Path, output: Output) -> None:
-    """Write the file, or leave what was there and raise what the client raises. Blocks."""
+    """Write the file, or leave what was there and raise what the client raises. Blocks.
+
+    A symbolic link stays, and the file that it names is written. Raises a usage error, before anything is read, if there is
+    something other than a file at the path, such as a folder or a device.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise typer.BadParameter(f"{path} is not a file; name a file, which is replaced", param_hint="--parquet")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         records, positions = _write(asked, temporary, output)

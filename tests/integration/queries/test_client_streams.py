@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import threading
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 from tests.support.queries import ALL_TASKS, APP, ScriptedChanges, ScriptedParts, counts_host, fill, queried_plan
 from tests.support.query_server import served
 from tests.support.secured import Authority
@@ -103,6 +106,24 @@ def test_should_write_a_file_that_duckdb_reads_and_that_knows_its_positions(tmp_
     facts = json.loads(pq.read_metadata(file).metadata[b"tidemark"])
     assert (facts["store"], facts["position"]) == ("n", shown["position"])
     assert [path.name for path in tmp_path.iterdir()] == ["n.parquet"]
+
+
+def test_should_write_the_file_that_a_link_names(tmp_path):
+    (tmp_path / "link").symlink_to("n.parquet")
+    with asked(counts_host(COUNTS)) as client:
+        export_store(client.store("n"), tmp_path / "link", Output(as_json=True))
+    assert (tmp_path / "link").is_symlink()
+    assert pq.read_table(tmp_path / "n.parquet").num_rows == len(COUNTS)
+
+
+@pytest.mark.parametrize("where", [".", "/", "pipe"])
+def test_should_refuse_to_replace_what_is_not_a_file_before_it_reads(tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(typer.BadParameter, match="is not a file"):
+        export_store(None, Path(where), Output(as_json=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert Path("pipe").is_fifo()
 
 
 def test_should_write_an_empty_store_and_windows(tmp_path):
