@@ -13,9 +13,15 @@ def parse_time(text: str, now_ms: int) -> int:
 
     Raises `ValueError` with a message for the user, also for a time in the future.
     """
-    at_ms = _parsed(text.strip(), now_ms)
+    try:
+        at_ms = _parsed(text.strip(), now_ms)
+        written = format_time(at_ms)
+    except (ValueError, OverflowError, OSError, InvalidTopology):
+        raise ValueError(
+            f"{text!r} is not a time: write 2026-08-01T12:00:00Z, epoch milliseconds, or -10m for ten minutes ago"
+        ) from None
     if at_ms > now_ms:
-        raise ValueError(f"{text} is {format_time(at_ms)}, which is in the future")
+        raise ValueError(f"{text} is {written}, which is in the future")
     return at_ms
 
 
@@ -24,14 +30,9 @@ def _parsed(text: str, now_ms: int) -> int:
         return now_ms
     if text.isdecimal() and len(text) >= 12:
         return int(text)
-    try:
-        if text.startswith("-"):
-            return now_ms - duration_ms(text[1:], text)
-        written = datetime.fromisoformat(text)
-    except (ValueError, InvalidTopology):
-        raise ValueError(
-            f"{text!r} is not a time: write 2026-08-01T12:00:00Z, epoch milliseconds, or -10m for ten minutes ago"
-        ) from None
+    if text.startswith("-"):
+        return now_ms - duration_ms(text[1:], text)
+    written = datetime.fromisoformat(text)
     zoned = written if written.tzinfo is not None else written.replace(tzinfo=UTC)
     return int(zoned.timestamp() * 1000)
 

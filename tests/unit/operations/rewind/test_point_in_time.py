@@ -277,6 +277,12 @@ def test_should_refuse_an_invalid_or_future_time(text):
         parse_time(text, NOW)
 
 
+@pytest.mark.parametrize("text", ["9" * 15, "9" * 23, "9" * 5000, f"-{'9' * 12}d", f"-{'9' * 400}d"])
+def test_should_refuse_a_time_that_is_too_large(text):
+    with pytest.raises(ValueError, match="is not a time: write"):
+        parse_time(text, NOW)
+
+
 # --- the difference
 
 
