@@ -16,6 +16,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -387,6 +388,8 @@ class Settings(BaseSettings):
         cls._check_names()
         try:
             read = cls(**overrides)
+        except SettingsError as error:
+            raise InvalidSettings(cls._not_json(error)) from None
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
@@ -403,6 +406,15 @@ class Settings(BaseSettings):
         if "://" not in savepoints:
             savepoints = str(root / Path(savepoints).expanduser())
         return read.model_copy(update={**folders, "savepoint_location": savepoints})
+
+    @classmethod
+    def _not_json(cls, error: SettingsError) -> str:
+        """Return the message for a list or a mapping that is not JSON. The value may be a secret, so it is not shown."""
+        # The name is only in the text of the error.
+        name = next(name for name in cls.model_fields if f'"{name}"' in str(error))
+        is_list = isinstance(cls.model_fields[name].get_default(call_default_factory=True), list)
+        what = 'list, such as ["alice"]' if is_list else 'object, such as {"name": "value"}'
+        return f"setting {name}: TIDEMARK_{name.upper()} is not JSON; write a JSON {what} (docs/settings.md lists them)"
 
     @classmethod
     def _check_names(cls) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 
 import pytest
 from fsspec.config import apply_config, set_conf_env
@@ -30,6 +31,24 @@ def test_should_name_a_setting_that_cannot_be_used(monkeypatch):
     monkeypatch.setenv("TIDEMARK_COMMIT_INTERVAL_MS", "soon")
     with pytest.raises(InvalidSettings, match="TIDEMARK_COMMIT_INTERVAL_MS"):
         Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "example"),
+    [
+        ("oncall_approvers", "alice s3cret", '["alice"]'),
+        ("listeners", "[s3cret]", '["alice"]'),
+        ("kafka", '{"sasl.password": "s3cret"', '{"name": "value"}'),
+        ("kafka_java", "s3cret", '{"name": "value"}'),
+    ],
+)
+def test_should_name_a_list_or_mapping_that_is_not_json_without_showing_it(monkeypatch, name, value, example):
+    monkeypatch.setenv(f"TIDEMARK_{name.upper()}", value)
+    with pytest.raises(InvalidSettings) as refused:
+        Settings.load()
+    assert str(refused.value).startswith(f"setting {name}: ")
+    assert f"such as {example}" in str(refused.value)
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize("name", [n for n, field in Settings.model_fields.items() if field.annotation in (int, float)])
