@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tidemark.errors import ExitCode
+
 
 class Verdict(StrEnum):
     """From best to worst."""
@@ -16,7 +18,13 @@ class Verdict(StrEnum):
     WARNING = "warning"
     FAILED = "failed"
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command that ends with this verdict on everything that it compared."""
+        return _EXIT_CODES.get(self, ExitCode.OK)
 
+
+_EXIT_CODES = {Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY, Verdict.FAILED: ExitCode.FAILED}
 _RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 

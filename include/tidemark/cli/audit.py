@@ -15,11 +15,13 @@ from tidemark.cli.output import Output, View
 from tidemark.listing import Listing, coloured
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
-from tidemark.verdict import Verdict
 
 
 def run(topology: str, batches: int | None, output: Output, *, whole: bool) -> None:
-    """Run an audit, store its verdicts and show them. Blocks. Ends with 1 if something is wrong."""
+    """Run an audit, store its verdicts and show them. Blocks.
+
+    Ends with 1 if something is wrong, with 10 if evidence is missing.
+    """
     settings = Settings.load()
     application_id = load(topology).application_id
     console = Console(stderr=True)
@@ -33,8 +35,7 @@ def run(topology: str, batches: int | None, output: Output, *, whole: bool) -> N
     verdict = overall(result.findings)
     body = {"application_id": application_id, "verdict": verdict, **result.body}
     output.show(body, *_views(application_id, result))
-    if verdict is Verdict.FAILED:
-        sys.exit(1)
+    sys.exit(verdict.exit_code)
 
 
 def _views(application_id: str, result: AuditResult) -> Iterator[View]:

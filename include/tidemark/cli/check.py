@@ -1,4 +1,4 @@
-"""Check an application, store the verdicts, and show them or earlier ones. Each check ends with 1 if something failed."""
+"""Check an application, store the verdicts, and show them or earlier ones. Each check ends with its exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.listing import Listing, coloured
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
-from tidemark.verdict import Finding, Verdict, worst
+from tidemark.verdict import Finding, worst
 
 
 def retention(topology: str, output: Output, *, history: bool) -> None:
@@ -71,8 +71,7 @@ def _run(
         listing.add(coloured(finding.verdict), finding.subject, finding.message)
     verdict = worst(findings)
     output.show({"verdict": verdict, "findings": findings}, listing, f"verdict: {verdict}")
-    if verdict is Verdict.FAILED:
-        sys.exit(1)
+    sys.exit(verdict.exit_code)
 
 
 def _show_history(settings: Settings, application_id: str, check: str, output: Output) -> None:

@@ -12,7 +12,7 @@ from tidemark.cli.output import Output, View, console
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
-from tidemark.errors import ExitCode, FactsUnavailable
+from tidemark.errors import FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
 from tidemark.listing import Listing
 from tidemark.operations.context import OperationContext
@@ -24,8 +24,6 @@ from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 from tidemark.verdict import Verdict
-
-_EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
 
 
 def run(topology: str, follow_batches: int, follow_for: str, output: Output) -> None:
@@ -47,7 +45,7 @@ def run(topology: str, follow_batches: int, follow_for: str, output: Output) -> 
     finally:
         facts.close()
     output.show(report.to_dict(), *_views(report))
-    sys.exit(_EXIT.get(report.verdict, ExitCode.OK))
+    sys.exit(report.verdict.exit_code)
 
 
 def history(topology: str, output: Output) -> None:

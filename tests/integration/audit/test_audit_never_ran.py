@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from tidemark.audit import job
 from tidemark.cli.main import build
+from tidemark.errors import ExitCode
 from tidemark.verdict import Verdict
 
 pytestmark = pytest.mark.broker
@@ -23,5 +24,5 @@ def test_should_say_that_there_is_nothing_to_audit_without_starting_a_job(
     assert (found.subject, found.verdict) == (app.name, Verdict.NOT_ENOUGH_EVIDENCE)
     assert "has never run" in found.message
     said = CliRunner().invoke(build(), ["audit", "run", name])
-    assert said.exit_code == 0, said.output
+    assert said.exit_code == ExitCode.RETRY, said.output
     assert "verdict: not enough evidence" in said.stdout

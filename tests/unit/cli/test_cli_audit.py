@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ from tidemark.checks.verdict_table import past_verdicts
 from tidemark.cli import audit as command
 from tidemark.cli.main import build
 from tidemark.database import FactsDatabase
-from tidemark.errors import OutcomeUnknown
+from tidemark.errors import ExitCode, OutcomeUnknown
 from tidemark.settings import Settings
 from tidemark.verdict import Finding, Verdict
 
@@ -50,6 +51,13 @@ def test_should_end_with_one_when_something_is_wrong(monkeypatch, tmp_path):
     assert json.loads(ran.output)["records"] == 12
     ran, _ = audited(monkeypatch, tmp_path, [OK, BAD])
     assert "q.jsonl" in ran.output
+
+
+@pytest.mark.parametrize("findings", [[], [OK, replace(UNKNOWN, evidence={})]])
+def test_should_end_with_ten_when_there_is_not_enough_evidence(monkeypatch, tmp_path, findings):
+    ran, _ = audited(monkeypatch, tmp_path, findings)
+    assert ran.exit_code == ExitCode.RETRY, ran.output
+    assert "verdict: not enough evidence" in ran.output
 
 
 @pytest.fixture

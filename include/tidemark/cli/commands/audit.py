@@ -22,7 +22,9 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the batches since the last audit with an independent recomputation; ends with 1 if something is wrong.
+    """Compare the batches since the last audit with an independent recomputation.
+
+    Ends with 1 if something is wrong, with 10 if evidence is missing.
 
     Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
     """

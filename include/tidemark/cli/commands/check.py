@@ -1,4 +1,7 @@
-"""Checks of an application: retention, compaction, durability, lag, skew. Each ends with 1 if something failed."""
+"""Checks of an application: retention, compaction, durability, lag, skew.
+
+Each ends with 1 if something failed, with 10 if evidence is missing.
+"""
 
 from __future__ import annotations
 
