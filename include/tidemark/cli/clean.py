@@ -51,7 +51,9 @@ def run(topology: str, output: Output, *, previous: bool) -> None:
 
 def _evidence(topology: str) -> EvidenceReader:
     settings, application = Settings.load(), load(topology).plan()
-    return OperationContext.of(application, settings, copy_sources(application, settings), wall_clock_ms).evidence
+    context = OperationContext.of(application, settings, copy_sources(application, settings), wall_clock_ms)
+    context.require_has_run()
+    return context.evidence
 
 
 def _clean(evidence: EvidenceReader, previous: bool, output: Output) -> Clean:

@@ -35,6 +35,7 @@ def run(topology: str, follow_batches: int, follow_for: str, output: Output) -> 
         messages = console(stderr=True)
         options = DrillOptions(follow_batches, duration_ms(follow_for, "--follow-for") / 1000)
         context = OperationContext.of(plan, settings, [], wall_clock_ms)
+        context.require_has_run()
         with RichRestoreListener(messages) as listener:
             report = Drill(context, options, listener, messages.print).run()
         try:

@@ -59,6 +59,7 @@ def show_point_in_time(topology: str, at: str, out: Path | None, selected: Selec
         raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
     messages = console(stderr=True)
     context = OperationContext.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
+    context.require_has_run()
     with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
         folder = out or Path(temporary)
         with RichRestoreListener(messages) as listener:

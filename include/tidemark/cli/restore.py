@@ -152,7 +152,9 @@ def rollback(topology: str, restore_id: str | None, output: Output) -> None:
 def _context(topology: str) -> OperationContext:
     settings = Settings.load()
     plan_of = load(topology).plan()
-    return OperationContext.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
+    context = OperationContext.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
+    context.require_has_run()
+    return context
 
 
 def _workspace(topology: str, restore_id: str | None) -> Workspace:

@@ -54,7 +54,9 @@ def _time(to: str) -> int:
 def _context(topology: str) -> OperationContext:
     settings, application = Settings.load(), load(topology).plan()
     copies = past_sources(application, settings)
-    return OperationContext.of(application, settings, copies, wall_clock_ms, Command.RESTORE)
+    context = OperationContext.of(application, settings, copies, wall_clock_ms, Command.RESTORE)
+    context.require_has_run()
+    return context
 
 
 def _rewind(context: OperationContext, state_dir: Path, output: Output) -> Rewind:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tidemark.checks.never_ran import never_ran
+from tidemark.errors import StartRefused
 from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topic_config import changelog_policies
@@ -34,6 +36,11 @@ class OperationContext:
     def plan(self) -> TopologyPlan:
         """The plan, with the generations of its stores."""
         return self.evidence.plan
+
+    def require_has_run(self) -> None:
+        """Raise `StartRefused` if the application has never run at these brokers. Blocks; raises `OutcomeUnknown`."""
+        for finding in never_ran(self.plan, self.clients.settings, self.clients.admin):
+            raise StartRefused(f"{finding.subject} {finding.message}")
 
     @classmethod
     def of(
