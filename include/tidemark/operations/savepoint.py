@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -107,9 +108,9 @@ class SavepointCommand:
                 live = self._idle_instances()
                 savepoint_id = new_savepoint_id(self.clock())
                 taken_ms = self.clock()
-                repository.begin(savepoint_id, taken_ms)
                 alive = _SignOfLife(repository, savepoint_id, self.clock, taken_ms)
                 if live:
+                    repository.begin(savepoint_id, taken_ms)
                     answers = self._ask(live, savepoint_id, alive)
                     copied_bytes += sum(answer.bytes_copied for answer in answers)
                     held_ms = max(held_ms, *(answer.held_ms for answer in answers))
@@ -170,6 +171,12 @@ class SavepointCommand:
         except TaskLocked as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)
+        try:
+            # Only now, so that nothing is left in the list of savepoints if there is nothing to save.
+            repository.begin(savepoint_id, taken_ms)
+        except SavepointFailed:
+            shutil.rmtree(linked.folder, ignore_errors=True)
+            raise
         total = linked.size_bytes
 
         def on_change() -> None:

@@ -380,5 +380,7 @@ def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path,
 
 def test_should_report_that_there_is_nothing_to_save(tmp_path):
     (tmp_path / "empty").mkdir()
+    command = stopped_command(tmp_path, tmp_path / "empty")
     with pytest.raises(SavepointFailed, match=r"no instance of app is running, and no store in .*empty could be read"):
-        stopped_command(tmp_path, tmp_path / "empty").take()
+        command.take()
+    assert SavepointRepository(command.settings.savepoint_location, APP).ids() == []
