@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tidemark.cli.output import Output
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import SavepointFailed
+from tidemark.errors import SavepointFailed, StartRefused
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.topics import partition_counts, task_ids
 from tidemark.listing import Listing
@@ -77,8 +77,17 @@ def list_savepoints(topology: str, output: Output) -> None:
 
 
 def verify(topology: str, savepoint_id: str, output: Output) -> None:
-    """Compare every file of a savepoint, or of the newest complete one, with its checksum. Ends with 1 if one is wrong."""
+    """Compare every file of a savepoint, or of the newest complete one, with its checksum. Ends with 1 if one is wrong.
+
+    Raises `StartRefused` if there is no savepoint with this id.
+    """
     repository = _repository(topology)
+    # What is not an id must not become a part of a path.
+    if savepoint_id and savepoint_id not in repository.ids():
+        raise StartRefused(
+            f"there is no savepoint {savepoint_id} of {repository.application_id} in {repository.location}; "
+            f"`tidemark savepoint list {topology}` shows them"
+        )
     chosen = savepoint_id or _newest(repository)
     manifest = repository.manifest(chosen)
     with _progress() as progress:

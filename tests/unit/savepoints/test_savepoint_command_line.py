@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tidemark.cli import main
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import CopyUnusable, SavepointFailed
+from tidemark.errors import SavepointFailed, StartRefused
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.supervision.savepoint_ids import new_savepoint_id
@@ -74,7 +74,8 @@ def test_should_verify_the_newest_and_end_with_one_when_it_is_damaged(repository
 
 @pytest.mark.parametrize("name", ["nothing-of-that-name", "20200101T000000-abcdef", "../savepoints"])
 def test_should_name_a_savepoint_that_does_not_exist(saved, name):
-    with pytest.raises(CopyUnusable, match=r"manifest\.json: it is missing"):
+    shown = re.escape(f"no savepoint {name} of {APP} in ") + f".*; `tidemark savepoint list {NAME}` shows them"
+    with pytest.raises(StartRefused, match=shown):
         raise run("verify", NAME, name).exception
 
 
