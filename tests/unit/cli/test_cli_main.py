@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from tidemark.cli import commands, main
@@ -71,6 +75,36 @@ def test_should_print_an_error_as_one_line_and_exit_with_its_code(
         main.run()
     assert ended.value.code == ExitCode.REFUSED
     assert capsys.readouterr().err == "tidemark: the store is ahead of the offsets: run this\n"
+
+
+def numbers() -> Iterator[tuple[str, OptionInfo]]:
+    """Yield the options of all commands and of their verbs that are numbers."""
+    for name in NAMES:
+        module = importlib.import_module(f"tidemark.cli.commands.{name}")
+        group = getattr(module, "app", None)
+        called = [getattr(module, name)] if group is None else [verb.callback for verb in group.registered_commands]
+        for function in called:
+            for parameter, hint in get_type_hints(function, include_extras=True).items():
+                if get_origin(hint) is Annotated:
+                    kind, option = get_args(hint)
+                    if isinstance(option, OptionInfo) and {int, float}.intersection(get_args(kind) or (kind,)):
+                        yield f"{name} {parameter}", option
+
+
+def test_should_bound_every_number() -> None:
+    found = dict(numbers())
+    assert {"inspect limit", "demo seconds", "demo patients", "dlq partition"} <= found.keys()
+    unbounded = {name for name, option in found.items() if option.min is None}
+    # A seed may be any number, and a replay checks its options itself.
+    assert {name for name in unbounded if not name.startswith("replay ")} == {"optimise seed"}
+
+
+def test_should_refuse_a_number_below_its_bound() -> None:
+    called = CliRunner().invoke(
+        main.build(), ["inspect", "clicks", "--limit", "-1"], env={"COLUMNS": "200"}, prog_name="tidemark"
+    )
+    assert called.exit_code == ExitCode.USAGE
+    assert "'--limit': Input should be greater than or equal to 0" in called.stderr
 
 
 def imported(code: str, **environment: str) -> set[str]:

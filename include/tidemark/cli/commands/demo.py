@@ -13,9 +13,9 @@ EPILOG = examples("tidemark demo", "tidemark demo --patients 100 --seconds 60", 
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(help="end after this time; a terminal's default: until Ctrl-C")
+        float | None, typer.Option(min=1, help="end after this time; a terminal's default: until Ctrl-C")
     ] = None,
-    patients: Annotated[int, typer.Option(help="number of patients; a running replay is not changed")] = 500,
+    patients: Annotated[int, typer.Option(min=1, help="number of patients; a running replay is not changed")] = 500,
     whole: Annotated[
         bool, typer.Option("--whole", help="without a terminal: end when every step has run, not at the first counts")
     ] = False,

@@ -12,7 +12,9 @@ app = typer.Typer(no_args_is_help=True)
 
 _Reason = Annotated[str | None, typer.Option("--reason", help="only with this reason, as `list` shows it")]
 _Topic = Annotated[str | None, typer.Option("--topic", help="only of records of this source topic")]
-_Partition = Annotated[int | None, typer.Option("--partition", help="only of records of this partition of the source")]
+_Partition = Annotated[
+    int | None, typer.Option("--partition", min=0, help="only of records of this partition of the source")
+]
 _Since = Annotated[
     str | None, typer.Option("--since", help="written at or after this time: 2026-08-01T12:00:00Z, epoch ms, -10m")
 ]
@@ -83,7 +85,7 @@ def purge(
         str, typer.Option("--until", help="written before this time: 2026-08-01T12:00:00Z, epoch ms, -1d")
     ],
     partition: Annotated[
-        int | None, typer.Option("--partition", help="only of this partition of the dead letters' topic")
+        int | None, typer.Option("--partition", min=0, help="only of this partition of the dead letters' topic")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,

@@ -22,7 +22,7 @@ def inspect(
     store: Annotated[str | None, typer.Option(help="only this store")] = None,
     key: Annotated[str | None, typer.Option(help="only this key")] = None,
     prefix: Annotated[str, typer.Option(help="only keys with this prefix")] = "",
-    limit: Annotated[int, typer.Option(help="rows of each task and store; 0: all")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="rows of each task and store; 0: all")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show the stores as they were at a time: a read-only copy, built elsewhere and compared with the changelogs.
