@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.atomic_file import as_full_disk, keep_files_private
+from tidemark.atomic_file import as_file_error, keep_files_private
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.failpoint import probe_from_environment
@@ -67,12 +67,12 @@ def main(arguments: list[str]) -> ExitCode:
         # Its own code may be 0, which the supervisor takes for a stop on request.
         raise RuntimeError(f"code in this process called sys.exit({error.code!r}); remove the call") from error
     except OSError as error:
-        full = as_full_disk(error)
-        if full is None:
+        known = as_file_error(error)
+        if known is None:
             raise
         with contextlib.suppress(OSError):
-            print(f"tidemark: {full}", file=sys.stderr, flush=True)
-        return full.exit_code
+            print(f"tidemark: {known}", file=sys.stderr, flush=True)
+        return known.exit_code
 
 
 def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:

@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from tidemark.errors import StoreFailed
+from tidemark.errors import StoreFailed, TidemarkError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -17,6 +17,14 @@ def as_full_disk(error: OSError) -> StoreFailed | None:
     if error.errno not in NO_ROOM:
         return None
     return StoreFailed(f"{error.filename or 'a file'} cannot be written ({os.strerror(error.errno)}): free its disk")
+
+
+def as_file_error(error: OSError) -> TidemarkError | None:
+    """Return the error with which a program ends if a file cannot be used; None for an error that names no file."""
+    full = as_full_disk(error)
+    if full is not None or error.filename is None:
+        return full
+    return TidemarkError(f"{error.filename} cannot be used ({error.strerror}): correct the path or its permissions")
 
 
 def keep_files_private() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tidemark.atomic_file import as_full_disk, keep_files_private
+from tidemark.atomic_file import as_file_error, keep_files_private
 from tidemark.errors import TidemarkError
 
 COMMANDS = {
@@ -115,7 +115,7 @@ def build() -> typer.Typer:
 
 
 def run() -> None:
-    """Run the command in `sys.argv`. A `TidemarkError` and a full disk become one line on stderr and an exit code."""
+    """Run the command in `sys.argv`. A `TidemarkError` and an unusable file become one line on stderr and an exit code."""
     keep_files_private()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:
@@ -124,11 +124,11 @@ def run() -> None:
         print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        full = as_full_disk(error)
-        if full is None:
+        known = as_file_error(error)
+        if known is None:
             raise
-        print(f"tidemark: {full}", file=sys.stderr)
-        sys.exit(full.exit_code)
+        print(f"tidemark: {known}", file=sys.stderr)
+        sys.exit(known.exit_code)
 
 
 if __name__ == "__main__":

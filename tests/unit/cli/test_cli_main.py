@@ -8,6 +8,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
@@ -75,6 +76,21 @@ def test_should_print_an_error_as_one_line_and_exit_with_its_code(
         main.run()
     assert ended.value.code == ExitCode.REFUSED
     assert capsys.readouterr().err == "tidemark: the store is ahead of the offsets: run this\n"
+
+
+def test_should_print_a_file_that_cannot_be_used_as_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(main, "build", lambda: lambda **_: (tmp_path / "file" / "out").mkdir(parents=True))
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == ExitCode.FAILED
+    shown = capsys.readouterr().err
+    assert (
+        shown
+        == f"tidemark: {tmp_path}/file/out cannot be used (Not a directory): correct the path or its permissions\n"
+    )
 
 
 def numbers() -> Iterator[tuple[str, OptionInfo]]:
