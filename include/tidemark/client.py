@@ -547,7 +547,13 @@ def token_of(settings: Settings, application_id: str) -> str:
             f"there is no token to ask {application_id} with: set TIDEMARK_QUERY_TOKEN in the environment; {path}, which an "
             "instance makes, does not exist"
         )
-    return next(iter(read_token_file(path)))
+    tokens = read_token_file(path)
+    if not tokens:
+        raise QueryFailed(
+            f"there is no token to ask {application_id} with: {path} has none; add one, or set TIDEMARK_QUERY_TOKEN in the "
+            "environment"
+        )
+    return next(iter(tokens))
 
 
 def no_answer(url: str, error: Exception) -> QueryUnavailable:

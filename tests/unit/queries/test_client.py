@@ -12,10 +12,11 @@ from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of
 
-from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient, local_url
+from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient, local_url, token_of
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries import store_reader
+from tidemark.queries.access import token_file
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.position import TaskRole
 from tidemark.settings import Settings
@@ -133,6 +134,16 @@ def test_should_send_its_token_to_no_proxy(address, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "")
     with StateClient(APP, url=address, token="all", settings=Settings()) as client:
         assert client.stores()
+
+
+def test_should_name_a_token_file_without_tokens(tmp_path):
+    settings = Settings(var_dir=tmp_path)
+    path = token_file(tmp_path, APP)
+    path.parent.mkdir()
+    path.touch(0o600)
+    path.write_text("{}")
+    with pytest.raises(QueryFailed, match=f"no token to ask {APP} with: {path} has none"):
+        token_of(settings, APP)
 
 
 def test_should_say_why_it_got_no_answer(client, address):
