@@ -38,6 +38,7 @@ from tidemark.queries.answer_form import (
     json_entry,
     read_arrow_stream,
 )
+from tidemark.queries.peers import APPLICATION
 from tidemark.queries.position import Position, position_token
 from tidemark.queries.server_events import CHANGE, END, GONE, LOST, POSITION, SLOW, ServerEvent, parse_events
 from tidemark.queries.tls import trusted
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+AUTHORIZATION, LAST_EVENT_ID = "Authorization", "Last-Event-ID"
 _SILENCE_S = 20.0
 """A stream without even a comment for this long is lost."""
 _RETRY_S = 0.5
@@ -261,7 +263,7 @@ class StateClient:
         An event `lost`, without an id, says in its body how many `events` this client has missed. Ends when the instance
         ends, and raises `QueryUnavailable` when the connection is lost, or when the events were not read in time.
         """
-        headers = {} if after is None else {"Last-Event-ID": after}
+        headers = {} if after is None else {LAST_EVENT_ID: after}
         with self._stream("/v1/events", {}, headers) as answer:
             for event in _server_events(answer):
                 if event.kind == END:
@@ -286,7 +288,7 @@ class StateClient:
         timeout = httpx.Timeout(self._http.timeout.connect, read=_SILENCE_S)
         try:
             with self._http.stream(
-                "GET", f"{at}{path}", params=given, headers={**self._headers(), **(headers or {})}, timeout=timeout
+                "GET", f"{at}{path}", params=given, headers=self._headers(headers), timeout=timeout
             ) as answer:
                 if not answer.is_success:
                     answer.read()
@@ -326,9 +328,7 @@ class StateClient:
         at = self._address()
         given = {name: value for name, value in params.items() if value is not None}
         try:
-            answer = self._http.request(
-                method, f"{at}{path}", params=given, json=body, headers={**self._headers(), **(headers or {})}
-            )
+            answer = self._http.request(method, f"{at}{path}", params=given, json=body, headers=self._headers(headers))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise no_answer(at, error) from error
         if not answer.is_success:
@@ -338,9 +338,11 @@ class StateClient:
     def _address(self) -> str:
         return (self._url or local_url(self._settings.var_dir, self.application_id)).rstrip("/")
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        """Return the headers of a request."""
         token = self._token or token_of(self._settings, self.application_id)
-        return {"Authorization": f"Bearer {token}"}
+        headers = {AUTHORIZATION: f"Bearer {token}", APPLICATION: self.application_id, **(more or {})}
+        return headers
 
 
 @dataclass(frozen=True)

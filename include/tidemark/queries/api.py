@@ -121,20 +121,26 @@ def make_api(
     rates = RateLimit(settings.query_requests_per_second)
     between = _RATE_BETWEEN * settings.query_requests_per_second
     rates_between = RateLimit(max(between, len(router.tasks)) if between else 0)
+    application_id = router.catalog.application_id
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
     # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
     # three threads instead of one, and one without a token would wait for the queries of others.
-    def caller_with(token: str | None, limit: RateLimit = rates) -> Caller:
+    def caller_with(request: Request, token: str | None, limit: RateLimit = rates) -> Caller:
         found = tokens.caller(token)
         limit.require(found)
+        meant = request.headers.get(APPLICATION, application_id)
+        if meant != application_id:
+            raise StateUnavailable(
+                f"this is a process of {application_id}, not of {meant}", f"ask a process of {meant}"
+            )
         return found
 
-    async def caller(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
-        return caller_with(None if seen is None else seen.credentials)
+    async def caller(request: Request, seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
+        return caller_with(request, None if seen is None else seen.credentials)
 
-    async def process(seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
-        return caller_with(None if seen is None else seen.credentials, rates_between)
+    async def process(request: Request, seen: Annotated[HTTPAuthorizationCredentials | None, Depends(_SEEN)]) -> Caller:
+        return caller_with(request, None if seen is None else seen.credentials, rates_between)
 
     known = Annotated[Caller, Depends(caller)]
 
@@ -144,12 +150,7 @@ def make_api(
         ThreadPoolExecutor(settings.query_threads, name) for name in ("query", "query-of-process")
     )
 
-    application_id = router.catalog.application_id
-
     def asking_for(store: str, who: Caller, request: Request) -> Asking:
-        meant = request.headers.get(APPLICATION, application_id)
-        if meant != application_id:
-            raise StateUnavailable(f"this is a process of {application_id}, not of {meant}", "ask again")
         who.require(store)
         left = request.headers.get(TIME_LEFT, "")
         timeout_ms = settings.query_timeout_ms
@@ -171,7 +172,9 @@ def make_api(
         scheme, token = get_authorization_scheme_param(request.headers.get("authorization"))
         passed = request.headers.get(PASSED_TASK)
         is_between = passed is not None or "task_id" in request.path_params
-        who = caller_with(token if scheme.lower() == "bearer" else None, rates_between if is_between else rates)
+        who = caller_with(
+            request, token if scheme.lower() == "bearer" else None, rates_between if is_between else rates
+        )
         asked = asking_for(request.path_params["store"], who, request)
         if not is_between:
             return asked

@@ -136,6 +136,24 @@ def test_should_send_its_token_to_no_proxy(address, monkeypatch):
         assert client.stores()
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.stores(),
+        lambda client: next(client.events()),
+        lambda client: client.store("n").get("a"),
+        lambda client: client.store("n").copies(),
+        lambda client: next(client.store("n").watch()),
+    ],
+)
+def test_should_accept_no_answer_of_another_application(address, ask):
+    with (
+        StateClient("another", url=address, token="all", settings=Settings()) as client,
+        pytest.raises(QueryUnavailable, match=f"this is a process of {APP}, not of another: ask a process of another"),
+    ):
+        ask(client)
+
+
 def test_should_name_a_token_file_without_tokens(tmp_path):
     settings = Settings(var_dir=tmp_path)
     path = token_file(tmp_path, APP)
