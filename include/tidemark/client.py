@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 
 AUTHORIZATION, LAST_EVENT_ID = "Authorization", "Last-Event-ID"
+_HEADERS = {
+    AUTHORIZATION: "the token",
+    APPLICATION: "the id of the application",
+    LAST_EVENT_ID: "the id of the event to continue after",
+}
 _SILENCE_S = 20.0
 """A stream without even a comment for this long is lost."""
 _RETRY_S = 0.5
@@ -339,9 +344,13 @@ class StateClient:
         return (self._url or local_url(self._settings.var_dir, self.application_id)).rstrip("/")
 
     def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the headers of a request."""
+        """Return the headers of a request. Raises `QueryFailed`, without the value, if HTTP cannot carry one of them."""
         token = self._token or token_of(self._settings, self.application_id)
         headers = {AUTHORIZATION: f"Bearer {token}", APPLICATION: self.application_id, **(more or {})}
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                what = _HEADERS.get(name, f"the header {name}")
+                raise QueryFailed(f"{what} has characters that HTTP cannot carry: use printable ASCII only")
         return headers
 
 

@@ -154,6 +154,21 @@ def test_should_accept_no_answer_of_another_application(address, ask):
         ask(client)
 
 
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (lambda url: StateClient(APP, url=url, token="sécret").stores(), "the token"),
+        (lambda url: StateClient(APP, url=url, token="se\ncret").stores(), "the token"),
+        (lambda url: StateClient("sécret", url=url, token="all").stores(), "the id of the application"),
+        (lambda url: next(StateClient(APP, url=url, token="all").events(after="sécret")), "the id of the event"),
+    ],
+)
+def test_should_name_what_http_cannot_carry_without_showing_it(address, asked, what):
+    with pytest.raises(QueryFailed, match=f"^{what}.* has characters that HTTP cannot carry") as refused:
+        asked(address)
+    assert "cret" not in str(refused.value)
+
+
 def test_should_name_a_token_file_without_tokens(tmp_path):
     settings = Settings(var_dir=tmp_path)
     path = token_file(tmp_path, APP)
