@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.errors import TidemarkError
-from tidemark.kafka.messages import Message
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.forks import ForkNumbers
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
+from tidemark.tasks.operators.columns import numbers
 from tidemark.tasks.operators.expiry import expire
 from tidemark.tasks.operators.map import MapOperator
 from tidemark.tasks.operators.process import ProcessOperator
@@ -30,6 +30,7 @@ from tidemark.tasks.order import Origins, RecordOrder, placed
 from tidemark.tasks.partials import Partial
 from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
+from tidemark.tasks.sink_records import SinkRecords, shared_topics
 from tidemark.topology.keyless import needs_key_of
 from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import (
@@ -41,7 +42,6 @@ from tidemark.topology.plan import (
     Reduce,
     RowSink,
     SessionWindow,
-    Sink,
     SlidingWindow,
     StreamStreamJoin,
     StreamTableJoin,
@@ -51,15 +51,6 @@ from tidemark.topology.plan import (
     TableTableJoin,
     TaskNode,
 )
-
-
-@dataclass(frozen=True)
-class SinkRecords:
-    """The records for one sink, and the `__seq` of each record's row."""
-
-    sink: Sink
-    messages: list[Message]
-    sequence: pa.ChunkedArray
 
 
 @dataclass(frozen=True)
@@ -87,6 +78,7 @@ class TaskGraph:
         self._subtopology = subtopology
         self._paths = RecordPaths(subtopology)
         self._order = RecordOrder(self._paths)
+        self._shared = shared_topics(subtopology)
         self._columns: dict[str, Sequence[Column]] = {
             **{pipeline.end: pipeline.columns for pipeline in subtopology.pipelines if pipeline.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
@@ -124,7 +116,12 @@ class TaskGraph:
             if pipeline.enters
         ]
         partials = [(pipeline, table) for pipeline, table in tables if pipeline.aggregation is not None]
-        numbered, newest, origins = self._order.number(entered, partials)
+        sent = [
+            (pipeline, table)
+            for pipeline, table in tables
+            if not pipeline.enters and any(sink.topic in self._shared for sink in pipeline.sinks)
+        ]
+        numbered, newest, origins = self._order.number(entered, partials, sent)
         emitted.update((pipeline.end, rows) for (pipeline, _), rows in zip(entered, numbered, strict=True))
         for (pipeline, table), places in zip(partials, newest, strict=True):
             aggregation = pipeline.aggregation
@@ -138,7 +135,8 @@ class TaskGraph:
         for node in self._subtopology.nodes:
             inputs = forks.compared(node, [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs])
             if isinstance(node, RowSink):
-                sinks.append(SinkRecords(node.sink, records_of(node, inputs[0]), inputs[0].column(SEQUENCE)))
+                paths = self._paths.to_sink(node.sink, node)
+                sinks.append(SinkRecords(node.sink, records_of(node, inputs[0]), numbers(inputs[0], SEQUENCE), paths))
                 continue
             # A stream join's time also advances by rows without a key.
             if not isinstance(node, StreamStreamJoin):

@@ -32,16 +32,23 @@ class RecordOrder:
         self._ranks = paths.source_ranks()
 
     def number(
-        self, entered: Sequence[tuple[Pipeline, Rows]], partials: Sequence[tuple[Pipeline, pa.Table]]
+        self,
+        entered: Sequence[tuple[Pipeline, Rows]],
+        partials: Sequence[tuple[Pipeline, pa.Table]],
+        sent: Sequence[tuple[Pipeline, pa.Table]],
     ) -> tuple[list[Rows], list[pa.Table], Origins]:
         """Return each path's rows with positions as `__seq` (until now their offsets), and tables of positions.
 
         There is one such table for each of `partials`, which have the columns `last_offset` and `max_ts`: it maps each offset
-        to its position, in the columns `offset` and `place`. The last result maps positions back to records.
+        to its position, in the columns `offset` and `place`. The last result maps positions back to records, and the records of
+        `sent`, which have the columns `record_offset` and `max_ts`, to positions.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
         taken += [
             (b.source, numbers(table, Partial.LAST_OFFSET), numbers(table, Partial.MAX_TS)) for b, table in partials
+        ]
+        taken += [
+            (b.source, numbers(table, Partial.RECORD_OFFSET), numbers(table, Partial.MAX_TS)) for b, table in sent
         ]
         walked = {source: _walk([(o, t) for s, o, t in taken if s == source]) for source in {s for s, _, _ in taken}}
         places = _dense([walked[source].keys(offsets, self._ranks[source]) for source, offsets, _ in taken])
@@ -49,15 +56,19 @@ class RecordOrder:
             in_sequence(with_sequence(rows, own))
             for (_, rows), own in zip(entered, places[: len(entered)], strict=True)
         ]
+        merged = slice(len(entered), len(entered) + len(partials))
         results = [
             pa.table({"offset": offsets, "place": own})
-            for (_, offsets, _), own in zip(taken[len(entered) :], places[len(entered) :], strict=True)
+            for (_, offsets, _), own in zip(taken[merged], places[merged], strict=True)
         ]
         return numbered, results, Origins([(source, offsets) for source, offsets, _ in taken], places)
 
 
 class Origins:
-    """Finds the record from which a row of the batch comes; used only for rows that cannot be processed."""
+    """Finds the record from which a row of the batch comes, and the position of a record.
+
+    Used only for rows that cannot be processed, and for topics that several paths write.
+    """
 
     def __init__(self, taken: Sequence[tuple[int, Numbers]], places: Sequence[Numbers]) -> None:
         """`taken` are sources by number, with offsets; `places` are the positions of these offsets."""
@@ -74,6 +85,25 @@ class Origins:
                 for place, offset in zip(places.tolist(), offsets.tolist(), strict=True)
             }
         return self._found.get(int(record_of(np.array(sequence))))
+
+    def sources(self, positions: Numbers) -> Numbers:
+        """Return the numbers of the sources of these positions; any number for a position that comes from no record."""
+        known = max((int(places.max()) for places in self._places if len(places)), default=0)
+        found = np.zeros(known + 1, dtype=np.int64)
+        for (source, _), places in zip(self._taken, self._places, strict=True):
+            found[places] = source
+        return found[np.minimum(positions, known)]
+
+    def positions(self, source: int, offsets: Numbers) -> Numbers:
+        """Return the positions of records of one source, all of which must be known."""
+        own = [
+            (known, places)
+            for (number, known), places in zip(self._taken, self._places, strict=True)
+            if number == source
+        ]
+        known, places = (np.concatenate(arrays) for arrays in zip(*own, strict=True))
+        order = np.argsort(known, kind="stable")
+        return places[order[np.searchsorted(known, offsets, sorter=order)]]
 
 
 def placed(rows: Rows, places: pa.Table) -> Rows:

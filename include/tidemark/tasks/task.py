@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,14 +24,17 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
+from tidemark.tasks.graph import GraphResult, TaskGraph
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.columns import Numbers, numbers
 from tidemark.tasks.operators.sink import plain_keys
 from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.refused_rows import RefusedRow
+from tidemark.tasks.sink_records import SinkRecords, merged_order, shared_topics
 from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.keyless import takes_keyless
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import OnError, Pipeline, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
 
 Origin = tuple[str, int | None]
@@ -102,6 +105,8 @@ class Task:
         self._sink_partitions = sink_partitions
         self._limits = limits
         self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
+        self._paths = RecordPaths(subtopology)
+        self._shared = shared_topics(subtopology)
         self._takes_keyless = [takes_keyless(subtopology, pipeline) for pipeline in subtopology.pipelines]
         self._placers: dict[str, Placer] = {
             sink.node: placer(sink.partitioner, task_id.partition)
@@ -153,6 +158,7 @@ class Task:
         bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
         tables: list[tuple[Pipeline, pa.Table]] = []
         outputs: list[Output] = []
+        shared: list[tuple[Pipeline, list[Message], Numbers]] = []
         letters = list(given.dead_letters)
         seen: set[int] = set()
         pipelines = zip(self.subtopology.pipelines, self._takes_keyless, given.pipelines, strict=bool(given.pipelines))
@@ -174,13 +180,26 @@ class Task:
             if good.num_rows == 0:
                 continue
             tables.append((pipeline, good))
-            outputs += self._forward(pipeline, good, letters)
+            if pipeline.sinks:
+                outputs += self._forward(pipeline, good, letters, shared)
         pending = {name: PendingStore(store) for name, store in self._stores.items()}
         at = BatchTime(self.stream_times.task_ms, task_ms, wall_ms)
         done = self._graph.run(tables, pending, at, self.stream_times, least_stream_time_ms)
         letters += [self._refused(node, row, done) for node, row in done.refused]
+        merging: dict[str, list[SinkRecords]] = {}
+        for pipeline, messages, offsets in shared:
+            positions = done.origins.positions(pipeline.source, offsets)
+            for sink in pipeline.sinks:
+                if sink.topic in self._shared:
+                    paths = self._paths.to_sink(sink, pipeline)
+                    merging.setdefault(sink.topic, []).append(SinkRecords(sink, messages, positions, paths))
         for found in done.sinks:
-            outputs += self._outputs(found.sink, found.messages, partial(self._behind, done, found), letters)
+            if found.sink.topic in self._shared:
+                merging.setdefault(found.sink.topic, []).append(found)
+            else:
+                outputs += self._outputs(found.sink, found.messages, partial(self._behind, done, found), letters)
+        for written in merging.values():
+            outputs += self._merged(written, done, letters)
         return TaskUpdate(
             task=self.id,
             batch=self.batch + 1,
@@ -226,10 +245,17 @@ class Task:
                         "per key"
                     )
 
-    def _forward(self, pipeline: Pipeline, good: pa.Table, letters: list[DeadLetter]) -> list[Output]:
-        """Return the records of a stateless path, in the source's order, with the source's headers."""
-        if not pipeline.sinks:
-            return []
+    def _forward(
+        self,
+        pipeline: Pipeline,
+        good: pa.Table,
+        letters: list[DeadLetter],
+        shared: list[tuple[Pipeline, list[Message], Numbers]],
+    ) -> list[Output]:
+        """Return the records of a stateless path, in the source's order, with the source's headers.
+
+        If another path writes one of its topics, too, its records and their offsets are also added to `shared`.
+        """
         ordered = good.sort_by(Partial.RECORD_OFFSET)
         columns = (
             bytes_list(ordered.column(Partial.KEY)),
@@ -245,9 +271,12 @@ class Task:
                 if found:
                     message["headers"] = [(header["key"], header["value"]) for header in found]
         topic, offsets = self.subtopology.sources[pipeline.source].topic, ordered.column(Partial.RECORD_OFFSET)
+        if any(sink.topic in self._shared for sink in pipeline.sinks):
+            shared.append((pipeline, messages, numbers(ordered, Partial.RECORD_OFFSET)))
         return [
             output
             for sink in pipeline.sinks
+            if sink.topic not in self._shared
             for output in self._outputs(sink, messages, lambda number: (topic, offsets[number].as_py()), letters)
         ]
 
@@ -277,24 +306,15 @@ class Task:
         return (self.lead.topic, None) if origin is None else (self.subtopology.sources[origin[0]].topic, origin[1])
 
     def _behind(self, done: GraphResult, found: SinkRecords, number: int) -> Origin:
-        return self._origin(done, found.sequence[number].as_py())
+        return self._origin(done, int(found.sequence[number]))
 
     def _outputs(
         self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
     ) -> list[Output]:
-        """Return the records of one sink. If librdkafka does not choose the partitions, there is one output per partition.
-
-        A record that is too large for the topic, or for which the user's partitioner fails, is added to `letters` instead.
-        """
+        """Return the records of one sink. If librdkafka does not choose the partitions, there is one output per partition."""
         if not messages:
             return []
-        places = self._places(sink, messages) if sink.node in self._placers else ()
-        left_out = dict.fromkeys(self._limits.oversized(sink.topic, messages), TOO_LARGE)
-        left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
-        letters += [
-            self._letter(reason, sink, messages[number], places[number] if places else None, origin(number))
-            for number, reason in left_out.items()
-        ]
+        places, left_out = self._checked(sink, messages, origin, letters)
         if not places:
             kept = [m for n, m in enumerate(messages) if n not in left_out] if left_out else messages
             return [Output(sink.topic, kept)] if kept else []
@@ -303,6 +323,43 @@ class Task:
             if isinstance(place, int) and number not in left_out:
                 placed.setdefault(place, []).append(message)
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
+
+    def _merged(self, written: Sequence[SinkRecords], done: GraphResult, letters: list[DeadLetter]) -> list[Output]:
+        """Return the records of one topic that several paths write, in the order of the records from which they come.
+
+        As in `_outputs`, records for which librdkafka does not choose the partition have one output per partition.
+        """
+        sent: list[tuple[Message, int | None] | None] = []
+        for found in written:
+            places, left_out = self._checked(found.sink, found.messages, partial(self._behind, done, found), letters)
+            chosen = [place if isinstance(place, int) else None for place in places] or [None] * len(found.messages)
+            sent += [
+                None if number in left_out else pair
+                for number, pair in enumerate(zip(found.messages, chosen, strict=True))
+            ]
+        placed: dict[int | None, list[Message]] = {}
+        for number in merged_order(written, done.origins).tolist():
+            if (pair := sent[number]) is not None:
+                message, partition = pair
+                placed.setdefault(partition, []).append(message)
+        topic = written[0].sink.topic
+        return [Output(topic, of_partition, partition) for partition, of_partition in placed.items()]
+
+    def _checked(
+        self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
+    ) -> tuple[Sequence[Place], Collection[int]]:
+        """Return the partition of each record, without any if librdkafka chooses, and the numbers of those to leave out.
+
+        A record that is too large for the topic, or for which the user's partitioner fails, is left out and added to `letters`.
+        """
+        places = self._places(sink, messages) if sink.node in self._placers else ()
+        left_out = dict.fromkeys(self._limits.oversized(sink.topic, messages), TOO_LARGE)
+        left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
+        letters += [
+            self._letter(reason, sink, messages[number], places[number] if places else None, origin(number))
+            for number, reason in left_out.items()
+        ]
+        return places, left_out.keys()
 
     def _places(self, sink: Sink, messages: Sequence[Message]) -> Sequence[Place]:
         """Return the partition of each record, or the error of the user's partitioner for it."""

@@ -17,8 +17,11 @@ from itertools import takewhile
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import (
     Aggregation,
+    Pipeline,
     Process,
     Reduce,
+    RowSink,
+    Sink,
     StreamStreamJoin,
     StreamTableJoin,
     SubTopology,
@@ -107,6 +110,13 @@ class RecordPaths:
     def sources(self, node: str) -> set[int]:
         """Return the numbers of the sources whose records reach a node, not counting lookups in tables."""
         return {start for start in self._spans.get(node, {}) if isinstance(start, int)}
+
+    def to_sink(self, sink: Sink, above: Pipeline | RowSink) -> Mapping[int, Path]:
+        """Return, by source, the first-walked path of its records to a sink of this pipeline or of this node."""
+        if isinstance(above, RowSink):
+            spans = self._spans.get(above.node, {})
+            return {start: span.first for start, span in spans.items() if isinstance(start, int)}
+        return {above.source: (*(_number(step.node) for step in above.steps), _number(sink.node))}
 
     def compared_by(self, node: TaskNode) -> frozenset[str]:
         """Return the forks whose numbers are compared at the node's inputs."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -232,6 +234,57 @@ def test_should_emit_the_results_of_a_commit_in_the_order_of_their_last_records(
         driver.pipe_at(seconds, key)
     found = [(v["id"], v["window_start"] - T0) for v in values(driver.read("counts"))]
     assert found == [("p2", MINUTE), ("p2", 0), ("p1", 0), ("p3", 0)]
+
+
+def in_spark(topology, beats):
+    # Kafka Streams passes a record to the filter that was written first, whatever is written below it.
+    down, up = beats.filter("ward <> 'up' OR ward = 'both'"), beats.filter("ward = 'up' OR ward = 'both'")
+    up.select("'up' AS state", "at_ms").to("out")
+    down.select("'down' AS state", "at_ms").to("out")
+
+
+def in_the_task_loop(topology, beats):
+    in_spark(topology, beats.to_table().to_stream())
+
+
+def in_both(topology, beats):
+    beats.filter("ward <> 'up' OR ward = 'both'").select("'down' AS state", "at_ms").to("out")
+    beats.to_table("last").to_stream().filter("ward = 'up' OR ward = 'both'").select("'up' AS state", "at_ms").to("out")
+
+
+@pytest.mark.parametrize("build", [in_spark, in_the_task_loop, in_both])
+def test_should_write_a_topic_of_several_paths_in_the_order_of_the_records_for_any_division_into_batches(
+    running, build
+):
+    chance = Random(11)
+    wards = [(chance.choice("ab"), chance.choice(("up", "down", "both"))) for _ in range(24)]
+    cuts = sorted(chance.sample(range(1, len(wards)), 5))
+    written = []
+    for ends in (range(len(wards) + 1), [0, *cuts, len(wards)], [0, len(wards)]):
+        driver = running(build_of(build))
+        for start, end in pairwise(ends):
+            for second in range(start, end):
+                driver.pipe_at(second, *wards[second])
+            driver.commit()
+        records = driver.read("out")
+        written.append({key: [r.value for r in records if r.key == key] for key in "ab"})
+    states = {"up": ["up"], "down": ["down"], "both": ["down", "up"]}
+    expected = {
+        key: [
+            {"state": state, "at_ms": T0 + second * 1000}
+            for second, (of_key, ward) in enumerate(wards)
+            if of_key == key
+            for state in states[ward]
+        ]
+        for key in "ab"
+    }
+    assert written == [expected] * 3
+
+
+def build_of(build):
+    topology, beats = a_topology()
+    build(topology, beats)
+    return topology
 
 
 def test_should_expire_keys_at_the_end_of_a_batch_without_emitting_a_deletion(running):

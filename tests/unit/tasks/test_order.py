@@ -36,7 +36,7 @@ def rows(*given: tuple[int, int]) -> pa.Table:
 
 def order_of(subtopology: SubTopology, *entered: tuple[Pipeline, pa.Table]) -> list[tuple[str, str]]:
     """Topic and key of every row, in the order of the places; checks that each road's rows come in that order."""
-    numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(entered, [])
+    numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(entered, [], [])
     found = []
     for (pipeline, _), table in zip(entered, numbered, strict=True):
         places = table.column("__seq").to_pylist()
@@ -94,7 +94,7 @@ def test_should_give_a_record_the_same_place_in_every_branch():
     subtopology = planned(topology)
     one, other = road(subtopology, "in"), road(subtopology, "in", 1)
     numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(
-        [(one, rows((0, 100), (2, 70))), (other, rows((1, 50), (2, 70)))], []
+        [(one, rows((0, 100), (2, 70))), (other, rows((1, 50), (2, 70)))], [], []
     )
     assert [table.column("__seq").to_pylist() for table in numbered] == [[0, 2], [1, 2]]
 
@@ -113,7 +113,7 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
     counted = next(b for b in subtopology.pipelines if b.aggregation)
     partials = pa.table({"k": ["k"], "last_offset": [last[0]], "max_ts": [last[1]]})
     numbered, places, _ = RecordOrder(RecordPaths(subtopology)).number(
-        [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)]
+        [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)], []
     )
     assert placed(rows(last), places[0]).column("__seq").to_pylist() == [place]
     assert numbered[0].column("__seq").to_pylist() == [0, 1, 2]
