@@ -13,6 +13,7 @@ from tidemark.stores.layout import split_window_key
 from tidemark.stores.protocol import Store
 from tidemark.stores.session_keys import split_session_key
 from tidemark.tasks.fold import result_columns
+from tidemark.tasks.rows import with_numbers
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.plan import Aggregation, StoreKind, StoreSpec, SubTopology
 
@@ -95,6 +96,6 @@ def _values(
 def _row(spec: StoreSpec, value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value) if value else {}
+        return with_numbers(found, spec.columns) if isinstance(found, dict) else {"value": found}
     except ValueError as error:
-        raise TaskCorrupted(f"store {spec.name} holds a row that is not JSON: {value!r}") from error
-    return found if isinstance(found, dict) else {"value": found}
+        raise TaskCorrupted(f"store {spec.name} holds a row that is not JSON of its columns: {value!r}") from error

@@ -104,16 +104,11 @@ class AuditResults:
         return found
 
     def _against(self, d: Derived, topic: str, view: str, expected: str, role: str) -> str:
-        is_sink = topic != d.changelog
         equal = ["NOT f.is_deleted"]
         for aggregate in d.aggregation.aggregates:
             there, own = f"f.{_result(aggregate.name)}", f"e.{_result(aggregate.name)}"
             if aggregate.number is Number.DOUBLE:
-                if is_sink:
-                    # JSON has no NaN and no infinities, so they are written as null.
-                    own = f"IF(isnan({own}) OR abs({own}) = double('Infinity'), NULL, {own})"
-                near = f"abs({there} - {own}) <= {_RELATIVE} * greatest(abs({there}), abs({own}))"
-                equal.append(f"coalesce({there} <=> {own} OR {near}, false)")
+                equal.append(near_sql(there, own))
             else:
                 equal.append(f"{there} <=> {own}")
         names = [aggregate.name for aggregate in d.aggregation.aggregates]
@@ -137,6 +132,17 @@ SELECT '{topic}' AS topic, '{role}' AS role, concat({d.subtopology.index}, '_', 
 FROM {expected} e FULL OUTER JOIN ({in_order_sql(d, view)}) f
     ON f.p = e.p AND f.k = e.k AND f.ws = e.ws AND f.batch = e.batch
 LEFT JOIN {batches} b ON b.p = coalesce(e.p, f.p) AND b.batch = coalesce(e.batch, f.batch)))"""
+
+
+def near_sql(found: str, expected: str) -> str:
+    """Return the SQL condition that two DOUBLEs are equal but for the rounding of a sum.
+
+    NaN and each infinity equal only themselves.
+    """
+    greater = f"greatest(abs({found}), abs({expected}))"
+    # To Spark, NaN is the largest number, and equal to itself.
+    is_near = f"{greater} < double('Infinity') AND abs({found} - {expected}) <= {_RELATIVE} * {greater}"
+    return f"coalesce({found} <=> {expected} OR {is_near}, false)"
 
 
 def in_order_sql(d: Derived, view: str) -> str:

@@ -38,7 +38,7 @@ from tidemark.stream_times import StreamTimes
 from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
 from tidemark.tasks.partials import Partial, rows_of_partition
-from tidemark.tasks.rows import TIMESTAMP
+from tidemark.tasks.rows import TIMESTAMP, with_numbers
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import DeadLetter, Headers, TaskUpdate
 from tidemark.tasks.values import value_layouts
@@ -287,7 +287,7 @@ class TopologyTestDriver:
                     store = self._stores[TaskId(subtopology.index, partition)][name]
                     for segment in store.segments():
                         for key, value in store.items(segment):
-                            found[_key(spec.kind, key)] = _value(layouts[name], aggregates, value)
+                            found[_key(spec.kind, key)] = _value(spec, layouts[name], aggregates, value)
         if not known:
             names = ", ".join(sorted(store.name for store in self._plan.stores))
             raise InvalidTopology(f"the topology has no store '{name}'; it has {names}")
@@ -322,10 +322,11 @@ def _key(kind: StoreKind | None, key: bytes) -> Any:
     return key.decode(errors="replace")
 
 
-def _value(layout: ValueLayout | None, aggregates: Any, value: bytes) -> Any:
+def _value(spec: StoreSpec, layout: ValueLayout | None, aggregates: Any, value: bytes) -> Any:
     if layout is None:
         if value[:1] != b"{":
             return value
-        return {name: field for name, field in json.loads(value).items() if name != TIMESTAMP}
+        row = with_numbers(json.loads(value), spec.columns)
+        return {name: field for name, field in row.items() if name != TIMESTAMP}
     columns = result_columns(layout, aggregates, layout.decode([value]))
     return {name: column[0].as_py() for name, column in columns}

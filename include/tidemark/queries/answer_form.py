@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
+from tidemark.json_numbers import json_number
 
 KEY, WINDOW_START, WINDOW_END, VALUE = "key", "window_start_ms", "window_end_ms", "value"
 """Columns of every answer. The times exist if the store has windows. The value is a structure: its fields may have any name."""
@@ -99,7 +100,7 @@ def read_arrow_stream(data: bytes) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def json_entry(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of an answer as JSON: a key that is not text in hexadecimal; NaN and infinities are null, as in sinks."""
+    """Return a row of an answer as JSON: a key that is not text in hexadecimal; NaN and infinities are strings, as in sinks."""
     entry: dict[str, Any] = json_key(row[KEY])
     for name in (WINDOW_START, WINDOW_END):
         if name in row:
@@ -118,4 +119,4 @@ def json_key(key: bytes) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json_number(value) if isinstance(value, float) else value

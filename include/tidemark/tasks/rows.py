@@ -14,13 +14,15 @@ may already contain it. In tables it ends with `STORED_TIME`. The types of colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json
 
 from tidemark.errors import TaskCorrupted
+from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.tasks.render import json_records
 from tidemark.topology.plan import Column
@@ -79,17 +81,46 @@ def decode_rows(values: Sequence[bytes | None], columns: Sequence[Column]) -> pa
     schema = value_schema(columns)
     if not values:
         return schema.empty_table()
-    lines = b"\n".join([b"{}" if value is None else value for value in values])
+    given = [b"{}" if value is None else value for value in values]
     try:
-        table = pyarrow.json.read_json(
-            pa.BufferReader(lines),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, 1 << 10)),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-        )
-    except pa.ArrowInvalid as error:
+        try:
+            table = _read(given, schema)
+        except pa.ArrowInvalid:
+            # Arrow does not read numbers that are written as strings, nor those beyond the range of a DOUBLE.
+            table = _read_each_number(given, schema)
+    except (ValueError, OverflowError) as error:
         raise TaskCorrupted(f"a stored row is not JSON of {', '.join(schema.names)}: {error}") from error
     if table.num_rows != len(values):
         raise TaskCorrupted(
             f"{len(values)} stored rows read as {table.num_rows}: one of them is not a single JSON object"
         )
     return table.select(schema.names)
+
+
+def with_numbers(row: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+    """Return a stored row that was parsed as JSON, also with the numbers that it holds as strings. Raises `ValueError`."""
+    floats = [c.name for c in columns if pa.types.is_floating(ROW_TYPES[c.type]) and c.name in row]
+    return {**row, **{name: read_number(row[name]) for name in floats}}
+
+
+def _read(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    data = b"\n".join(lines)
+    return pyarrow.json.read_json(
+        pa.BufferReader(data),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(data) + 1, 1 << 10)),
+        parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+
+
+def _read_each_number(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    """Read the floating-point numbers one by one, and all else as `_read` does. Raises `ValueError` on an invalid row."""
+    rows = [json.loads(line) for line in lines]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a row is not a JSON object")
+    numbers = {
+        field.name: pa.array([read_number(row.pop(field.name, None)) for row in rows], field.type)
+        for field in schema
+        if pa.types.is_floating(field.type)
+    }
+    table = _read([json.dumps(row).encode() for row in rows], schema)
+    return pa.table([numbers.get(name, table.column(name)) for name in schema.names], schema)

@@ -9,6 +9,7 @@ import struct
 import pytest
 from pyspark.sql import SparkSession
 from spark_jobs.audit import recomputation
+from spark_jobs.audit.results import near_sql
 from spark_jobs.compile import pipeline_sql
 
 from tidemark.audit.derivable import derivable
@@ -143,3 +144,22 @@ def test_should_decode_changelog_values_exactly(spark: SparkSession) -> None:
     assert [row["r_n"] for row in found] == integers
     assert [row["r_low"] for row in found] == [*doubles[:-1], None]
     assert [row["r_s"] for row in found] == integers[::-1]
+
+
+def test_should_compare_sums_up_to_rounding_and_nan_and_infinities_exactly(spark: SparkSession) -> None:
+    nan, inf = float("nan"), float("inf")
+    equal = [(1.0, 1.0 + 1e-12), (nan, nan), (inf, inf), (-inf, -inf), (None, None), (0.0, -0.0)]
+    different = [
+        (1.0, 1.0001),
+        (5.0, nan),
+        (nan, 5.0),
+        (inf, 5.0),
+        (5.0, inf),
+        (inf, -inf),
+        (nan, inf),
+        (None, nan),
+        (inf, None),
+    ]
+    spark.createDataFrame([*equal, *different], "f DOUBLE, e DOUBLE").createOrReplaceTempView("doubles")
+    found = [row.same for row in spark.sql(f"SELECT {near_sql('f', 'e')} AS same FROM doubles").collect()]
+    assert found == [True] * len(equal) + [False] * len(different)

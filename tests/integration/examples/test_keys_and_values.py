@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tidemark.tasks.update import KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY
@@ -261,3 +263,44 @@ def test_should_place_records_without_key_or_value_with_a_partitioner(running, p
     driver.beat(0)
     found = {(record.key, record.value is None) for record in driver.read("copies")}
     assert found == {(None, False), ("p1", True), ("p1", False)}
+
+
+def limits(topology):
+    tops = topology.table("limits", schema="top DOUBLE", store="limits")
+    topology.stream("in", schema="v DOUBLE").left_join(tops).select("v", "v < top AS below").to("out")
+
+
+def smaller(topology):
+    topology.stream("limits", schema="top DOUBLE").group_by_key().reduce(f"{__name__}:keep_smaller", store="limits")
+
+
+def repartitioned(topology):
+    rows = topology.stream("limits", schema="top DOUBLE").to_table("limits").to_stream()
+    rows.repartition("'all'", "again").select("top", "top > 1e300 AS below").to("out")
+
+
+def keep_smaller(old, new):
+    return new if new["top"] < old["top"] else old
+
+
+BELOW = [True, True, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("build", "below", "held"),
+    [(limits, BELOW, math.inf), (smaller, [], -math.inf), (repartitioned, BELOW, math.inf)],
+)
+def test_should_keep_infinities_and_nan_for_any_division_into_batches(topology_driver, build, below, held):
+    for is_cut in (False, True):
+        topology = Topology("app")
+        build(topology)
+        driver = topology_driver(topology, start_ms=NOW)
+        for second, top in enumerate((b'"Infinity"', b"1e400", b"5.0", b'"NaN"', b'"-Infinity"', b'"Infinity"')):
+            driver.pipe("limits", b'{"top":' + top + b"}", key="a", timestamp_ms=T0 + second)
+            if build is limits:
+                driver.pipe("in", {"v": 6.0}, key="a", timestamp_ms=T0 + second)
+            if is_cut:
+                driver.commit()
+        assert [record.value["below"] for record in driver.read("out")] == below
+        assert driver.store("limits") == {"a": {"top": held}}
+        assert letters(driver) == []

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.errors import InvalidTopology, TaskCorrupted
+from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
@@ -186,11 +187,11 @@ class RowStore:
         try:
             found = json.loads(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
+            row |= {name: read_number(row[name]) for name in self._floats}  # JSON writes 1.0 as 1.
         except (ValueError, AttributeError) as error:
-            raise TaskCorrupted(f"{self._where}: a stored row is not a JSON object: {value!r}") from error
-        for name in self._floats:
-            if row[name] is not None:
-                row[name] = float(row[name])  # JSON writes 1.0 as 1.
+            raise TaskCorrupted(
+                f"{self._where}: a stored row is not a JSON object of its columns: {value!r}"
+            ) from error
         return row
 
 
