@@ -75,9 +75,10 @@ class Context(Protocol):
         """Emit a row to the nodes downstream, in the order of the calls. A row of None deletes the key there.
 
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
-        `ArrowProcessor.process` the stream time at the end of the batch. Raises `InvalidTopology` if the topology declares
-        `keeps_key=True` and the key is not the record's. A row that does not fit the processor's columns raises
-        `InvalidTopology` when the batch ends.
+        `ArrowProcessor.process` the stream time at the end of the batch. Raises `ValueError` for a time that no record may
+        have: below 0, or more than `max_timestamp_ahead_ms` after both the record's and the clock's. Raises
+        `InvalidTopology` if the topology declares `keeps_key=True` and the key is not the record's. A row that does not fit
+        the processor's columns raises `InvalidTopology` when the batch ends.
         """
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
@@ -122,7 +123,7 @@ class ArrowProcessor:
         key, in which case the columns of the input are null. The returned table needs `__k`, `__ts` and the processor's
         columns; a missing `__deleted` means false, and other columns are ignored. Rows are emitted in the returned order.
         Raises `InvalidTopology` if a column is missing or has another type, or if the topology declares `keeps_key=True` and
-        a key is not one of the batch's keys.
+        a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of raising.
 
         If this raises, its puts and forwards are undone and each half of the rows is tried separately, until the rows that
         fail are found. These become dead letters, or end the instance, as for a `Processor`.

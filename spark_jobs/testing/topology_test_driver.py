@@ -132,6 +132,7 @@ class TopologyTestDriver:
                     sink_partitions=counts,
                     wall_ms=self._now_ms,
                     sql_memory_bytes=self._sql_memory_bytes,
+                    max_timestamp_ahead_ms=self._ahead_ms,
                 )
 
     def __enter__(self) -> TopologyTestDriver:

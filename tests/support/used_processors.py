@@ -227,6 +227,8 @@ class RuinsOdd(RefusesOdd):
             self.context.forward(record.key, {"n": n}, timestamp_ms=2**70)
         elif x == 9:
             self.context.forward(x, {"n": n})
+        elif x == 11:
+            self.context.forward(record.key, {"n": n}, timestamp_ms=-70_000)
         elif x % 4 == 0:
             assert all(row["n"] % 2 == 0 for _, row in self.kept.range("only"))
         self.context.forward(record.key, {"n": n})
@@ -282,8 +284,23 @@ class RuinsOddInColumns(RefusesOddInColumns):
         if 7 in xs:
             self.kept.put_many(keys, pa.table({"n": [x / 2 for x in xs], "mean": [0.0] * len(xs)}))
         ns = pa.array([x / 2 if x == 1 else x for x in xs], pa.float64())
-        times = pa.array([None if x == 9 else x for x in xs], pa.int64())
+        times = pa.array([{9: None, 11: -70_000, 13: 2**63 - 1}.get(x, x) for x in xs], pa.int64())
         return pa.table({"__k": rows["__k"], "__ts": times, "n": ns, "mean": ns})
+
+
+class ForwardsAtX(PassesOn):
+    """Forwards a row with the timestamp x."""
+
+    def process(self, record):
+        self.context.forward(record.key, {"n": 1}, timestamp_ms=record.row["x"])
+
+
+class GivesAtX(ArrowProcessor):
+    """Gives back rows with the timestamps x."""
+
+    def process(self, rows):
+        n, mean = pa.repeat(1, len(rows)), pa.nulls(len(rows), pa.float64())
+        return pa.table({"__k": rows["__k"], "__ts": rows["x"], "n": n, "mean": mean})
 
 
 class ForwardsTextInACallback(Processor):

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.errors import InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
+from tidemark.settings import MAX_TIMESTAMP_AHEAD_MS
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
@@ -31,8 +33,8 @@ class ProcessOperator:
     record.
     """
 
-    def __init__(self, node: Process, wall_ms: int) -> None:
-        """`wall_ms` is the clock when the task is opened.
+    def __init__(self, node: Process, wall_ms: int, max_timestamp_ahead_ms: int = MAX_TIMESTAMP_AHEAD_MS) -> None:
+        """`wall_ms` is the clock when the task is opened; `max_timestamp_ahead_ms` is as in `Settings`.
 
         Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
         """
@@ -45,7 +47,7 @@ class ProcessOperator:
                 f"{self._where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
             )
         self._processor: Processor | ArrowProcessor = made
-        self._context = TaskContext(node, wall_ms)
+        self._context = TaskContext(node, wall_ms, max_timestamp_ahead_ms)
         self._of_user("init()", lambda: made.init(self._context))
         self._context.initialised()
 
@@ -158,5 +160,7 @@ class ProcessOperator:
             raise UnusableValue(f"{self._where}: the table's columns are not {schema}: {error}") from error
         if times.null_count:
             raise UnusableValue(f"{self._where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
+        for bound in pc.min_max(times).as_py().values() if len(times) else ():
+            self._context.check_time(bound)
         self._context.check_keys(keys)
         return rows_of(keys, times, deleted, values)

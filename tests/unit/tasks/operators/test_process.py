@@ -135,8 +135,9 @@ RUINED = {
     1: "column n is int64 and cannot hold a value",
     3: "store 's': column n is int64 and cannot hold a value",
     5: "store 's': key None is NoneType; keys are str",
-    7: "or a time that is not a number",
+    7: f"a row with timestamp {2**70}, which is more than 3600000 ms after its record and the clock",
     9: "forward() with key 9; keys are str",
+    11: "a row with timestamp -70000; give one of 0 or later",
 }
 
 
@@ -150,7 +151,7 @@ def test_should_refuse_a_record_when_the_processors_output_is_invalid(odd):
     assert stored(node) == {"a": 8, "b": 4, "only by 2": 2, "only by 4": 4, "only by 6": 6}
 
 
-@pytest.mark.parametrize("odd", [1, 3, 5, 7, 9])
+@pytest.mark.parametrize("odd", [1, 3, 5, 7, 9, 11, 13])
 def test_should_find_the_rows_for_which_a_batched_processors_output_is_invalid(odd):
     node = processing("RuinsOddInColumns", is_batched=True)
     emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, 4), ("a", 6, 6)))
@@ -159,6 +160,20 @@ def test_should_find_the_rows_for_which_a_batched_processors_output_is_invalid(o
     assert sorted(seen(emitted)) == sorted(
         [("a", -1, 2), ("b", -1, 4), ("a", -1, 6), ("a", 2, 2), ("b", 4, 4), ("a", 6, 6)]
     )
+
+
+@pytest.mark.parametrize(("record_ms", "wall_ms"), [(50_000, 20_000), (20_000, 50_000)])
+@pytest.mark.parametrize(("forwarded_ms", "is_refused"), [(-1, True), (0, False), (50_100, False), (50_101, True)])
+def test_should_refuse_a_time_before_0_or_too_far_after_the_record_and_the_clock(
+    record_ms, wall_ms, forwarded_ms, is_refused
+):
+    for name, is_batched in (("ForwardsAtX", False), ("GivesAtX", True)):
+        node = a_node(name, is_batched)
+        batches = Batches(lambda node=node: ProcessOperator(node, 0, max_timestamp_ahead_ms=100), node.stores)
+        batches.wall_ms = wall_ms
+        emitted = batches.run(rows(("a", record_ms, forwarded_ms)), newest_ms=record_ms)
+        assert seen(emitted) == ([] if is_refused else [("a", forwarded_ms, 1)])
+        assert len(emitted.refused) == is_refused
 
 
 def test_should_end_with_a_refusal_when_the_output_of_a_callback_is_invalid():
