@@ -21,6 +21,14 @@ def nothing_seen():
     return {"seen": ""}
 
 
+def last_two(key, row, aggregate):
+    return {"f": row["x"] / 10, "before": aggregate["f"]}
+
+
+def a_third():
+    return {"f": 1 / 3}
+
+
 def forget_at_nine(old, new):
     return None if new["x"] == 9 else new
 

@@ -288,6 +288,20 @@ class RuinsOddInColumns(RefusesOddInColumns):
         return pa.table({"__k": rows["__k"], "__ts": times, "n": ns, "mean": ns})
 
 
+class KeepsTenths(Processor):
+    """Keeps a tenth of x as a FLOAT, and forwards what the store held before and holds then."""
+
+    def init(self, context):
+        self.context = context
+        self.kept = context.store("s")
+
+    def process(self, record):
+        before = self.kept.get(record.key) or {"f": None}
+        self.kept.put(record.key, {"f": record.row["x"] / 10})
+        for row in (before, self.kept.get(record.key)):
+            self.context.forward(record.key, {"n": record.row["x"], "mean": row["f"]})
+
+
 class ForwardsAtX(PassesOn):
     """Forwards a row with the timestamp x."""
 

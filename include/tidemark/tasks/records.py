@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import c_float
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,24 @@ def to_dicts(table: pa.Table) -> list[Row]:
         return [{} for _ in range(table.num_rows)]
     listed = [table.column(name).to_pylist() for name in names]
     return [dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True)]
+
+
+def single_precision(columns: Iterable[Column]) -> list[str]:
+    """Return the names of the FLOAT columns, for `rounded`."""
+    return [column.name for column in columns if column.type == "FLOAT"]
+
+
+def rounded(row: Mapping[str, Any], names: Iterable[str]) -> Row:
+    """Return a copy of a row in which the FLOAT columns `names` hold the numbers that a store returns later.
+
+    Python has only double precision: without this, 0.1 would become another number at the end of a batch.
+    """
+    copy = dict(row)
+    for name in names:
+        value = copy.get(name)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            copy[name] = c_float(float(value)).value
+    return copy
 
 
 def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Column], where: str) -> pa.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -160,6 +161,15 @@ def test_should_find_the_rows_for_which_a_batched_processors_output_is_invalid(o
     assert sorted(seen(emitted)) == sorted(
         [("a", -1, 2), ("b", -1, 4), ("a", -1, 6), ("a", 2, 2), ("b", 4, 4), ("a", 6, 6)]
     )
+
+
+@pytest.mark.parametrize("batches", [[[1, 2, 1]], [[1], [2], [1]], [[1, 2], [1]]])
+def test_should_hold_the_same_single_precision_number_before_and_after_a_batch_ends(batches):
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(Column("f", "FLOAT"),))
+    node = processing("KeepsTenths", store=store)
+    emitted = [node.run(rows(*(("a", 1, x) for x in batch))).rows for batch in batches]
+    one, two = float(np.float32(0.1)), float(np.float32(0.2))
+    assert [value for found in emitted for value in found["mean"].to_pylist()] == [None, one, one, two, two, one]
 
 
 @pytest.mark.parametrize(("record_ms", "wall_ms"), [(50_000, 20_000), (20_000, 50_000)])

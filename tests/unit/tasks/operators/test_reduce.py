@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -43,6 +44,17 @@ def rows(*given: tuple[str, int, int | None]) -> pa.Table:
 def test_should_use_the_first_row_of_a_key_as_its_value():
     emitted = largest().run(rows(("a", 5, 3)), newest_ms=5)
     assert emitted.rows.to_pylist() == [{"__k": "a", "__ts": 5, "__seq": 0, "__deleted": False, "id": "a", "x": 3}]
+
+
+@pytest.mark.parametrize("batches", [[[1, 2]], [[1], [2]]])
+def test_should_give_the_function_the_same_single_precision_number_for_any_division_into_batches(batches):
+    columns = (Column("f", "FLOAT"), Column("before", "DOUBLE"))
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=columns)
+    reduce = Reduce("RED", ("in",), (ID, *columns), (store,), f"{HERE}:last_two", f"{HERE}:a_third", None, "id")
+    node = Batches(lambda: ReduceOperator(reduce), reduce.stores)
+    for batch in batches:
+        (emitted,) = node.run(rows(*(("a", 1, x) for x in batch))).rows.to_pylist()
+    assert (emitted["f"], emitted["before"]) == (float(np.float32(0.2)), float(np.float32(0.1)))
 
 
 def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
