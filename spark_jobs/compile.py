@@ -43,7 +43,7 @@ _AS_READ = ("__value", "__text")
 """The value of a canonical record as it was read, and the marked text of `canonical.extracted_sql`."""
 _HEADERS = {"__headers": "headers"}
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
-_PLACE = f"__p AS {Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
+_PLACE = f"{Partial.PARTITION}, __offset AS {Partial.RECORD_OFFSET}"
 TIME_COLUMNS = ("source", Partial.PARTITION, Partial.RECORD_OFFSET, "ts")
 """The columns of `times_sql`: the number of the source INT, partition, offset, and event time BIGINT."""
 MERGEABLE = frozenset({Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN})
@@ -312,8 +312,8 @@ def _records_sql(sql: str, pipeline: Pipeline, as_read: Source | None) -> str:
     """
     json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in pipeline.columns)
     selected = [
-        f"__p AS {Partial.PARTITION}",
-        f"__status AS {Partial.STATUS}",
+        Partial.PARTITION,
+        Partial.STATUS,
         f"CAST(1 AS BIGINT) AS {Partial.ROWS}",
         f"__ts AS {Partial.MAX_TS}",
         f"__k AS {Partial.KEY}",
@@ -326,9 +326,9 @@ def _records_sql(sql: str, pipeline: Pipeline, as_read: Source | None) -> str:
             value = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
         is_sent = f"NOT __deleted AND __status IN ({Status.GOOD}, {Status.NO_KEY})"
         selected.append(f"CASE WHEN {is_sent} THEN {value} END AS {Partial.VALUE}")
-        selected.append(f"__headers AS {Partial.HEADERS}")
+        selected.append(Partial.HEADERS)
     if pipeline.enters:
-        selected.append(f"__deleted AS {Partial.DELETED}")
+        selected.append(Partial.DELETED)
         # Cast to the type in the topology, because for Spark 0.1 is a DECIMAL.
         selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted(value_column(c.name))}" for c in pipeline.columns]
     return f"SELECT {', '.join(selected)} FROM ({sql})"
@@ -355,8 +355,7 @@ def _partials_sql(sql: str, aggregation: Aggregation, is_grouped: bool) -> str:
     return (
         f"SELECT {Partial.PARTITION}, {Partial.STATUS}, {rows} AS {Partial.ROWS}, {newest} AS {Partial.MAX_TS}, "
         f"{last} AS {Partial.LAST_OFFSET}, {Partial.KEY}{selected}{partials} "
-        f"FROM (SELECT *, __p AS {Partial.PARTITION}, __status AS {Partial.STATUS}, {key}{start} FROM ({sql}))"
-        + (f" GROUP BY {group}" if is_grouped else "")
+        f"FROM (SELECT *, {key}{start} FROM ({sql}))" + (f" GROUP BY {group}" if is_grouped else "")
     )
 
 

@@ -139,8 +139,8 @@ def partials_sql(aggregation: Aggregation, records: str) -> str:
         ws, having = "unix_millis(__w.start)", f" WHERE unix_millis(__w.start) >= {0}"
     named = "".join(f", {sql} AS {name}" for name, sql in _partials(aggregation.aggregates))
     return (
-        f"SELECT p, k, ws, batch, count(1) AS rows, max(__ts) AS ts{named} FROM (SELECT *, __p AS p, __k AS k, "
-        f"__batch AS batch, {ws} AS ws FROM ({rows}){having}) GROUP BY p, k, ws, batch"
+        f"SELECT __p AS p, __k AS k, __ws AS ws, __batch AS batch, count(1) AS rows, max(__ts) AS ts{named} "
+        f"FROM (SELECT *, {ws} AS __ws FROM ({rows}){having}) GROUP BY __p, __k, __ws, __batch"
     )
 
 

@@ -1,7 +1,7 @@
 """Merging partial results into stored values, whole columns at a time.
 
-Partials are Arrow columns named after the layout's slots, and `max_ts`; a null partial changes nothing. LONG sums wrap around
-as in Java. NaN is larger than every other number, as in Spark, and of the two zeros only the positive one is kept as a
+Partials are Arrow columns named after the layout's slots, and `Partial.MAX_TS`; a null partial changes nothing. LONG sums wrap
+around as in Java. NaN is larger than every other number, as in Spark, and of the two zeros only the positive one is kept as a
 minimum or maximum: otherwise results would depend on where batches are cut. Variable slots are merged key by key
 (`tasks.sketches`).
 """

@@ -39,9 +39,9 @@ class RecordOrder:
     ) -> tuple[list[Rows], list[pa.Table], Origins]:
         """Return each path's rows with positions as `__seq` (until now their offsets), and tables of positions.
 
-        There is one such table for each of `partials`, which have the columns `last_offset` and `max_ts`: it maps each offset
-        to its position, in the columns `offset` and `place`. The last result maps positions back to records, and the records of
-        `sent`, which have the columns `record_offset` and `max_ts`, to positions.
+        There is one such table for each of `partials`, which have the columns `LAST_OFFSET` and `MAX_TS` of `Partial`: it maps
+        each offset to its position, in the columns `offset` and `place`. The last result maps positions back to records, and
+        the records of `sent`, which have the columns `RECORD_OFFSET` and `MAX_TS`, to positions.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
         taken += [

@@ -14,30 +14,30 @@ import pyarrow.compute as pc
 
 
 class Partial:
-    """The names of the columns."""
+    """The names of the columns. No column and no aggregate of a topology may have a name that begins with `__`."""
 
-    PARTITION = "p"
+    PARTITION = "__p"
     """INT, the source partition."""
-    STATUS = "status"
+    STATUS = "__status"
     """INT, a value of `Status`."""
-    ROWS = "rows"
+    ROWS = "__rows"
     """BIGINT, the number of records in this row."""
-    MAX_TS = "max_ts"
+    MAX_TS = "__max_ts"
     """BIGINT, the newest timestamp among them, epoch milliseconds."""
-    KEY = "k"
+    KEY = "__key"
     """STRING, the key; null for a record without one."""
-    WINDOW = "w"
+    WINDOW = "__window"
     """BIGINT, the window start in epoch milliseconds. For session and sliding windows it is the time of the records, because
     the task must judge for each time separately whether they are late."""
-    LAST_OFFSET = "last_offset"
+    LAST_OFFSET = "__last_offset"
     """BIGINT, the offset of the last record."""
-    RECORD_OFFSET = "record_offset"
+    RECORD_OFFSET = "__record_offset"
     """BIGINT, the offset of the record."""
-    VALUE = "value"
+    VALUE = "__value"
     """STRING, the record's value as JSON; null if it has none, or if the record is not sent."""
-    HEADERS = "headers"
+    HEADERS = "__headers"
     """ARRAY<STRUCT<key: STRING, value: BINARY>>, the record's headers; null if there are none."""
-    DELETED = "deleted"
+    DELETED = "__deleted"
     """BOOLEAN, whether the record has no value."""
 
 

@@ -77,22 +77,22 @@ def test_should_compute_the_same_in_the_stream_and_in_the_recomputation(
 ) -> None:
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT, x BIGINT, y DOUBLE", key="id", timestamp="at")
-    grouped = stream.filter("coalesce(x, 1) >= 0").select("coalesce(x, 1) * 2 AS twice", "y").group_by_key()
+    grouped = stream.filter("coalesce(x, 1) >= 0").select("coalesce(x, 1) * 2 AS k", "y AS batch").group_by_key()
     grouped = grouped if windows is None else grouped.windowed_by(windows)
-    named = {"n": "count(*)", "s": "sum(twice)", "low": "min(y)", "high": "max(twice)", "mean": "mean(y)"}
+    named = {"n": "count(*)", "s": "sum(k)", "low": "min(batch)", "rows": "max(k)", "mean": "mean(batch)"}
     grouped.aggregate(store="s", **named).to("out")
     (one,) = derivable(topology.plan()).derived
     # --- what the stream computes
     stream_rows = spark.sql(pipeline_sql(one.subtopology, one.pipeline, records, AHEAD_MS)).toArrow().to_pylist()
     slots = [slot.column for slot in slots_of(one.aggregation.aggregates)]
     good = {
-        (row["p"], row["k"], row.get("w", recomputation.NO_WINDOW)): (
-            row["rows"],
-            row["max_ts"],
+        (row["__p"], row["__key"], row.get("__window", recomputation.NO_WINDOW)): (
+            row["__rows"],
+            row["__max_ts"],
             *(row[slot] for slot in slots),
         )
         for row in stream_rows
-        if row["status"] == Status.GOOD
+        if row["__status"] == Status.GOOD
     }
     # --- what the audit computes
     source = one.subtopology.sources[0]
@@ -109,16 +109,16 @@ def test_should_compute_the_same_in_the_stream_and_in_the_recomputation(
     assert len(good) > 4
     accounts = spark.sql(recomputation.account_sql(one.pipeline, reaching)).toArrow().to_pylist()
     for account in accounts:
-        mine = [row for row in stream_rows if row["p"] == account["p"]]
+        mine = [row for row in stream_rows if row["__p"] == account["p"]]
         stated = [
-            sum(row["rows"] for row in mine if row["status"] == status)
+            sum(row["__rows"] for row in mine if row["__status"] == status)
             for status in (Status.GOOD, Status.FILTERED, Status.BAD)
         ]
         assert [account["rows"], account["filtered_rows"], account["bad_rows"]] == stated
-        assert account["newest_ms"] == max(row["max_ts"] for row in mine if row["status"] != Status.BAD)
+        assert account["newest_ms"] == max(row["__max_ts"] for row in mine if row["__status"] != Status.BAD)
         assert min(stated) > 0
     keyless = spark.sql(f"SELECT count(1) AS n FROM {reaching} WHERE __keyless").first().n
-    assert keyless == sum(row["rows"] for row in stream_rows if row["status"] == Status.NO_KEY) > 4
+    assert keyless == sum(row["__rows"] for row in stream_rows if row["__status"] == Status.NO_KEY) > 4
 
 
 def test_should_decode_changelog_values_exactly(spark: SparkSession) -> None:

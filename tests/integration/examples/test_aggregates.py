@@ -128,3 +128,21 @@ def test_should_give_each_method_a_store(driver_of):
     assert driver.store("d") == {key: {"distinct": 1}}
     assert driver.store("q") == {key: {"quantile": 2.0}}
     assert driver.store("c") == {key: {"collect": "[false,true,true]"}}
+
+
+NAMES = ("p", "status", "rows", "max_ts", "k", "w", "last_offset", "record_offset", "value", "headers", "deleted")
+
+
+@pytest.mark.parametrize(
+    "windows", [None, tumbling("60s"), hopping("60s", "20s"), session("10s"), sliding("60s")], ids=str
+)
+def test_should_aggregate_columns_and_name_results_like_columns_that_are_common_words(topology_driver, windows):
+    topology = Topology("app")
+    grouped = topology.stream("in", schema=", ".join(f"{name} BIGINT" for name in NAMES)).group_by_key()
+    grouped = grouped if windows is None else grouped.windowed_by(windows)
+    grouped.aggregate(store="sums", **{name: f"sum({name})" for name in NAMES})
+    driver = topology_driver(topology, start_ms=T0)
+    for times in (1, 2):
+        driver.pipe("in", {name: times * number for number, name in enumerate(NAMES)}, key="a")
+    expected = {name: 3 * number for number, name in enumerate(NAMES)}
+    assert expected in driver.store("sums").values()

@@ -55,10 +55,10 @@ def a_batch(place, start, rows, letters=()):
     """A record for each (text, times) from `start` on."""
     count = len(rows)
     columns = {
-        "p": pa.array([0] * count, pa.int32()), "status": pa.array([0] * count, pa.int32()),
-        "rows": pa.array([1] * count, pa.int64()), "max_ts": pa.array([1] * count, pa.int64()),
-        "k": pa.array([f"k{n}" for n in range(count)], pa.string()),
-        "record_offset": pa.array(range(start, start + count), pa.int64()), "deleted": pa.array([False] * count),
+        "__p": pa.array([0] * count, pa.int32()), "__status": pa.array([0] * count, pa.int32()),
+        "__rows": pa.array([1] * count, pa.int64()), "__max_ts": pa.array([1] * count, pa.int64()),
+        "__key": pa.array([f"k{n}" for n in range(count)], pa.string()),
+        "__record_offset": pa.array(range(start, start + count), pa.int64()), "__deleted": pa.array([False] * count),
         "v.id": pa.array([None] * count, pa.string()), "v.text": pa.array([text for text, _ in rows], pa.string()),
         "v.times": pa.array([times for _, times in rows], pa.int32()),
     }  # fmt: skip

@@ -48,12 +48,17 @@ class OneBatch:
         self._given = True
         ends = {place: offset + 1 for place, offset in self._next_offsets.items()}
         numbers = sorted(place.partition for place in ends)
-        columns = {"p": numbers, "status": [0] * PARTITIONS, "rows": [1] * PARTITIONS, "max_ts": [1] * PARTITIONS}
+        columns = {
+            "__p": numbers,
+            "__status": [0] * PARTITIONS,
+            "__rows": [1] * PARTITIONS,
+            "__max_ts": [1] * PARTITIONS,
+        }
         table = pa.table(
             {
                 **columns,
-                "last_offset": [0] * PARTITIONS,
-                "k": [f"k{number}" for number in numbers],
+                "__last_offset": [0] * PARTITIONS,
+                "__key": [f"k{number}" for number in numbers],
                 "n": [1] * PARTITIONS,
             }
         )

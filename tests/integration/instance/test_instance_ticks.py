@@ -218,7 +218,15 @@ def test_should_tick_even_when_other_tasks_always_have_a_batch(settings, admin, 
         if number == 6:
             return True
         start = tasks[place].next_offsets[place.topic]
-        columns = {"p": [0], "status": [0], "rows": [1], "max_ts": [1], "last_offset": [start], "k": ["a"], "n": [1]}
+        columns = {
+            "__p": [0],
+            "__status": [0],
+            "__rows": [1],
+            "__max_ts": [1],
+            "__last_offset": [start],
+            "__key": ["a"],
+            "n": [1],
+        }
         return SourceBatch(1, {place: start}, {place: start + 1}, [pa.table(columns)], ())
 
     assert run(plan, settings, backlog) == b'{"n":2}'

@@ -70,10 +70,10 @@ class Counting:
             for key, count in Counter(key_of(place, offset) for offset in range(start, ends[place])).items()
         ]
         numbers, keys, counts = map(list, zip(*counted, strict=True))
-        flat = {"status": [0] * len(keys), "rows": counts, "max_ts": [AT_MS] * len(keys)}
-        flat["last_offset"] = list(range(len(keys)))
+        flat = {"__status": [0] * len(keys), "__rows": counts, "__max_ts": [AT_MS] * len(keys)}
+        flat["__last_offset"] = list(range(len(keys)))
         self._next_offsets = ends
-        return SourceBatch(0, starts, ends, [pa.table({"p": numbers, **flat, "k": keys, "n": counts})], ())
+        return SourceBatch(0, starts, ends, [pa.table({"__p": numbers, **flat, "__key": keys, "n": counts})], ())
 
     def stop(self):
         self._next_offsets = {}

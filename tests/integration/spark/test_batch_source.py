@@ -99,7 +99,7 @@ def test_should_read_the_same_batches_after_a_warm_up(spark, settings, kafka_jar
         source.stop()
     assert sum(batches[-1].ends.values()) == _RECORDS
     (table,) = batches[-1].pipelines
-    assert sum(table.column("rows").to_pylist()) == _RECORDS
+    assert sum(table.column("__rows").to_pylist()) == _RECORDS
     assert (source._warming_up.ident is not None) is is_first
     # The next batch is read with the statements for the usual form.
     assert source._readers[0]._statements._waits == {0: 0}

@@ -109,13 +109,15 @@ VALUES += [
 def test_should_parse_the_same_fields_with_and_without_the_fast_path(spark):
     """Compares with what `from_json` alone reads, for every value that plain Python accepts."""
     subtopology = plan_of(lambda s: s.filter("true").to("out"))
-    found = {r["record_offset"]: r for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
+    found = {r["__record_offset"]: r for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
-        if found[offset]["status"] == Status.GOOD and value is not None:
+        if found[offset]["__status"] == Status.GOOD and value is not None:
             known = {"patient_id": None, "beat_ms": None, "ibi_ms": None, "recording": None}
             read = {k: v for k, v in json.loads(value).items() if k in known}
-            assert json.loads(found[offset]["value"]) == known | read, value
-            assert (found[offset]["k"], found[offset]["max_ts"]) == (read.get("patient_id"), read["beat_ms"]), value
+            assert json.loads(found[offset]["__value"]) == known | read, value
+            assert (found[offset]["__key"], found[offset]["__max_ts"]) == (read.get("patient_id"), read["beat_ms"]), (
+                value
+            )
 
 
 def test_should_parse_a_schema_that_has_no_fast_path(spark):
@@ -126,14 +128,14 @@ def test_should_parse_a_schema_that_has_no_fast_path(spark):
     found = run(
         spark, subtopology, [(b"a", b'{"id": "a", "at": 5, "x": 1.5}'), (b"a", b'{"id": "a", "at": 5, "x": "y"}')]
     )
-    assert sorted((r["status"], r["most"]) for r in found if r["status"] == Status.GOOD) == [(Status.GOOD, 1.5)]
-    assert [r["rows"] for r in found if r["status"] == Status.BAD] == [1]
+    assert sorted((r["__status"], r["most"]) for r in found if r["__status"] == Status.GOOD) == [(Status.GOOD, 1.5)]
+    assert [r["__rows"] for r in found if r["__status"] == Status.BAD] == [1]
 
 
 @pytest.mark.parametrize("key", [b"p1", "ü€😀".encode(), b""])
 def test_should_judge_each_record_as_plain_python_does(spark, key):
     subtopology = plan_of(lambda s: s.filter("true").to_table("t"))
-    found = {r["record_offset"]: r["status"] for r in run(spark, subtopology, [(key, v) for v in VALUES])}
+    found = {r["__record_offset"]: r["__status"] for r in run(spark, subtopology, [(key, v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
         row = Row(topic="in", partition=0, offset=offset, key=key, value=value, timestamp_ms=NOW, headers=())
         good = event(row, Counting(source_topic="in")) is not None
@@ -150,7 +152,8 @@ def test_should_forward_but_not_count_a_record_without_a_kafka_key(spark):
     subtopology = plan_of(build)
     records = [(None, beat()), (b"p1", beat())]
     found = [
-        [(r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records, pipeline)] for pipeline in (0, 1)
+        [(r["__status"], r["__key"], r["__rows"]) for r in run(spark, subtopology, records, pipeline)]
+        for pipeline in (0, 1)
     ]
     sent, counted = map(set, found)
     assert counted == {(Status.GOOD, "p1", 1), (Status.NO_KEY, None, 1)}
@@ -162,7 +165,7 @@ def test_should_read_headers_only_where_a_pipeline_sends_its_records_on(spark):
     sending = plan_of(lambda s: s.repartition("patient_id", "r").to("out"))
     assert reads_headers(sending)
     found = run(spark, sending, [(b"p1", beat())])
-    assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [[("h", b"1")]]
+    assert [[(h["key"], h["value"]) for h in row["__headers"]] for row in found] == [[("h", b"1")]]
 
 
 def test_should_distinguish_the_columns_of_a_schema_from_those_of_kafka(spark):
@@ -171,11 +174,11 @@ def test_should_distinguish_the_columns_of_a_schema_from_those_of_kafka(spark):
     named.filter("value > 0").to("out")
     subtopology = topology.plan().subtopologies[0]
     records = [(b"a", b'{"key": "a", "value": 5, "headers": "h"}'), (b"a", b"{")]
-    (good,) = (r for r in run(spark, subtopology, records) if r["status"] == Status.GOOD)
-    assert json.loads(good["value"]) == {"key": "a", "value": 5, "headers": "h"}
+    (good,) = (r for r in run(spark, subtopology, records) if r["__status"] == Status.GOOD)
+    assert json.loads(good["__value"]) == {"key": "a", "value": 5, "headers": "h"}
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
     (letter,) = run(spark, subtopology, records, sql=places)
-    assert (letter["record_offset"], letter["reason"]) == (1, "unparsable")
+    assert (letter["__record_offset"], letter["reason"]) == (1, "unparsable")
 
 
 def test_should_drop_a_record_whose_new_key_is_not_text(spark):
@@ -183,7 +186,7 @@ def test_should_drop_a_record_whose_new_key_is_not_text(spark):
     topology.stream("in", schema="id BINARY").repartition("CAST(id AS STRING)", "r").to("out")
     subtopology = topology.plan().subtopologies[0]
     found = run(spark, subtopology, [(b"a", b'{"id": "/w=="}'), (b"a", b'{"id": "YQ=="}')])
-    assert [(r["status"], r["k"]) for r in found] == [(Status.FILTERED, None), (Status.GOOD, "a")]
+    assert [(r["__status"], r["__key"]) for r in found] == [(Status.FILTERED, None), (Status.GOOD, "a")]
 
 
 def test_should_place_each_bad_record_once_with_its_reason(spark):
@@ -191,7 +194,7 @@ def test_should_place_each_bad_record_once_with_its_reason(spark):
     records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None), (b"\xff", beat())]
     records.append((b"p2", beat()))
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
-    found = [(r["p"], r["record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
+    found = [(r["__p"], r["__record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
     assert sorted(found) == [
         (0, 0, "unparsable"),
         (0, 2, "no key"),
@@ -206,7 +209,7 @@ def test_should_look_only_for_the_dead_letters_that_a_batch_has(spark, status, e
     subtopology = plan_of(counting)
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD, {status})
     found = run(spark, subtopology, [(b"p1", b"{"), (None, beat()), (b"p1", beat())], sql=places)
-    assert [(r["record_offset"], r["reason"]) for r in found] == expected
+    assert [(r["__record_offset"], r["reason"]) for r in found] == expected
 
 
 def test_should_place_a_record_without_a_key_for_each_pipeline_that_needs_one(spark):
@@ -217,14 +220,16 @@ def test_should_place_a_record_without_a_key_for_each_pipeline_that_needs_one(sp
     subtopology = plan_of(build)
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
     found = run(spark, subtopology, [(None, beat()), (b"p1", beat())], sql=places)
-    assert [(r["record_offset"], r["reason"]) for r in found] == [(0, "no key")] * 2
+    assert [(r["__record_offset"], r["reason"]) for r in found] == [(0, "no key")] * 2
 
 
 def test_should_count_by_partition_key_and_window(spark):
     subtopology = plan_of(counting)
     records = [(b"a", beat("a", 59_999)), (b"a", beat("a", 60_000)), (b"a", beat("a", 60_001)), (b"a", beat("a", 0), 1)]
     rows = run(spark, subtopology, records)
-    found = {(r["p"], r["k"], r["w"]): (r["n"], r["rows"], r["max_ts"], r["last_offset"]) for r in rows}
+    found = {
+        (r["__p"], r["__key"], r["__window"]): (r["n"], r["__rows"], r["__max_ts"], r["__last_offset"]) for r in rows
+    }
     assert found == {(0, "a", 0): (1, 1, 59_999, 0), (0, "a", 60_000): (2, 2, 60_001, 2), (1, "a", 0): (1, 1, 0, 3)}
 
 
@@ -247,9 +252,9 @@ def test_should_leave_lateness_in_sessions_and_sliding_windows_to_the_task(spark
     )
     records = [(b"a", beat("a", at)) for at in (5, 20, 5)] + [(b"a", beat("a", ibi=0))] * 2 + [(b"a", b"{")] * 2
     found = run(spark, subtopology, records)
-    good = sorted((r["w"], r["rows"], r["last_offset"]) for r in found if r["status"] == Status.GOOD)
+    good = sorted((r["__window"], r["__rows"], r["__last_offset"]) for r in found if r["__status"] == Status.GOOD)
     assert good == rows
-    assert sorted((r["status"], r["rows"]) for r in found if r["status"] != Status.GOOD) == [
+    assert sorted((r["__status"], r["__rows"]) for r in found if r["__status"] != Status.GOOD) == [
         (Status.BAD, 2), (Status.FILTERED, 2)
     ]  # fmt: skip
 
@@ -261,14 +266,14 @@ def test_should_put_a_record_into_every_hopping_window_that_holds_it(spark, at, 
     """Starts are aligned to the epoch and never negative, as in Kafka Streams' TimeWindows."""
     subtopology = plan_of(lambda s: s.group_by_key().windowed_by(hopping("60s", "20s")).count(store="s"))
     found = run(spark, subtopology, [(b"a", beat("a", at)), (b"a", b"{")])
-    assert sorted(r["w"] for r in found if r["status"] == Status.GOOD) == starts
-    assert [(r["w"], r["rows"]) for r in found if r["status"] == Status.BAD] == [(None, 1)]
+    assert sorted(r["__window"] for r in found if r["__status"] == Status.GOOD) == starts
+    assert [(r["__window"], r["__rows"]) for r in found if r["__status"] == Status.BAD] == [(None, 1)]
 
 
 def test_should_count_filtered_records_and_each_bad_record_once(spark):
     subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500")))
     records = [(b"a", beat("a", ibi=400)), (b"a", beat("a", ibi=600)), (b"a", beat("a", ibi=None)), (b"a", b"{")]
-    found = {r["status"]: r["rows"] for r in run(spark, subtopology, records)}
+    found = {r["__status"]: r["__rows"] for r in run(spark, subtopology, records)}
     assert found == {Status.GOOD: 1, Status.FILTERED: 2, Status.BAD: 1}
 
 
@@ -290,7 +295,7 @@ def test_should_fold_every_aggregate_over_selected_columns(spark):
 def test_should_forward_records_without_state_as_json_in_the_order_of_offsets(spark):
     subtopology = plan_of(lambda s: s.select(who="patient_id", ibi="ibi_ms").to("out"))
     found = run(spark, subtopology, [(b"a", beat("a", ibi=1)), (b"b", beat("b", ibi=None))])
-    assert [(r["k"], json.loads(r["value"])) for r in sorted(found, key=lambda r: r["record_offset"])] == [
+    assert [(r["__key"], json.loads(r["__value"])) for r in sorted(found, key=lambda r: r["__record_offset"])] == [
         ("a", {"who": "a", "ibi": 1}),
         ("b", {"who": "b", "ibi": None}),
     ]
@@ -300,7 +305,7 @@ def test_should_produce_no_partial_result_for_a_record_whose_key_differs(spark):
     """Otherwise each of two tasks would have its own part of the count of p1."""
     subtopology = plan_of(counting)
     records = [(b"p1", beat()), (b"p2", beat("p1"), 1), (b"p2", beat("p2"), 1), (b"p2", None, 1)]
-    found = [(r["p"], r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records)]
+    found = [(r["__p"], r["__status"], r["__key"], r["__rows"]) for r in run(spark, subtopology, records)]
     assert sorted(found) == [
         (0, Status.GOOD, "p1", 1), (1, Status.GOOD, "p2", 2), (1, Status.BAD, None, 1)
     ]  # fmt: skip
@@ -311,13 +316,16 @@ def test_should_compare_a_key_that_is_not_text_by_its_text_form(spark):
     topology.stream("in", schema="id BIGINT", key="id").group_by_key().count(store="s")
     subtopology = topology.plan().subtopologies[0]
     found = run(spark, subtopology, [(b"7", b'{"id": 7}'), (b"07", b'{"id": 7}'), (b"-0", b'{"id": 0}')])
-    assert sorted((r["status"], r["k"], r["rows"]) for r in found) == [(Status.GOOD, "7", 1), (Status.BAD, None, 2)]
+    assert sorted((r["__status"], r["__key"], r["__rows"]) for r in found) == [
+        (Status.GOOD, "7", 1),
+        (Status.BAD, None, 2),
+    ]
 
 
 def test_should_forward_a_record_under_the_key_of_its_value_when_no_state_is_kept_by_key(spark):
     for build in (lambda s: s.to("out"), lambda s: s.repartition("patient_id", "r").group_by_key().count(store="s")):
         found = run(spark, plan_of(build), [(b"p2", beat("p1"))])
-        assert [(r["status"], r["k"]) for r in found] == [(Status.GOOD, "p1")]
+        assert [(r["__status"], r["__key"]) for r in found] == [(Status.GOOD, "p1")]
 
 
 def test_should_compare_keys_inside_the_existing_generated_code(spark):

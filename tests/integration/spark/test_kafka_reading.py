@@ -85,7 +85,7 @@ def test_a_statement_that_was_planned_before_should_fail_if_records_are_gone(spa
     statements = Statements(topology.plan().subtopologies[0], "of_gone_records", 0)
     for start, end in ((0, 40), (7, 20)):
         table = statements.tables(reader.rows_between({place: start}, {place: end}), [0], end - start)[0]
-        assert sum(table.column("rows").to_pylist()) == end - start
+        assert sum(table.column("__rows").to_pylist()) == end - start
     delete_before(settings, topic, 1, 10)
     with pytest.raises(Py4JJavaError, match=r"Could not read records in offset \[5, 20\)"):
         statements.tables(reader.rows_between({place: 5}, {place: 20}), [0], 15)

@@ -400,7 +400,7 @@ def test_should_hand_over_few_dead_letters_at_a_time_however_many_there_are(
     )
     assert max(len(batch.dead_letters) for batch in batches) <= 100
     assert all(before.ends == after.starts for before, after in itertools.pairwise(batches))
-    good = (table.filter(pc.equal(table.column("status"), 0)) for batch in batches for table in batch.pipelines)
+    good = (table.filter(pc.equal(table.column("__status"), 0)) for batch in batches for table in batch.pipelines)
     assert sum(pc.sum(table.column("n")).as_py() or 0 for table in good) == 100
 
 

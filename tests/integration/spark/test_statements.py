@@ -182,8 +182,8 @@ def test_should_find_dead_letters_among_all_records(spark):
     frame_of(spark, MIXED).createOrReplaceTempView("letters")
     found = spark.sql(dead_letter_places_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
     expected = spark.sql(pipeline_sql(subtopology, subtopology.pipelines[0], "letters", AHEAD)).toArrow().to_pylist()
-    assert len(found) == sum(row["rows"] for row in expected if row["status"] in (1, 3)) > 0
-    assert len({row["record_offset"] for row in found}) == len(found)
+    assert len(found) == sum(row["__rows"] for row in expected if row["__status"] in (1, 3)) > 0
+    assert len({row["__record_offset"] for row in found}) == len(found)
 
 
 def test_should_read_a_source_with_one_statement_when_many_records_are_not_canonical(spark, caplog):
@@ -240,7 +240,7 @@ def test_should_give_tasks_the_settings_of_the_session_also_the_second_time(spar
     for allowed in ("true", "false"):
         with configured(spark, {"spark.sql.legacy.json.allowEmptyString.enabled": allowed}):
             statements = Statements(plan_of(PATHS["counted"]), f"allowed_{allowed}", AHEAD)
-            found.append([statements.tables(rows, [0], 1)[0].column("status").to_pylist() for _ in range(3)])
+            found.append([statements.tables(rows, [0], 1)[0].column("__status").to_pylist() for _ in range(3)])
     assert found == [[[Status.GOOD]] * 3, [[Status.BAD]] * 3]
 
 

@@ -77,7 +77,7 @@ def live(source, folder):
     deadline = time.monotonic() + 120
     while task.next_offsets[source.topic] < end and time.monotonic() < deadline:
         if batch := source.next(1.0):
-            tables = [table.filter(pc.equal(table.column("p"), 0)) for table in batch.pipelines]
+            tables = [table.filter(pc.equal(table.column("__p"), 0)) for table in batch.pipelines]
             update = task.prepare(TaskInput({source.topic: batch.ends[place]}, tables, ()), wall_clock_ms())
             task.apply(update, {}, wall_clock_ms())
     source.stop()

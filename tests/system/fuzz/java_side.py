@@ -134,7 +134,7 @@ def _taken(subtopology: SubTopology, records: Sequence[Record], known: Mapping[s
     return {
         offset
         for table in tables
-        for offset, status in zip(*(table.column(n).to_pylist() for n in ("record_offset", "status")), strict=True)
+        for offset, status in zip(*(table.column(n).to_pylist() for n in ("__record_offset", "__status")), strict=True)
         if status == Status.GOOD
     }
 

@@ -277,10 +277,10 @@ def _kafka_row(record):
 
 def _listed(table):
     """Rows in any order; what a row that is not good has besides its status, count and offset is not looked at."""
-    kept = ("p", "status", "rows", "record_offset")
-    rows = [row if row["status"] == 0 else {k: v for k, v in row.items() if k in kept} for row in table.to_pylist()]
+    kept = ("__p", "__status", "__rows", "__record_offset")
+    rows = [row if row["__status"] == 0 else {k: v for k, v in row.items() if k in kept} for row in table.to_pylist()]
     return sorted((_value(row) for row in rows), key=repr)
 
 
 def _value(row):
-    return {k: json.loads(v) if k == "value" and v is not None else v for k, v in row.items()}
+    return {k: json.loads(v) if k == "__value" and v is not None else v for k, v in row.items()}

@@ -16,7 +16,7 @@ from tidemark.topology.plan import Aggregate, Fold, Number, StoreKind, StoreSpec
 
 COUNT = Aggregate("n", Fold.COUNT, None, Number.LONG)
 LAST = Aggregate("last", Fold.COLLECT, "x", Number.TEXT, 3)
-PARTIALS = pa.table({"max_ts": [1], "n": pa.array([1], pa.int64()), "last": pa.array([[7, 8]], pa.list_(pa.int64()))})
+PARTIALS = pa.table({"__max_ts": [1], "n": pa.array([1], pa.int64()), "last": pa.array([[7, 8]], pa.list_(pa.int64()))})
 
 
 def value_of(*aggregates):

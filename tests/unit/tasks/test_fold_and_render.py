@@ -33,7 +33,7 @@ def partial_of(values: list[int | None]) -> pa.Table:
     """What Spark gives for one key and these values."""
     known = [v for v in values if v is not None]
     columns = {
-        "max_ts": pa.array([len(values)], pa.int64()),
+        "__max_ts": pa.array([len(values)], pa.int64()),
         "n": pa.array([len(values)], pa.int64()),
         "total": pa.array([sum(known) if known else None], pa.int64()),
         "least": pa.array([min(known) if known else None], pa.int64()),
@@ -100,7 +100,7 @@ def test_should_treat_nan_as_the_greatest_number_for_any_division_into_batches(b
         known = sorted((v for v in batch if v is not None), key=in_sparks_order)
         low, high = (known[0], known[-1]) if known else (None, None)
         columns = {"low": pa.array([low], pa.float64()), "high": pa.array([high], pa.float64())}
-        partials.append(pa.table({"max_ts": [1], **columns}))
+        partials.append(pa.table({"__max_ts": [1], **columns}))
     if in_groups:
         folded = np.concatenate([fold_into(layout, layout.empty(1), partial) for partial in partials])
         merged = merge_groups(layout, folded, np.array([0]))
@@ -115,7 +115,7 @@ def test_should_treat_nan_as_the_greatest_number_for_any_division_into_batches(b
 
 def test_should_encode_a_count_as_schema_mask_timestamp_and_eight_bytes():
     layout = ValueLayout(slots_of(AGGREGATES[:1]))
-    new = fold_into(layout, layout.decode([None]), pa.table({"max_ts": [515], "n": [258]}))
+    new = fold_into(layout, layout.decode([None]), pa.table({"__max_ts": [515], "n": [258]}))
     assert layout.encode(new) == [b"\x03\x01\x03\x02\x00\x00\x00\x00\x00\x00\x02\x01\x00\x00\x00\x00\x00\x00"]
 
 

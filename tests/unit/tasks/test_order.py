@@ -111,7 +111,7 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
     subtopology = own_count()
     stream = next(b for b in subtopology.pipelines if b.enters)
     counted = next(b for b in subtopology.pipelines if b.aggregation)
-    partials = pa.table({"k": ["k"], "last_offset": [last[0]], "max_ts": [last[1]]})
+    partials = pa.table({"__key": ["__key"], "__last_offset": [last[0]], "__max_ts": [last[1]]})
     numbered, places, _ = RecordOrder(RecordPaths(subtopology)).number(
         [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)], []
     )

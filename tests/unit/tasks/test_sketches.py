@@ -66,7 +66,7 @@ def partials(*batches, limit=LIMIT) -> pa.Table:
     """What Spark gives for one key per batch: HyperLogLog sketches have room for more, as Spark's have."""
     known = [[v for v in batch if v is not None] for batch in batches]
     columns = {
-        "max_ts": pa.array([1] * len(batches), pa.int64()),
+        "__max_ts": pa.array([1] * len(batches), pa.int64()),
         "n": pa.array([len(batch) for batch in batches], pa.int64()),
         "different": pa.array([distinct_sketch(k) for k in known], pa.binary()),
         "middle": pa.array([quantile_sketch(k) for k in known], pa.binary()),
@@ -132,7 +132,7 @@ def test_should_keep_any_text_whatever_characters_it_has(batches, limit):
     layout = ValueLayout(slots_of(aggregates))
     stored = None
     for batch in batches:
-        column = pa.table({"max_ts": [1], "last": pa.array([batch[-limit:]], pa.list_(pa.string()))})
+        column = pa.table({"__max_ts": [1], "last": pa.array([batch[-limit:]], pa.list_(pa.string()))})
         stored = layout.encode(fold_into(layout, layout.decode([stored]), column))[0]
     values = [text for batch in batches for text in batch]
     assert json.loads(read(stored, aggregates, layout)["last"]) == values[-limit:]
@@ -141,11 +141,11 @@ def test_should_keep_any_text_whatever_characters_it_has(batches, limit):
 def test_should_shorten_a_list_that_was_stored_under_a_larger_limit():
     smaller = tuple(Aggregate(a.name, a.fold, a.expression, a.number, 1) for a in AGGREGATES[-1:])
     larger = ValueLayout(slots_of(AGGREGATES[-1:]))
-    column = partials([1, 2, 3]).select(["max_ts", "last"])
+    column = partials([1, 2, 3]).select(["__max_ts", "last"])
     stored = larger.encode(fold_into(larger, larger.empty(1), column))[0]
     layout = ValueLayout(slots_of(smaller))
     assert layout.signature == larger.signature
-    nothing = pa.table({"max_ts": [1], "last": pa.array([None], pa.list_(pa.int64()))})
+    nothing = pa.table({"__max_ts": [1], "last": pa.array([None], pa.list_(pa.int64()))})
     new = fold_into(layout, layout.decode([stored]), nothing)
     assert read(layout.encode(new)[0], smaller, layout) == {"last": "[3]"}
 
@@ -219,10 +219,10 @@ class Runner:
     def batch(self, *events):
         table = partials(*[[value] for _, _, value in events])
         times = pa.array([at for _, at, _ in events], pa.int64())
-        named = {"k": pa.array([key for key, _, _ in events]), "w": times, "max_ts": times}
-        named["last_offset"] = pa.array(range(len(events)), pa.int64())
-        named["rows"] = pa.array([1] * len(events), pa.int64())
-        table = pa.table({**named, **{name: table.column(name) for name in table.schema.names if name != "max_ts"}})
+        named = {"__key": pa.array([key for key, _, _ in events]), "__window": times, "__max_ts": times}
+        named["__last_offset"] = pa.array(range(len(events)), pa.int64())
+        named["__rows"] = pa.array([1] * len(events), pa.int64())
+        table = pa.table({**named, **{name: table.column(name) for name in table.schema.names if name != "__max_ts"}})
         pending = PendingStore(self.store)
         emitted = self.operator.run([table], {"s": pending}, BatchTime(NO_STREAM_TIME, NO_STREAM_TIME, 0))
         self.store.put_many(pending.writes(), None, None)

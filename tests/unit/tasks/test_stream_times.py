@@ -66,18 +66,35 @@ class Piped:
                 continue
             at = seconds * SECOND
             kept = not any("bpm > 100" in getattr(step, "condition", "") for step in pipeline.steps) or bpm > 100
-            row = {"p": 0, "status": Status.GOOD if kept else Status.FILTERED, "rows": 1, "max_ts": at, "k": key}
+            row = {
+                "__p": 0,
+                "__status": Status.GOOD if kept else Status.FILTERED,
+                "__rows": 1,
+                "__max_ts": at,
+                "__key": key,
+            }
             if pipeline.aggregation is not None:
-                row |= {"last_offset": offset, "w": at // (60 * SECOND) * 60 * SECOND, "n": 1}
+                row |= {"__last_offset": offset, "__window": at // (60 * SECOND) * 60 * SECOND, "n": 1}
             else:
-                row |= {"record_offset": offset, "deleted": False, "value": "{}"}
+                row |= {"__record_offset": offset, "__deleted": False, "__value": "{}"}
                 row |= {f"v.{column.name}": _VALUES[column.type] for column in pipeline.columns}
             rows.append(row)
-        kinds = {"p": pa.int32(), "status": pa.int32(), "rows": pa.int64(), "max_ts": pa.int64(), "k": pa.string()}
+        kinds = {
+            "__p": pa.int32(),
+            "__status": pa.int32(),
+            "__rows": pa.int64(),
+            "__max_ts": pa.int64(),
+            "__key": pa.string(),
+        }
         if pipeline.aggregation is not None:
-            kinds |= {"last_offset": pa.int64(), "w": pa.int64(), "n": pa.int64()}
+            kinds |= {"__last_offset": pa.int64(), "__window": pa.int64(), "n": pa.int64()}
         else:
-            kinds |= {"record_offset": pa.int64(), "deleted": pa.bool_(), "value": pa.string(), "headers": _HEADERS}
+            kinds |= {
+                "__record_offset": pa.int64(),
+                "__deleted": pa.bool_(),
+                "__value": pa.string(),
+                "__headers": _HEADERS,
+            }
             kinds |= {f"v.{column.name}": _TYPES[column.type] for column in pipeline.columns}
         return pa.Table.from_pylist(rows, pa.schema(kinds))
 

@@ -62,13 +62,13 @@ def rows(*given: tuple[str, int, int, int], bad: int = 0) -> TaskInput:
         pipelines=[
             pa.table(
                 {
-                    "p": pa.array([0] * len(listed), pa.int32()),
-                    "status": pa.array([0] * good + [1] * (len(listed) - good), pa.int32()),
-                    "rows": pa.array([g[2] for g in given] + ([bad] if bad else []), pa.int64()),
-                    "max_ts": pa.array([g[3] for g in listed], pa.int64()),
-                    "last_offset": pa.array(range(len(listed)), pa.int64()),
-                    "k": pa.array([g[0] for g in listed], pa.string()),
-                    "w": pa.array([g[1] for g in listed], pa.int64()),
+                    "__p": pa.array([0] * len(listed), pa.int32()),
+                    "__status": pa.array([0] * good + [1] * (len(listed) - good), pa.int32()),
+                    "__rows": pa.array([g[2] for g in given] + ([bad] if bad else []), pa.int64()),
+                    "__max_ts": pa.array([g[3] for g in listed], pa.int64()),
+                    "__last_offset": pa.array(range(len(listed)), pa.int64()),
+                    "__key": pa.array([g[0] for g in listed], pa.string()),
+                    "__window": pa.array([g[1] for g in listed], pa.int64()),
                     "n": pa.array([g[2] for g in listed], pa.int64()),
                 }
             )
@@ -247,10 +247,10 @@ def records(*xs, letters=()) -> TaskInput:
     count = len(xs)
     table = pa.table(
         {
-            "p": pa.array([0] * count, pa.int32()), "status": pa.array([0] * count, pa.int32()),
-            "rows": pa.array([1] * count, pa.int64()), "max_ts": pa.array(range(count), pa.int64()),
-            "k": pa.array(["a"] * count, pa.string()), "record_offset": pa.array(range(40, 40 + count), pa.int64()),
-            "deleted": pa.array([False] * count), "v.id": pa.array(["a"] * count, pa.string()),
+            "__p": pa.array([0] * count, pa.int32()), "__status": pa.array([0] * count, pa.int32()),
+            "__rows": pa.array([1] * count, pa.int64()), "__max_ts": pa.array(range(count), pa.int64()),
+            "__key": pa.array(["a"] * count, pa.string()), "__record_offset": pa.array(range(40, 40 + count), pa.int64()),
+            "__deleted": pa.array([False] * count), "v.id": pa.array(["a"] * count, pa.string()),
             "v.x": pa.array(xs, pa.int64()),
         }
     )  # fmt: skip

@@ -23,11 +23,10 @@ from tidemark.topology.stores import window_span_ms
 
 
 class WindowedAggregateOperator:
-    """An `Operator` with one input: partial results with unique (k, w).
+    """An `Operator` with one input: partial results with unique (key, window).
 
-    Columns: `k` STRING; `w` BIGINT, the window's start, if there are windows; `rows` BIGINT, the number of records;
-    `max_ts` BIGINT, their newest timestamp; `last_offset` BIGINT, the offset of the last of them; one column per slot of
-    `slots_of(aggregates)`.
+    Columns: those of `Partial` to `KEY`; `LAST_OFFSET`; `WINDOW`, the window's start, if there are windows; one column per slot
+    of `slots_of(aggregates)`.
 
     Emits each changed window in the order in which its last record arrived, and the windows of one record from the earliest
     on, as Kafka Streams' `KStreamWindowAggregate` does. `__ts` is the newest timestamp that the window ever had. If `emits` is

@@ -88,7 +88,7 @@ class _Partials:
 class SessionAggregateOperator:
     """An `Operator` with one input: partial results per key and timestamp.
 
-    Columns: `k` STRING; `w` BIGINT, the records' timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
+    Columns: those of `Partial` to `KEY`, `LAST_OFFSET`, and `WINDOW`, which is the records' timestamp; one column per slot.
     Several partials of a key and timestamp are processed in the order of their offsets; all records of a partial count at its
     last offset.
 

@@ -176,7 +176,7 @@ class _Changed:
 class SlidingAggregateOperator:
     """An `Operator` with one input: partial results of one record each.
 
-    Columns: `k` STRING; `w` BIGINT, the record's timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
+    Columns: those of `Partial` to `KEY`, `LAST_OFFSET`, and `WINDOW`, which is the record's timestamp; one column per slot.
 
     A record is late if t + difference < stream time at the batch's start - grace, or if all of its windows end before that; a
     window that ends before that is not changed. Emits each window that a record of the batch changed or created, in the order

@@ -26,7 +26,7 @@ def layout(*aggregates):
 def values(aggregates, **columns):
     made = layout(*aggregates)
     rows = len(next(iter(columns.values())))
-    return made.encode(fold_into(made, made.empty(rows), pa.table({"max_ts": [7] * rows, **columns})))
+    return made.encode(fold_into(made, made.empty(rows), pa.table({"__max_ts": [7] * rows, **columns})))
 
 
 def read(aggregates, encoded):

@@ -35,11 +35,11 @@ def partials(*given: tuple[str, int, int, int]) -> pa.Table:
     """(key, window start, records, newest timestamp), in the order of offsets; the mean's values are all 2.0."""
     return pa.table(
         {
-            "k": pa.array([g[0] for g in given], pa.string()),
-            "w": pa.array([g[1] for g in given], pa.int64()),
-            "rows": pa.array([g[2] for g in given], pa.int64()),
-            "max_ts": pa.array([g[3] for g in given], pa.int64()),
-            "last_offset": pa.array(range(len(given)), pa.int64()),
+            "__key": pa.array([g[0] for g in given], pa.string()),
+            "__window": pa.array([g[1] for g in given], pa.int64()),
+            "__rows": pa.array([g[2] for g in given], pa.int64()),
+            "__max_ts": pa.array([g[3] for g in given], pa.int64()),
+            "__last_offset": pa.array(range(len(given)), pa.int64()),
             "n": pa.array([g[2] for g in given], pa.int64()),
             "mean.sum": pa.array([2.0 * g[2] for g in given], pa.float64()),
             "mean.count": pa.array([g[2] for g in given], pa.int64()),
@@ -74,7 +74,7 @@ def test_should_order_rows_by_the_last_record_of_each_window_across_segments():
 
 def test_should_emit_the_windows_of_one_record_from_the_earliest_on_under_its_number():
     rows = partials(("a", MINUTE, 1, 70_000), ("a", 30_000, 1, 70_000), ("b", 0, 1, 5))
-    rows = rows.set_column(rows.schema.get_field_index("last_offset"), "last_offset", pa.array([7, 7, 8]))
+    rows = rows.set_column(rows.schema.get_field_index("__last_offset"), "__last_offset", pa.array([7, 7, 8]))
     emitted = batches().run(rows, newest_ms=70_000).rows
     assert emitted["window_start"].to_pylist() == [30_000, MINUTE, 0]
     assert emitted["__seq"].to_pylist() == [7, 7, 8]
@@ -124,8 +124,8 @@ def test_should_emit_nothing_for_empty_input():
 
 def test_should_never_treat_unwindowed_partial_results_as_late():
     node = batches(PLAIN)
-    node.run(partials(("a", 0, 1, 10 * MINUTE)).drop_columns("w"), newest_ms=10 * MINUTE)
-    emitted = node.run(partials(("a", 0, 2, 1)).drop_columns("w"), newest_ms=1)
+    node.run(partials(("a", 0, 1, 10 * MINUTE)).drop_columns("__window"), newest_ms=10 * MINUTE)
+    emitted = node.run(partials(("a", 0, 2, 1)).drop_columns("__window"), newest_ms=1)
     assert (emitted.rows["n"].to_pylist(), emitted.late_rows) == ([3], 0)
     assert list(node.contents("counts")) == [b"a"]
 

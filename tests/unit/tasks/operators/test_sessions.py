@@ -53,11 +53,11 @@ def partials(*chunks: list[tuple[str, int, int]], one_by_one: bool = False) -> p
     values = [[value for _, value in rows] for rows in groups.values()]
     return pa.table(
         {
-            "k": pa.array([at[0] for at in groups], pa.string()),
-            "w": pa.array([at[1] for at in groups], pa.int64()),
-            "rows": pa.array([len(v) for v in values], pa.int64()),
-            "max_ts": pa.array([at[1] for at in groups], pa.int64()),
-            "last_offset": pa.array([rows[-1][0] for rows in groups.values()], pa.int64()),
+            "__key": pa.array([at[0] for at in groups], pa.string()),
+            "__window": pa.array([at[1] for at in groups], pa.int64()),
+            "__rows": pa.array([len(v) for v in values], pa.int64()),
+            "__max_ts": pa.array([at[1] for at in groups], pa.int64()),
+            "__last_offset": pa.array([rows[-1][0] for rows in groups.values()], pa.int64()),
             "n": pa.array([len(v) for v in values], pa.int64()),
             "least": pa.array([min(v) for v in values], pa.int64()),
             "most": pa.array([float(max(v)) for v in values], pa.float64()),
