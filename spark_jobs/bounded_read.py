@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.compile import DEAD_LETTERS, TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
 from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.prepared import PreparedStatements, SparkRows
+from spark_jobs.refused_records import Refusal, Refused, RefusedRecords, Span, offsets_of, with_refused
 from spark_jobs.statements import FEW_ROWS, Statements
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
@@ -68,9 +69,14 @@ class BoundedReader:
         self._statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
         self._found_letters = PreparedStatements()
         self._empty: dict[int, pa.Table] = {}
+        self._refused = RefusedRecords()
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
-        """Return one table of partial results per pipeline, as `spark_jobs.compile` describes them."""
+        """Return one table of partial results per pipeline, as `spark_jobs.compile` describes them.
+
+        A record that Spark refuses is a bad one. Finding it takes many Spark jobs.
+        """
+        self._refused.forget_before(starts)
         found: dict[int, pa.Table] = {}
         for number, source in enumerate(self._subtopology.sources):
             pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
@@ -78,14 +84,22 @@ class BoundedReader:
             if records := sum(last.values()) - sum(first.values()):
                 # Each task costs some milliseconds, so for few records there are not more than Spark runs at a time.
                 most_tasks = self._parallelism if records <= FEW_ROWS else None
-                rows = self._records.rows_between(first, last, most_tasks)
-                found |= self._statements.tables(rows, pipelines, records)
+                run = partial(self._of_source, pipelines, most_tasks)
+                of_source = self._refused.read(first, last, run)
+                refused = self._refused.between(first, last)
+                found |= {i: with_refused(table, source.topic, refused) for i, table in of_source.items()}
                 continue
             missing = [i for i in pipelines if i not in self._empty]
             if missing:
                 self._empty |= self._statements.tables(self._records.rows_between(first, first), missing, records=0)
             found |= {i: self._empty[i] for i in pipelines}
         return [found[i] for i in range(len(self._subtopology.pipelines))]
+
+    def _of_source(
+        self, pipelines: Sequence[int], most_tasks: int | None, spans: Sequence[Span], is_careful: bool
+    ) -> dict[int, pa.Table]:
+        rows = self._records.rows_in(spans, most_tasks)
+        return self._statements.tables(rows, pipelines, offsets_of(spans), is_careful=is_careful)
 
     def forget_kinds_of_records(self) -> None:
         """Let no record that was read so far decide how the next ones are read. What was planned is kept."""
@@ -123,7 +137,7 @@ class BoundedReader:
         Spark returns only their offsets and reasons; the records themselves, however large, are never in its heap. It reads
         only the partitions that have some by the partial results.
         """
-        reasons: dict[TopicPartition, dict[int, str]] = {}
+        reasons = {place: dict(of_place) for place, of_place in self._refused.between(starts, ends).items()}
         for number, source in enumerate(self._subtopology.sources):
             pipelines = zip(tables, self._subtopology.pipelines, strict=True)
             found = [kind for table, pipeline in pipelines if pipeline.source == number for kind in _bad_kinds(table)]
@@ -131,27 +145,21 @@ class BoundedReader:
             if not places:
                 continue
             first, last = ({place: of[place] for place in places} for of in (starts, ends))
-            rows, view = self._letters.rows_between(first, last), f"{self._view}_letters"
+            rows, view = self._letters.rows_in(self._refused.readable(first, last)), f"{self._view}_letters"
             sql = dead_letter_places_sql(
                 self._subtopology, source, view, self._ahead_ms, sorted({status for _, status in found})
             )
             table = self._found_letters.run(sql, rows, partial(_on, rows, view))
             for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                reasons.setdefault(TopicPartition(source.topic, partition), {})[offset] = reason
+                reasons.setdefault(TopicPartition(source.topic, partition), {})[offset] = Refusal(reason)
         wanted = {place: sorted(reasons[place]) for place in sorted(reasons)}
         client, stalled_after_s = librdkafka_config(self._settings), stalled_after(self._settings)
         return [_letter(reasons, message) for message in records_at(client, wanted, stalled_after_s)]
 
     def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Times:
         """Return the event times of all records of the spans, by which a task merges its sources."""
-        statements: list[str] = []
-        for number, source in enumerate(self._subtopology.sources):
-            own = {p: span for p, span in spans.items() if p.topic == source.topic}
-            if own:
-                view = f"{self._view}_times_{number}"
-                _between(self._times, own).createOrReplaceTempView(view)
-                statements.append(times_sql(source, number, view, self._ahead_ms))
-        table = self._spark.sql(" UNION ALL ".join(statements)).toArrow()
+        starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
+        table = self._refused.read(starts, ends, partial(self._times_table, {place.topic for place in spans}))
         *columns, event_times = (table.column(name) for name in TIME_COLUMNS)
         sources, partitions, offsets = (column.to_numpy() for column in columns)
         times = pc.fill_null(event_times, NO_TIME).to_numpy()
@@ -163,16 +171,21 @@ class BoundedReader:
             found[place] = offsets[rows], times[rows]
         return found
 
+    def _times_table(self, topics: Collection[str], spans: Sequence[Span], _is_careful: bool) -> pa.Table:
+        statements: list[str] = []
+        for number, source in enumerate(self._subtopology.sources):
+            if source.topic in topics:
+                view = f"{self._view}_times_{number}"
+                own = [span for span in spans if span[0].topic == source.topic]
+                self._times.rows_in(own).frame().createOrReplaceTempView(view)
+                statements.append(times_sql(source, number, view, self._ahead_ms))
+        return self._spark.sql(" UNION ALL ".join(statements)).toArrow()
+
 
 def _on(rows: SparkRows, view: str, sql: str) -> DataFrame:
     """Return the result of a statement on a view of these rows, as a plan."""
     rows.frame().createOrReplaceTempView(view)
     return rows.spark.sql(sql)
-
-
-def _between(reader: KafkaReader, spans: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame:
-    starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
-    return reader.between(starts, ends)
 
 
 def bad_records(tables: list[pa.Table]) -> int:
@@ -190,9 +203,12 @@ def _bad_kinds(table: pa.Table) -> list[tuple[int, int]]:
     return [(row[Partial.PARTITION], row[Partial.STATUS]) for row in kinds.to_pylist()]
 
 
-def _letter(reasons: Mapping[TopicPartition, Mapping[int, str]], message: Message) -> DeadLetter:
+def _letter(reasons: Refused, message: Message) -> DeadLetter:
     place, offset = TopicPartition(str(message.topic()), int(message.partition() or 0)), int(message.offset() or 0)
     key: Any = message.key()
     value: Any = message.value()
     headers, timestamp_ms = tuple(headers_of(message)), message.timestamp()[1]
-    return DeadLetter(reasons[place][offset], place.topic, place.partition, offset, key, value, headers, timestamp_ms)
+    refusal = reasons[place][offset]
+    return DeadLetter(
+        refusal.reason, place.topic, place.partition, offset, key, value, headers, timestamp_ms, refusal.details
+    )

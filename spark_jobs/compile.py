@@ -228,10 +228,13 @@ def _reaching_sql(
         judged = _canonical_sql if canonical_only else judged_sql
         sql = judged(source, view, max_timestamp_ahead_ms, reads, extra)
     columns = [*(c.name for c in source.schema), *RESERVED]
+    # A filter may keep a record from an expression that would raise. The statement for canonical records saves the comparison;
+    # if it raises, this one decides.
+    is_selected = "NOT __deleted" if canonical_only else f"NOT __deleted AND __status = {Status.GOOD}"
     for step in pipeline.steps:
         if isinstance(step, Select):
             named = ", ".join(
-                f"CASE WHEN NOT __deleted THEN ({expression}) END AS {quoted(name)}"
+                f"CASE WHEN {is_selected} THEN ({expression}) END AS {quoted(name)}"
                 for name, expression in step.columns
             )
             sql = f"SELECT {', '.join(always)}, {named} FROM ({sql})"

@@ -7,7 +7,7 @@ to ask for offsets that are known already (`docs/decisions/0029-reads-without-pl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.prepared import SparkRows
+from spark_jobs.refused_records import Span
 from tidemark.kafka.clients import java_properties
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -99,21 +100,28 @@ class KafkaReader:
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most_tasks: int | None = None
     ) -> SparkRows:
         """Return the same records as rows. They are read by a task per partition, or by at most `most_tasks` tasks."""
+        return self.rows_in([(place, starts[place], ends[place]) for place in sorted(ends)], most_tasks)
+
+    def rows_in(self, spans: Sequence[Span], most_tasks: int | None = None) -> SparkRows:
+        """Return the records of spans as rows. One task reads all of them if a partition has several spans."""
         executors = self._executors()
         ranges = self._new_list()
-        for place in sorted(ends):
-            if starts[place] < ends[place]:
+        for place, start, end in spans:
+            if start < end:
                 location = self._anywhere
                 if executors:
                     location = self._option(executors[crc32(str(place).encode()) % len(executors)])
-                ranges.add(self._new_range(self._partition(place), starts[place], ends[place], location))
+                ranges.add(self._new_range(self._partition(place), start, end, location))
         rdd = self._new_rdd(
             self._context, self._client, self._to_scala(ranges).toSeq(), self._poll_ms, _FAIL_ON_DATA_LOSS
         ).map(self._to_row, self._row_tag)
+        if len({place for place, _, _ in spans}) < len(spans):
+            # Rows with the same partition must be in one of Spark's partitions.
+            most_tasks = 1
         if most_tasks is not None:
             rdd = rdd.coalesce(most_tasks, False, self._anywhere, None)
         # Partitions of several topics may have the same number.
-        has_one_topic = len({place.topic for place in ends}) == 1
+        has_one_topic = len({place.topic for place, _, _ in spans}) <= 1
         return SparkRows(self._spark, rdd, self._schema, clustered_by="partition" if has_one_topic else None)
 
     def _partition(self, place: TopicPartition) -> Any:

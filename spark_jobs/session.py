@@ -50,8 +50,10 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         **executor_jars_conf(settings.spark_master, jars),
         "spark.sql.adaptive.enabled": "false",
-        # A value that cannot be computed becomes null, like a missing field, so that it does not stop the stream.
+        # Most values that cannot be computed become null, like a missing field. Where Spark raises nevertheless, the record
+        # becomes a dead letter.
         "spark.sql.ansi.enabled": "false",
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

@@ -67,16 +67,22 @@ class Statements:
         }
         self._has_many_groups.clear()
 
-    def tables(self, rows: SparkRows, pipelines: Sequence[int], records: int) -> dict[int, pa.Table]:
+    def tables(
+        self, rows: SparkRows, pipelines: Sequence[int], records: int, *, is_careful: bool = False
+    ) -> dict[int, pa.Table]:
         """Return the tables of pipelines by their numbers, in the order given. `rows` are as Spark's Kafka source gives them.
 
-        They are at most `records` records, and have the same columns at each call.
+        They are at most `records` records, and have the same columns at each call. If it `is_careful`, these and the next
+        batches are read with the statements for all records. They select from no record that was filtered, and read each
+        record's own values, whatever its form is.
         """
         read = _Read(rows, self._view, records, is_shared=len(pipelines) > 1)
         try:
             found: dict[int, pa.Table] = {}
             for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
                 own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
+                if is_careful and source in self._waits:
+                    self._waits[source] = _TRY_AGAIN_BATCHES
                 found |= self._of_source(read, source, own)
             return {number: found[number] for number in pipelines}
         finally:

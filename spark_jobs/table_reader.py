@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.compile import pipeline_sql, reads_headers
 from spark_jobs.kafka_reading import KafkaReader
+from spark_jobs.refused_records import RefusedRecords, Span
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -35,10 +36,16 @@ def read_table(
     view = f"table_{subtopology.index}_{partition.partition}_{spec.name}".replace("-", "_").replace(".", "_")
     sql = pipeline_sql(subtopology, pipeline, view, settings.max_timestamp_ahead_ms)
     reader = KafkaReader(spark, settings, has_headers=reads_headers(subtopology))
+    refused = RefusedRecords()
+
+    def run(spans: Sequence[Span], _is_careful: bool) -> pa.Table:
+        reader.rows_in(spans).frame().createOrReplaceTempView(view)
+        return spark.sql(sql).toArrow()
+
     while start < end and should_continue():
         upto = min(end, start + settings.max_batch_records)
-        reader.between({partition: start}, {partition: upto}).createOrReplaceTempView(view)
-        yield _stored(spark.sql(sql).toArrow(), pipeline, upto)
+        refused.forget_before({partition: start})
+        yield _stored(refused.read({partition: start}, {partition: upto}, run), pipeline, upto)
         start = upto
 
 

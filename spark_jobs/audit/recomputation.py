@@ -43,10 +43,12 @@ _KEY_WINDOW_START = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10)
 _NUMBER = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 
 
-def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str:
+def judged_sql(source: Source, records: str, refused: str, max_timestamp_ahead_ms: int) -> str:
     """Return the SQL of every record of a source in the batches, parsed, with `__bad` if it must be a dead letter.
 
-    The columns that `placed_sql` can add are left out, because this table is kept in memory.
+    The columns that `placed_sql` can add are left out, because this table is kept in memory. `refused` are the places of the
+    records for which the stream's SQL has raised by their dead letters. They are bad, and their values are not read: the same
+    SQL would raise here.
     """
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')"
@@ -54,7 +56,7 @@ def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str
     key = f"CASE WHEN __deletes OR _key IS NULL THEN _key ELSE CAST(({source.key}) AS STRING) END"
     columns = ", ".join([*(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema), *_RESERVED])
     unreadable = (
-        "(__has_key AND _key IS NULL) "
+        "__refused OR (__has_key AND _key IS NULL) "
         "OR (NOT __deletes AND (__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__text)))"
     )
     # The state of a key is in one task only as long as all of its records have it as their Kafka key.
@@ -65,11 +67,14 @@ SELECT *, __unreadable OR __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_t
 SELECT *, {key} AS __k, {timestamp} AS __ts FROM (
 SELECT __p, __offset, __batch, __deletes, {unreadable} AS __unreadable, {columns} FROM (
 SELECT *, from_json(__text, {schema}, {options}) AS __r FROM (
-SELECT p AS __p, offset AS __offset, batch AS __batch, value IS NULL AS __deletes, CAST(value AS STRING) AS __text,
+SELECT p AS __p, offset AS __offset, batch AS __batch, value IS NULL AS __deletes,
+    of_offset IS NOT NULL AS __refused, CASE WHEN of_offset IS NULL THEN CAST(value AS STRING) END AS __text,
     key IS NOT NULL AS __has_key,
     CASE WHEN is_valid_utf8(CAST(key AS STRING)) THEN CAST(key AS STRING) END AS _key,
     topic AS _topic, partition AS _partition, offset AS _offset, ts_ms AS _timestamp
-FROM {records} WHERE role = 'source' AND topic = {literal(source.topic)} AND batch IS NOT NULL)))))"""
+FROM (SELECT role, topic, partition, offset, ts_ms, key, value, p, batch FROM {records})
+LEFT JOIN {refused} ON of_topic = topic AND of_partition = partition AND of_offset = offset
+WHERE role = 'source' AND topic = {literal(source.topic)} AND batch IS NOT NULL)))))"""
 
 
 def placed_sql(source: Source, judged: str) -> str:
@@ -92,7 +97,7 @@ def pipeline_records_sql(subtopology: SubTopology, pipeline: Pipeline, judged: s
     for step in pipeline.steps:
         if isinstance(step, Select):
             named = ", ".join(
-                f"CASE WHEN __deletes THEN NULL ELSE ({text}) END AS {quoted(name)}" for name, text in step.columns
+                f"CASE WHEN __in AND NOT __deletes THEN ({text}) END AS {quoted(name)}" for name, text in step.columns
             )
             sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
             columns = [quoted(name) for name, _ in step.columns]

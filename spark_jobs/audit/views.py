@@ -13,10 +13,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_jobs.audit import recomputation
-from spark_jobs.audit.reading import SOURCE, AuditRange
+from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange
+from spark_jobs.sql_text import literal
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import Derived
 from tidemark.audit.ranges import COMPUTING
+from tidemark.tasks.update import REFUSED_BY_SQL
 from tidemark.topology.plan import SubTopology
 
 _FEW_ROWS = 20_000
@@ -114,6 +116,7 @@ class PipelineView:
         self._ahead_ms = max_timestamp_ahead_ms
         self._judged: list[str] = []
         self.records = views.add("records", records)
+        self._refused: str | None = None
         self.batches = views.rows(
             "batches",
             (
@@ -158,10 +161,23 @@ class PipelineView:
         source = next(s for s in subtopology.sources if s.topic == topic)
         # Kept, because accounts, dead letters and results all use it, and parsing is the slowest step.
         kept = self.views.add(
-            f"judged_{topic}", recomputation.judged_sql(source, self.records, self._ahead_ms), keep=True
+            f"judged_{topic}",
+            recomputation.judged_sql(source, self.records, self._refused_places(), self._ahead_ms),
+            keep=True,
         )
         self._judged.append(kept)
         return self.views.add(f"placed_{topic}", recomputation.placed_sql(source, kept))
+
+    def _refused_places(self) -> str:
+        """Return a view of the records for which the stream's SQL has raised, by their dead letters."""
+        if self._refused is None:
+            sql = (
+                f"SELECT DISTINCT of_topic, of_partition, of_offset FROM {self.records} "
+                f"WHERE role = '{DLQ}' AND of_reason = {literal(REFUSED_BY_SQL)} AND of_offset IS NOT NULL"
+            )
+            self.views.table("refused", self.views.spark.sql(sql), Rows.FEW)
+            self._refused = self.views.name("refused")
+        return self._refused
 
     def release_judged(self) -> None:
         """Free the parsed records of the sources, once only their sums are needed."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,14 @@ from spark_jobs.bounded_read import bad_records
 from spark_jobs.compile import dead_letter_places_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.prepared import SparkRows
+from spark_jobs.refused_records import (
+    Refusal,
+    Refused,
+    RefusedRecords,
+    Span,
+    offsets_of,
+    with_refused,
+)
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
 from tidemark.kafka.partitioner import partition_of
@@ -77,6 +85,10 @@ class _Piped:
     offset: int
     timestamp_ms: int
     headers: Headers
+
+
+_Place = tuple[TopicPartition, int]
+"""A partition and an offset."""
 
 
 class TopologyTestDriver:
@@ -204,21 +216,26 @@ class TopologyTestDriver:
                     self._batch(subtopology, records)
 
     def _batch(self, subtopology: SubTopology, records: Mapping[str, list[_Piped]]) -> None:
-        rows = [
-            {"key": r.key, "value": r.value, "topic": topic, "partition": r.partition, "offset": r.offset}
-            | {
-                "timestamp": r.timestamp_ms * 1000,
-                "headers": [dict(zip(_HEADER, h, strict=True)) for h in r.headers] or None,
-            }
-            for topic, piped in records.items()
-            for r in piped
+        piped = {(TopicPartition(topic, r.partition), r.offset): r for topic, own in records.items() for r in own}
+        # Of each partition, the first offset is the last one here.
+        starts = dict(sorted(piped, reverse=True))
+        upto = {place: self._offsets[place] for place in starts}
+        refused = RefusedRecords()
+        pipelines, statements = subtopology.pipelines, self._statements[subtopology.index]
+
+        def run(spans: Sequence[Span], is_careful: bool) -> dict[int, pa.Table]:
+            rows = SparkRows.of(self._frame(piped, spans))
+            return statements.tables(rows, range(len(pipelines)), offsets_of(spans), is_careful=is_careful)
+
+        found = refused.read(starts, upto, run)
+        unread = refused.between(starts, upto)
+        tables = [
+            with_refused(found[number], subtopology.sources[pipeline.source].topic, unread)
+            for number, pipeline in enumerate(pipelines)
         ]
-        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
-        statements = self._statements[subtopology.index]
-        tables = list(statements.tables(SparkRows.of(frame), range(len(subtopology.pipelines)), len(rows)).values())
         letters: list[DeadLetter] = []
         if bad_records(tables):
-            letters = self._dead_letters(subtopology, frame, records)
+            letters = self._dead_letters(subtopology, self._frame(piped, refused.readable(starts, upto)), piped, unread)
         for partition in range(self._partitions):
             task = self._tasks[TaskId(subtopology.index, partition)]
             ends = {t: self._offsets.get(TopicPartition(t, partition), 0) for t in subtopology.source_topics}
@@ -226,22 +243,38 @@ class TopologyTestDriver:
             own = tuple(letter for letter in letters if letter.partition == partition)
             self._take(task, task.prepare(TaskInput(ends, given, own), self._now_ms))
 
+    def _frame(self, piped: Mapping[_Place, _Piped], spans: Sequence[Span]) -> DataFrame:
+        """Return the piped records of some spans as Spark's Kafka source has them."""
+        rows = [
+            {"key": r.key, "value": r.value, "topic": place.topic, "partition": r.partition, "offset": r.offset}
+            | {
+                "timestamp": r.timestamp_ms * 1000,
+                "headers": [dict(zip(_HEADER, h, strict=True)) for h in r.headers] or None,
+            }
+            for place, start, end in spans
+            for r in (piped[place, offset] for offset in range(start, end))
+        ]
+        return self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA_RECORDS))
+
     def _dead_letters(
-        self, subtopology: SubTopology, frame: DataFrame, records: Mapping[str, list[_Piped]]
+        self, subtopology: SubTopology, frame: DataFrame, piped: Mapping[_Place, _Piped], unread: Refused
     ) -> list[DeadLetter]:
         """Return the bad records in the order of topic, partition and offset. Spark finds them, as in production."""
         view = f"test_driver_{subtopology.index}"
-        found: dict[tuple[str, int, int], str] = {}
+        found = {(place, offset): refusal for place, own in unread.items() for offset, refusal in own.items()}
         for source in subtopology.sources:
             frame.where(frame["topic"] == source.topic).createOrReplaceTempView(view)
             places = self._spark.sql(dead_letter_places_sql(subtopology, source, view, self._ahead_ms)).collect()
-            found |= {(source.topic, p[Partial.PARTITION], p[Partial.RECORD_OFFSET]): p["reason"] for p in places}
-        piped = {(topic, r.partition, r.offset): r for topic, of_topic in records.items() for r in of_topic}
-        return [
-            DeadLetter(reason, *place, r.key, r.value, r.headers, r.timestamp_ms)
-            for place, reason in sorted(found.items())
-            for r in [piped[place]]
-        ]
+            found |= {
+                (TopicPartition(source.topic, p[Partial.PARTITION]), p[Partial.RECORD_OFFSET]): Refusal(p["reason"])
+                for p in places
+            }
+        letters: list[DeadLetter] = []
+        for place, offset in sorted(found):
+            refusal, r = found[place, offset], piped[place, offset]
+            letter = DeadLetter(refusal.reason, place.topic, place.partition, offset, r.key, r.value, r.headers)
+            letters.append(replace(letter, timestamp_ms=r.timestamp_ms, details=refusal.details))
+        return letters
 
     def _take(self, task: Task, update: TaskUpdate) -> None:
         task.apply(update, {p.topic: 0 for p in task.changelogs}, self._now_ms)

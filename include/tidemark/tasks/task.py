@@ -285,8 +285,9 @@ class Task:
         failing = {source.topic: source.node for source in self.subtopology.sources if source.on_error is OnError.FAIL}
         for letter in letters:
             if letter.topic in failing:
+                why = ": ".join([letter.reason, *(text.decode() for _, text in letter.details if text is not None)])
                 raise RecordRefused(
-                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, letter.reason)
+                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, why)
                 )
 
     def _refused(self, node: TaskNode, row: RefusedRow, done: GraphResult) -> DeadLetter:

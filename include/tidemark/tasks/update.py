@@ -36,6 +36,7 @@ KEY_NOT_TEXT = "key is not UTF-8"
 NO_KEY = "no key"
 IMPOSSIBLE_TIMESTAMP = "impossible timestamp"
 KEY_DIFFERS = "key differs"
+REFUSED_BY_SQL = "refused by SQL"
 """Reasons of dead letters for records that cannot be read: nothing of such a record is processed."""
 
 TOO_LARGE = "too large for the sink"

@@ -28,6 +28,9 @@ SCHEMA = (
 )
 
 
+NONE_REFUSED = "(SELECT '' AS of_topic, 0 AS of_partition, 0L AS of_offset WHERE false)"
+
+
 def odd_values(chance: random.Random) -> bytes | None:
     at = NOW_MS - chance.randrange(600_000)
     record = {"id": f"k{chance.randrange(4)}", "at": at, "x": chance.randrange(-5, 20), "y": chance.random()}
@@ -96,7 +99,8 @@ def test_should_compute_the_same_in_the_stream_and_in_the_recomputation(
     }
     # --- what the audit computes
     source = one.subtopology.sources[0]
-    judged = f"({recomputation.placed_sql(source, f'({recomputation.judged_sql(source, records, AHEAD_MS)})')})"
+    judged_sql = recomputation.judged_sql(source, records, NONE_REFUSED, AHEAD_MS)
+    judged = f"({recomputation.placed_sql(source, f'({judged_sql})')})"
     reaching = f"({recomputation.pipeline_records_sql(one.subtopology, one.pipeline, judged)})"
     own = spark.sql(recomputation.partials_sql(one.aggregation, reaching)).toArrow().to_pylist()
     names = [column.split()[0] for column in recomputation.kept_columns(one.aggregation)]
@@ -119,6 +123,29 @@ def test_should_compute_the_same_in_the_stream_and_in_the_recomputation(
         assert min(stated) > 0
     keyless = spark.sql(f"SELECT count(1) AS n FROM {reaching} WHERE __keyless").first().n
     assert keyless == sum(row["__rows"] for row in stream_rows if row["__status"] == Status.NO_KEY) > 4
+
+
+def test_should_count_a_record_that_the_streams_sql_refused_as_bad(spark: SparkSession) -> None:
+    """Its SQL would raise in the audit, too. A record that was filtered is not selected from."""
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, n INT, kept BOOLEAN", key="id")
+    stream.filter("kept").select("element_at(array(5, 6), n) AS part").group_by_key().aggregate(
+        store="s", total="sum(part)"
+    ).to("out")
+    (one,) = derivable(topology.plan()).derived
+    numbers = ((1, True), (0, True), (2, True), (0, False))
+    values = [json.dumps({"id": "a", "n": n, "kept": kept}).encode() for n, kept in numbers]
+    rows = [("source", "in", 0, n, NOW_MS, None, b"a", value, 0, 1) for n, value in enumerate(values)]
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_refused")
+    source, refused = one.subtopology.sources[0], "(SELECT 'in' AS of_topic, 0 AS of_partition, 1L AS of_offset)"
+    judged_sql = recomputation.judged_sql(source, "audit_refused", refused, AHEAD_MS)
+    judged = f"({recomputation.placed_sql(source, f'({judged_sql})')})"
+    reaching = f"({recomputation.pipeline_records_sql(one.subtopology, one.pipeline, judged)})"
+    (account,) = spark.sql(recomputation.account_sql(one.pipeline, reaching)).collect()
+    assert (account["rows"], account["filtered_rows"], account["bad_rows"]) == (2, 1, 1)
+    (result,) = spark.sql(recomputation.partials_sql(one.aggregation, reaching)).collect()
+    assert (result["k"], result["s0"]) == ("a", 5 + 6)
+    assert [r["__offset"] for r in spark.sql(f"SELECT __offset FROM {judged} WHERE __bad").collect()] == [1]
 
 
 def test_should_decode_changelog_values_exactly(spark: SparkSession) -> None:

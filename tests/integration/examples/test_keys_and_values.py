@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from tidemark.tasks.update import KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY
+from tidemark.errors import RecordRefused
+from tidemark.tasks.update import KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import sliding, tumbling
 
@@ -304,3 +305,63 @@ def test_should_keep_infinities_and_nan_for_any_division_into_batches(topology_d
         assert [record.value["below"] for record in driver.read("out")] == below
         assert driver.store("limits") == {"a": {"top": held}}
         assert letters(driver) == []
+
+
+RAISES = "element_at(split(ward, ','), n)"
+"""An expression that raises for the n 0, and is null for an n beyond the last element."""
+
+
+@pytest.mark.parametrize("form", [{}, {"unknown": 1}], ids=["in the usual form", "in another form"])
+def test_should_make_a_dead_letter_of_each_record_for_which_sql_raises(running, form):
+    """Wherever in a batch they are, all others are processed as if these had not been there."""
+    topology, beats = a_topology()
+    beats.select("id", "at_ms", part=RAISES).to("parts")
+    beats.filter("n < 9").group_by_key().windowed_by(tumbling("60s")).count(f"{RAISES} = 'a'", store="counts")
+    driver = running(topology)
+    refused = (0, 3, 4, 9)
+    for number in range(10):
+        driver.beat(number, ward="a,b", n=0 if number in refused else 1, **form)
+    assert letters(driver) == [(REFUSED_BY_SQL, number) for number in refused]
+    assert [record.value["part"] for record in driver.read("parts")] == ["a"] * 6
+    assert driver.store("counts") == {("p1", T0): {"count": 6}}
+    driver.beat(11, ward="a,b", n=2)
+    assert [record.value["part"] for record in driver.read("parts")] == ["b"]
+
+
+def test_should_not_select_from_a_record_that_was_filtered(running):
+    topology, beats = a_topology()
+    beats.filter("n <> 0").select("id", part=RAISES).to("parts")
+    driver = running(topology)
+    for n in (1, 0, 2):
+        driver.beat(n, ward="a,b", n=n)
+    assert [record.value["part"] for record in driver.read("parts")] == ["a", "b"]
+    assert letters(driver) == []
+
+
+def test_should_make_a_dead_letter_of_a_timestamp_that_sql_cannot_compute(running):
+    topology = Topology("app")
+    beats = topology.stream("beats", schema=SCHEMA, key="id", timestamp="unix_millis(timestamp_millis(at_ms))")
+    beats.group_by_key().count(name="beats", store="counts")
+    driver = running(topology)
+    driver.beat(0)
+    driver.pipe("beats", {"id": "p1", "at_ms": 2**63 - 1}, key="p1")
+    assert letters(driver) == [(REFUSED_BY_SQL, 1)]
+    assert driver.store("counts") == {"p1": {"beats": 1}}
+
+
+def test_should_end_at_a_record_for_which_sql_raises_when_the_source_says_so(topology_driver):
+    topology = Topology("app")
+    beats = topology.stream("beats", schema=SCHEMA, key="id", on_error="fail")
+    beats.select(part=RAISES).to("parts")
+    driver = topology_driver(topology, start_ms=NOW)
+    driver.pipe("beats", {"id": "p1", "ward": "a", "n": 0}, key="p1")
+    with pytest.raises(RecordRefused, match=r"offset 0 .*refused by SQL: SparkRuntimeException: .*index 0 is invalid"):
+        driver.commit()
+
+
+def test_should_keep_the_last_value_of_a_key_that_a_map_has_twice(running):
+    topology, beats = a_topology()
+    beats.select(a="CAST(str_to_map(ward, '&', '=')['a'] AS STRING)").to("maps")
+    driver = running(topology)
+    driver.beat(0, ward="a=1&a=2")
+    assert [record.value for record in driver.read("maps")] == [{"a": "2"}]

@@ -26,6 +26,7 @@ from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.processes import wait_until
 from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.tasks.update import REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from topologies import patient_monitoring
 
@@ -332,11 +333,50 @@ def test_should_read_only_the_partitions_with_dead_letters_once_more(
         produce(hurried, topic, [("k", value, start_ms) for value in values], partition)
     reader = bounded_read.BoundedReader(spark, hurried, topology.plan().subtopologies[0], unique("group"))
     starts, ends = ({TopicPartition(topic, p): offset for p in range(4)} for offset in (0, 3))
-    tables, between, read = reader.tables(starts, ends), reader._letters.rows_between, []
-    monkeypatch.setattr(reader._letters, "rows_between", lambda *spans: read.append(spans) or between(*spans))
+    tables, between, read = reader.tables(starts, ends), reader._letters.rows_in, []
+    monkeypatch.setattr(reader._letters, "rows_in", lambda spans: read.append(spans) or between(spans))
     (batch,) = reader.batches(starts, ends, tables)
     assert [(x.partition, x.offset, x.reason) for x in batch.dead_letters] == [(1, 1, "unparsable"), (3, 1, "no key")]
-    assert read == [tuple({TopicPartition(topic, p): offset for p in (1, 3)} for offset in (0, 3))]
+    assert read == [[(TopicPartition(topic, p), 0, 3) for p in (1, 3)]]
+
+
+def test_should_make_a_dead_letter_of_each_record_that_spark_refuses_while_it_catches_up(
+    spark, hurried, unique, create_topic, start_ms
+):
+    """Its time is not known either, by which the two sources advance together."""
+    app = unique("refused")
+    many, few = create_topic(unique("many"), 2), create_topic(unique("few"), 2)
+    topology = Topology(app)
+    schema, when = "id STRING, at BIGINT, n INT", "at + 0 * element_at(array(1), n)"
+    table = topology.table(few, schema=schema, key="id", timestamp=when, store="few")
+    stream = topology.stream(many, schema=schema, key="id", timestamp=when)
+    stream.group_by_key().count(name="n", store="counts").to(f"{app}-counts")
+    stream.select("id").join(table).to(f"{app}-joined")
+    refused = {(many, 0): (7, 8, 290), (many, 1): (0,), (few, 1): (9,)}
+    for (topic, length), partition in itertools.product(((many, 300), (few, 10)), range(2)):
+        bad = refused.get((topic, partition), ())
+        produce(
+            hurried,
+            topic,
+            [
+                (f"k{partition}", {"id": f"k{partition}", "at": start_ms + i, "n": 0 if i in bad else 1}, start_ms + i)
+                for i in range(length)
+            ],
+            partition,
+        )
+    ends = {TopicPartition(topic, p): end for topic, end in ((many, 300), (few, 10)) for p in range(2)}
+    with reading(spark, topology.plan(), hurried, dict.fromkeys(ends, 0), 200) as source:
+        batches = batches_to(source, ends)
+    letters = [letter for batch in batches for letter in batch.dead_letters]
+    assert {x.reason for x in letters} == {REFUSED_BY_SQL}
+    assert {dict(x.details)["tidemark.error"].split(b":")[0] for x in letters} == {b"SparkRuntimeException"}
+    found = sorted((x.topic, x.partition, x.offset) for x in letters)
+    assert found == sorted((*place, offset) for place, offsets in refused.items() for offset in offsets)
+    counts = [table for batch in batches for table in batch.pipelines if "last_offset" in table.column_names]
+    good = [table.filter(pc.equal(table["status"], 0)) for table in counts]
+    assert sum(sum(table["rows"].to_pylist()) for table in good) == 600 - 4
+    # Spark groups the records of a key although it reads them around the refused ones.
+    assert all(len(set(table["k"].to_pylist())) == table.num_rows for table in good)
 
 
 def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(

@@ -26,7 +26,7 @@ FUTURE_MS = 4_070_908_800_000
 
 
 def records():
-    """What a user's topic may hold: (key, value), in order."""
+    """What a user's topic may hold: (key, value), in order. A number for `beds` that is 0 makes the timestamp's SQL raise."""
     good = {"ward": "A", "beds": 3, "at": wall_clock_ms()}
     yield b"good", json.dumps(good).encode()
     yield b"spaced", b'{ "beds":4,"at":17,   "ward":"B" }'
@@ -42,6 +42,7 @@ def records():
     yield b"never-there", None
     yield b"\xff\xfe", json.dumps(good).encode()
     yield b"not-an-object", b"[1]"
+    yield b"refused", json.dumps({**good, "beds": 0}).encode()
     yield b"last", json.dumps({**good, "ward": "Z"}).encode()
 
 
@@ -54,7 +55,12 @@ def source(spark, settings, kafka_jars, create_topic, unique):
         producer.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
     assert (producer.flush(60), refused) == (0, [])
     topology = Topology(unique("tables"), optimised=True)
-    table = topology.table(topic, schema="ward STRING, beds INT, at BIGINT", timestamp="at", store="wards")
+    table = topology.table(
+        topic,
+        schema="ward STRING, beds INT, at BIGINT",
+        timestamp="at + 0 * element_at(array(1, 1, 1, 1, 1), beds)",
+        store="wards",
+    )
     table.to(unique("out"))
     made = SparkBatchSource(spark, topology.plan(), settings, 0)
     made.plan, made.topic = topology.plan(), topic
@@ -90,7 +96,7 @@ def live(source, folder):
 def test_should_rebuild_what_the_live_store_held(source, tmp_path):
     held = live(source, tmp_path / "state")
     assert {b"good", b"spaced", b"last"} <= held.keys()
-    assert not held.keys() & {b"deleted", b"never-there", b"not-an-object", b"from-the-future"}
+    assert not held.keys() & {b"deleted", b"never-there", b"not-an-object", b"from-the-future", b"refused"}
     (spec,) = source.plan.stores
     place, end = TopicPartition(source.topic, 0), len(list(records()))
     restored = {}

@@ -1,0 +1,184 @@
+"""Finds the records for which Spark raises, and reads all others (see invariant: no record stops a stream).
+
+Spark names no record when an expression raises. So what it cannot read is read again in halves, down to one offset. Such a
+record is remembered, and later reads pass over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
+
+from tidemark.names import TopicPartition
+from tidemark.tasks.partials import Partial, Status
+from tidemark.tasks.update import REFUSED_BY_SQL, Headers
+
+SPARK_ERRORS = (Py4JJavaError, PySparkException)
+
+_OF_EXPRESSIONS = (
+    "org.apache.spark.SparkRuntimeException",
+    "java.lang.ArithmeticException",
+    "java.lang.IllegalArgumentException",
+    "java.lang.IndexOutOfBoundsException",
+    "java.lang.NegativeArraySizeException",
+    "java.time.DateTimeException",
+)
+"""Spark's own classes of such errors extend these, but some expressions raise the classes of Java."""
+_OF_KAFKA = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
+_ERROR_BYTES = 1024
+
+_T = TypeVar("_T")
+
+Span = tuple[TopicPartition, int, int]
+"""A partition, an offset, and the next offset after the last one."""
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason for which a record becomes a dead letter, and additional headers for it."""
+
+    reason: str
+    details: Headers = ()
+
+
+Refused = Mapping[TopicPartition, Mapping[int, Refusal]]
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """Return why Spark refused a record, or None if the error does not come from what a record contains.
+
+    Errors of brokers, processes, memory and cancelled jobs are such others.
+    """
+    thrown: Any = error._origin if isinstance(error, CapturedException) else getattr(error, "java_exception", None)
+    if thrown is None:
+        return None
+    while (cause := thrown.getCause()) is not None:
+        thrown = cause
+    kinds = list(_class_names(thrown))
+    if not set(kinds) & set(_OF_EXPRESSIONS) or any(
+        str(frame.getClassName()).startswith(_OF_KAFKA) for frame in thrown.getStackTrace()
+    ):
+        return None
+    message = thrown.getMessage()
+    text = f"{kinds[0].rpartition('.')[2]}: {message}".encode(errors="replace")[:_ERROR_BYTES]
+    return Refusal(REFUSED_BY_SQL, (("tidemark.error", text.decode(errors="ignore").encode()),))
+
+
+def _class_names(thrown: Any) -> Iterator[str]:
+    kind = thrown.getClass()
+    while kind is not None:
+        yield str(kind.getName())
+        kind = kind.getSuperclass()
+
+
+class RefusedRecords:
+    """The records of one reader that Spark refused. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, dict[int, Refusal]] = {}
+
+    def read(self, starts: Offsets, ends: Offsets, run: Callable[[Sequence[Span], bool], _T]) -> _T:
+        """Return what `run` returns for the records from `starts` up to but excluding `ends`, without those that Spark refuses.
+
+        `run` reads some spans. Its second argument says whether to take only statements that decide each record by its own
+        values, because Spark has refused one. Blocks for at least one Spark job, and for many to find a refused record. Raises
+        the errors that do not come from a record.
+        """
+        is_careful = bool(self.between(starts, ends))
+        while True:
+            spans = self.readable(starts, ends)
+            try:
+                return run(spans, is_careful)
+            except SPARK_ERRORS as error:
+                refusal = refusal_of(error)
+                if refusal is None or not spans:
+                    raise
+                if is_careful:
+                    self._search(spans, refusal, run)
+                    if self.readable(starts, ends) == spans:
+                        raise
+                is_careful = True
+
+    def _search(self, spans: Sequence[Span], refusal: Refusal, run: Callable[[Sequence[Span], bool], object]) -> None:
+        """Remember the refused records of spans that were refused as a whole."""
+        if offsets_of(spans) == 1:
+            (place, offset, _), *_ = spans
+            self.add(place, offset, refusal)
+            return
+        for half in _halves(spans):
+            try:
+                run(half, True)
+            except SPARK_ERRORS as error:
+                of_half = refusal_of(error)
+                if of_half is None:
+                    raise
+                self._search(half, of_half, run)
+
+    def add(self, place: TopicPartition, offset: int, refusal: Refusal) -> None:
+        """Remember that a record is refused."""
+        self._known.setdefault(place, {})[offset] = refusal
+
+    def between(self, starts: Offsets, ends: Offsets) -> Refused:
+        """Return the known refused records from `starts` up to but excluding `ends`, in the order of offsets."""
+        found: dict[TopicPartition, dict[int, Refusal]] = {}
+        for place, end in ends.items():
+            known = self._known.get(place, {})
+            if own := {offset: known[offset] for offset in sorted(known) if starts[place] <= offset < end}:
+                found[place] = own
+        return found
+
+    def readable(self, starts: Offsets, ends: Offsets) -> list[Span]:
+        """Return the spans from `starts` up to but excluding `ends` around the known refused records."""
+        refused, spans = self.between(starts, ends), []
+        for place in sorted(ends):
+            start = starts[place]
+            for offset in refused.get(place, ()):
+                spans.append((place, start, offset))
+                start = offset + 1
+            spans.append((place, start, ends[place]))
+        return [span for span in spans if span[1] < span[2]]
+
+    def forget_before(self, starts: Offsets) -> None:
+        """Forget the records before these offsets. They are found again if they are read again."""
+        self._known = {
+            place: {offset: refusal for offset, refusal in known.items() if offset >= starts.get(place, 0)}
+            for place, known in self._known.items()
+        }
+
+
+def offsets_of(spans: Sequence[Span]) -> int:
+    """Return the number of offsets in spans."""
+    return sum(end - start for _, start, end in spans)
+
+
+def _halves(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+    first: list[Span] = []
+    second: list[Span] = []
+    left = offsets_of(spans) // 2
+    for place, start, end in spans:
+        cut = min(end, start + left)
+        left -= cut - start
+        if start < cut:
+            first.append((place, start, cut))
+        if cut < end:
+            second.append((place, cut, end))
+    return first, second
+
+
+def with_refused(table: pa.Table, topic: str, refused: Refused) -> pa.Table:
+    """Add a bad row to the results of a pipeline for each refused record of its source, whose topic is `topic`."""
+    rows = [
+        {Partial.PARTITION: place.partition, Partial.STATUS: Status.BAD, Partial.ROWS: 1}
+        for place, of_place in refused.items()
+        if place.topic == topic
+        for _ in of_place
+    ]
+    return pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)]) if rows else table
