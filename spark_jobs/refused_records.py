@@ -1,7 +1,7 @@
 """Finds the records for which Spark raises, and reads all others (see invariant: no record stops a stream).
 
-Spark names no record when an expression raises. So what it cannot read is read again in halves, down to one offset. Such a
-record is remembered, and later reads pass over it.
+Spark names no record when an expression raises, and when a Kafka timestamp is out of its range. So what it cannot read is read
+again in halves, down to one offset. Such a record is remembered, and later reads pass over it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from tidemark.names import TopicPartition
 from tidemark.tasks.partials import Partial, Status
-from tidemark.tasks.update import REFUSED_BY_SQL, Headers
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, REFUSED_BY_SQL, Headers
 
 SPARK_ERRORS = (Py4JJavaError, PySparkException)
 
@@ -31,6 +31,10 @@ _OF_EXPRESSIONS = (
 )
 """Spark's own classes of such errors extend these, but some expressions raise the classes of Java."""
 _OF_KAFKA = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
+_KAFKA_ERROR = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
+_TIMESTAMP_OVERFLOW = "overflows when converting to Spark's microsecond-precision TimestampType"
+LARGEST_TIMESTAMP_MS = (2**63 - 1) // 1000
+"""The largest Kafka timestamp that Spark can read, in epoch milliseconds."""
 _ERROR_BYTES = 1024
 
 _T = TypeVar("_T")
@@ -61,6 +65,8 @@ def refusal_of(error: Exception) -> Refusal | None:
     if thrown is None:
         return None
     while (cause := thrown.getCause()) is not None:
+        if thrown.getClass().getName() == _KAFKA_ERROR and _TIMESTAMP_OVERFLOW in thrown.getMessage():
+            return Refusal(IMPOSSIBLE_TIMESTAMP)
         thrown = cause
     kinds = list(_class_names(thrown))
     if not set(kinds) & set(_OF_EXPRESSIONS) or any(

@@ -31,14 +31,17 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
 from spark_jobs.audit.throttle import Throttle
 from spark_jobs.kafka_reading import KafkaReader
+from spark_jobs.refused_records import SPARK_ERRORS, refusal_of
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again
 from tidemark.audit.progress import AuditProgress, Tell
 from tidemark.audit.ranges import COMPUTING
+from tidemark.errors import TidemarkError
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.settings import Settings
 from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.tasks.task import changelog_of
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP
 from tidemark.topology.plan import StoreKind, SubTopology, TopologyPlan
 
 Span = tuple[int, int]
@@ -170,17 +173,32 @@ class Reader:
     pace: Throttle
 
     def read(self, reading: AuditRange, folder: Path, tell: Tell) -> DataFrame:
-        """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks."""
+        """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks.
+
+        Raises `TidemarkError` if Spark cannot read a record's Kafka timestamp.
+        """
         attribution = Attribution(reading.roles, reading.batches)
         folder.mkdir(parents=True)
         begun, done = time.monotonic(), 0
         tell(AuditProgress(_READING, done, reading.offsets, "offsets", 0.0))
         for number, part in enumerate(parts_of(reading.spans, self.most_offsets)):
             with self.pace.turn():
-                self.kafka(part).mapInArrow(Recorder(attribution, folder, number), "records BIGINT").collect()
+                self._record(part, Recorder(attribution, folder, number))
             done += sum(end - start for start, end in part.values())
             tell(AuditProgress(_READING, done, reading.offsets, "offsets", time.monotonic() - begun))
         return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
+
+    def _record(self, part: Mapping[TopicPartition, Span], recorder: Recorder) -> None:
+        try:
+            self.kafka(part).mapInArrow(recorder, "records BIGINT").collect()
+        except SPARK_ERRORS as error:
+            refusal = refusal_of(error)
+            if refusal is None or refusal.reason != IMPOSSIBLE_TIMESTAMP:
+                raise
+            raise TidemarkError(
+                "the batches cannot be audited, because a record that they read or wrote has a Kafka timestamp after the "
+                "year 294247, which Spark cannot read; audit again when the topic's retention has deleted that record"
+            ) from error
 
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Return the records of some spans from Spark's Kafka source, read_committed."""

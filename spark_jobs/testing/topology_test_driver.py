@@ -26,6 +26,7 @@ from spark_jobs.compile import dead_letter_places_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.prepared import SparkRows
 from spark_jobs.refused_records import (
+    LARGEST_TIMESTAMP_MS,
     Refusal,
     Refused,
     RefusedRecords,
@@ -48,7 +49,7 @@ from tidemark.tasks.fold import result_columns
 from tidemark.tasks.partials import Partial, rows_of_partition
 from tidemark.tasks.rows import TIMESTAMP, with_numbers
 from tidemark.tasks.task import Task, TaskInput
-from tidemark.tasks.update import DeadLetter, Headers, TaskUpdate
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, DeadLetter, Headers, TaskUpdate
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import Duration, duration_ms
@@ -221,6 +222,9 @@ class TopologyTestDriver:
         starts = dict(sorted(piped, reverse=True))
         upto = {place: self._offsets[place] for place in starts}
         refused = RefusedRecords()
+        for (place, offset), r in piped.items():
+            if r.timestamp_ms > LARGEST_TIMESTAMP_MS:
+                refused.add(place, offset, Refusal(IMPOSSIBLE_TIMESTAMP))
         pipelines, statements = subtopology.pipelines, self._statements[subtopology.index]
 
         def run(spans: Sequence[Span], is_careful: bool) -> dict[int, pa.Table]:

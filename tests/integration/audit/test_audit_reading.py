@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
-from spark_jobs.audit.reading import header_sql
+from confluent_kafka import Producer
+from spark_jobs.audit.attribution import AuditedTopicRole
+from spark_jobs.audit.reading import SOURCE, AuditRange, Reader, header_sql
+from spark_jobs.audit.throttle import Throttle
+from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
+
+from tidemark.errors import TidemarkError
+from tidemark.names import TopicPartition
 
 
 @pytest.mark.spark
@@ -21,3 +31,25 @@ def test_should_read_the_headers_of_a_dead_letter_and_not_those_of_its_original_
     assert {row.name: row.of_offset for row in found} == {
         "produced again": 42, "plain": 43, "of somebody else": None, "empty": None, "none": None,
     }  # fmt: skip
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(360)
+def test_should_say_that_it_cannot_read_a_kafka_timestamp(spark, settings, create_topic, unique, tmp_path, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    topic = create_topic(unique("in"), message_timestamp_after_max_ms=str(2**63 - 1))
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for at in (LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS + 1):
+        producer.produce(topic, b"{}", b"k", timestamp=at)
+    assert producer.flush(60) == 0
+    role = AuditedTopicRole(SOURCE, 0, own=True, tasks=1, placed=1)
+    reader = Reader(spark, settings, 1000, Throttle(1.0))
+    batches = {(topic, 0, 0): ([0], [2], [1])}
+
+    def reading(end):
+        return AuditRange({topic: role}, {TopicPartition(topic, 0): (0, end)}, batches, frozenset())
+
+    assert reader.read(reading(1), tmp_path / "first", lambda _: None).count() == 1
+    with pytest.raises(TidemarkError, match=re.escape("a Kafka timestamp after the year 294247")):
+        reader.read(reading(2), tmp_path / "both", lambda _: None)

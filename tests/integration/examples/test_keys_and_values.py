@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
 
 from tidemark.errors import RecordRefused
-from tidemark.tasks.update import KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, REFUSED_BY_SQL
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import sliding, tumbling
 
@@ -365,3 +366,13 @@ def test_should_keep_the_last_value_of_a_key_that_a_map_has_twice(running):
     driver = running(topology)
     driver.beat(0, ward="a=1&a=2")
     assert [record.value for record in driver.read("maps")] == [{"a": "2"}]
+
+
+def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(running):
+    topology, beats = a_topology()
+    beats.to("copies")
+    driver = running(topology)
+    for at in (NOW, LARGEST_TIMESTAMP_MS + 1, 2**63 - 1, LARGEST_TIMESTAMP_MS):
+        driver.pipe("beats", {"id": "p1", "at_ms": T0}, key="p1", timestamp_ms=at)
+    assert letters(driver) == [(IMPOSSIBLE_TIMESTAMP, 1), (IMPOSSIBLE_TIMESTAMP, 2)]
+    assert len(driver.read("copies")) == 2

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from spark_jobs import bounded_read
 from spark_jobs.batch_source import SparkBatchSource
+from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
 from tests.support.truth.topics import read_all
 
 from tidemark.errors import OutcomeUnknown
@@ -26,7 +27,7 @@ from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.processes import wait_until
 from tidemark.supervision.run_file import read_run_file, run_file_path
-from tidemark.tasks.update import REFUSED_BY_SQL
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from topologies import patient_monitoring
 
@@ -377,6 +378,29 @@ def test_should_make_a_dead_letter_of_each_record_that_spark_refuses_while_it_ca
     assert sum(sum(table["rows"].to_pylist()) for table in good) == 600 - 4
     # Spark groups the records of a key although it reads them around the refused ones.
     assert all(len(set(table["k"].to_pylist())) == table.num_rows for table in good)
+
+
+@pytest.mark.parametrize("is_among_others", [True, False], ids=["among others", "the only one"])
+def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(
+    spark, hurried, unique, create_topic, start_ms, is_among_others
+):
+    """As of a producer that counts nanoseconds."""
+    topic = create_topic(unique("in"), message_timestamp_after_max_ms=str(2**63 - 1))
+    topology = Topology(unique("stamps"))
+    topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
+    good = [("k", {"id": "k"}, start_ms)] * (5 if is_among_others else 0)
+    bad = [("k", {"id": "k"}, LARGEST_TIMESTAMP_MS + 1), ("k", {"id": "k"}, 2**63 - 1)]
+    produce(hurried, topic, [*good, *bad, *good])
+    place, end = TopicPartition(topic, 0), 2 * len(good) + 2
+    with reading(spark, topology.plan(), hurried, {place: 0}, 100) as source:
+        batches = batches_to(source, {place: end})
+    letters = [(x.reason, x.offset, x.timestamp_ms) for batch in batches for x in batch.dead_letters]
+    assert letters == [(IMPOSSIBLE_TIMESTAMP, len(good) + n, at) for n, (_, _, at) in enumerate(bad)]
+    tables = [batch.pipelines[0] for batch in batches]
+    assert [sum(sum(t.filter(pc.equal(t["status"], s))["rows"].to_pylist()) for t in tables) for s in (0, 1)] == [
+        2 * len(good),
+        2,
+    ]
 
 
 def test_should_leave_each_key_to_one_task_when_records_arrive_under_other_keys(
