@@ -156,7 +156,7 @@ class Topology:
             if named is None:
                 known = ", ".join(column.name for column in stream.columns)
                 raise InvalidTopology(f"{stream.node}: key {key!r} is not a column of the table; use one of {known}")
-            stream = replace(stream, key_name=named.name, key_type=named.type)
+            stream = replace(stream, key_name=named.name, key_type=named.type, has_key=True)
         kept = materialized(store)
         # A key that expires or is evicted would be written as a deletion, which the user's topic must not receive.
         shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
@@ -206,7 +206,9 @@ class Topology:
             self._draft.add_source(source)
             self._draft.dead_ends[node] = topic
         named = bare_column(key, columns)
-        return Stream(self._draft, frozenset([topic]), node, columns, named.name if named else "key", key_type, source)
+        key_name = named.name if named else "key"
+        has_key = named is not None
+        return Stream(self._draft, frozenset([topic]), node, columns, key_name, key_type, source, has_key=has_key)
 
     def plan(self) -> TopologyPlan:
         """Freeze the whole application. Raises `InvalidTopology` for errors that only the whole shows."""

@@ -240,6 +240,16 @@ class GroupedStream:
             )
         taken = {column.name for column in WINDOW_COLUMNS} if window else set[str]()
         for column in columns:
+            if column.name.casefold() == stream.key_name.casefold() and (initializer is not None or not stream.has_key):
+                remedy = (
+                    f"rename it before with select(), e.g. '{column.name} AS {column.name}_2', or name it as key="
+                    if initializer is None
+                    else f"give it another name in emits=, e.g. {column.name}_2"
+                )
+                raise InvalidTopology(
+                    f"{node}: '{column.name}' is the name of the key in the emitted record, where the key would replace the "
+                    f"column; {remedy}"
+                )
             if column.name.casefold() in taken:
                 raise InvalidTopology(
                     f"{node}: '{column.name}' is a column of the window in the emitted record; give the column another name"

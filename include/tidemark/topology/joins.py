@@ -46,12 +46,14 @@ def join_stream(
             raise InvalidTopology(f"{node}: a table has one row per key, so {argument}= has no meaning; remove it")
     table = as_row_table(right, node)
     _check(left, table, node)
-    columns = _joined(left.columns, table.columns, left.key_name, table.key_name, node)
+    columns, has_key = _joined(left, table, node)
     left.enter(node)
     left.draft.add_node(
         StreamTableJoin(node, (left.node, table.node), columns, (), kind, table.store, left.columns, table.columns)
     )
-    return replace(left, topics=left.topics | table.topics, node=node, columns=columns, source=None, steps=())
+    return replace(
+        left, topics=left.topics | table.topics, node=node, columns=columns, source=None, steps=(), has_key=has_key
+    )
 
 
 def _stream_stream(
@@ -64,7 +66,7 @@ def _stream_stream(
     within_ms = duration_ms(within, f"{node}: within")
     grace_ms = duration_ms(grace, f"{node}: grace")
     _check(left, right, node)
-    columns = _joined(left.columns, right.columns, left.key_name, right.key_name, node)
+    columns, has_key = _joined(left, right, node)
     left.enter(node)
     right.enter(node)
     # As in Kafka Streams' JoinWindows: the window's size plus the grace.
@@ -98,7 +100,14 @@ def _stream_stream(
         )
     )
     return replace(
-        left, topics=left.topics | right.topics, node=node, columns=columns, source=None, steps=(), window=None
+        left,
+        topics=left.topics | right.topics,
+        node=node,
+        columns=columns,
+        source=None,
+        steps=(),
+        window=None,
+        has_key=has_key,
     )
 
 
@@ -110,7 +119,7 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
         raise InvalidTopology(f"{node}: {_shown(right)} is not a table; a stream becomes one with to_table()")
     one, other = as_row_table(left, node), as_row_table(right, node)
     _check(one, other, node)
-    columns = _joined(one.columns, other.columns, one.key_name, other.key_name, node)
+    columns, has_key = _joined(one, other, node)
     draft.add_node(
         TableTableJoin(
             node, (one.node, other.node), columns, (), kind, one.store, other.store, one.columns, other.columns
@@ -118,7 +127,7 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
         is_end=True,
     )
     joined = StoreSpec(f"{node}-virtual", StoreKind.KEY_VALUE, None, None)
-    return Table(draft, one.topics | other.topics, node, columns, one.key_name, one.key_type, joined)
+    return Table(draft, one.topics | other.topics, node, columns, one.key_name, one.key_type, joined, has_key=has_key)
 
 
 def _shown(given: object) -> str:
@@ -148,18 +157,18 @@ def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
     left.draft.tie(left.topics | right.topics)
 
 
-def _joined(
-    left: tuple[Column, ...], right: tuple[Column, ...], left_key: str, right_key: str, node: str
-) -> tuple[Column, ...]:
-    """Return the columns of both sides, with the key's column once if it has the same name on both."""
-    names = {column.name.casefold() for column in left}
+def _joined(left: Stream | Table, right: Stream | Table, node: str) -> tuple[tuple[Column, ...], bool]:
+    """Return the columns of both sides, with the key's column once if it has the same name on both, and `has_key`."""
+    names = {column.name.casefold() for column in left.columns}
+    key = left.key_name.casefold()
+    right_has_key = right.has_key and right.key_name.casefold() == key
     added: list[Column] = []
-    for column in right:
+    for column in right.columns:
         if column.name.casefold() not in names:
             added.append(column)
-        elif not column.name.casefold() == left_key.casefold() == right_key.casefold():
+        elif column.name.casefold() != key or not (left.has_key and right_has_key):
             raise InvalidTopology(
-                f"{node}: both sides have a column '{column.name}'; rename one before, e.g. "
-                f"select('{column.name} AS {column.name}_2')"
+                f"{node}: both sides have a column '{column.name}', which is not the key of both; rename one before, e.g. "
+                f"select('{column.name} AS {column.name}_2'), or name it as key="
             )
-    return (*left, *added)
+    return (*left.columns, *added), left.has_key if key in names else right_has_key

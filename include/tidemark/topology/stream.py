@@ -64,6 +64,8 @@ class Stream:
     """The `process()` node that may have forwarded keys other than those of its records."""
     window: AnyWindow | None = None
     """The windows of the results, as long as their columns are still there."""
+    has_key: bool = True
+    """Whether a column with the name `key_name`, if there is one, holds the key."""
 
     @property
     def available(self) -> tuple[Column, ...]:
@@ -119,13 +121,21 @@ class Stream:
                 duck_sql(text, self.columns, f"{node}: select {name}")
             own = self._window_columns if self._keeps_window(chosen) else ()
             mapped = self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None, own))
-            return mapped if own else replace(mapped, window=None)
-        return self._then(Select(node, chosen), emitted)
+            return replace(mapped, has_key=self._keeps_key(chosen), window=mapped.window if own else None)
+        return replace(self._then(Select(node, chosen), emitted), has_key=self._keeps_key(chosen))
 
     def _keeps_window(self, chosen: Sequence[tuple[str, str]]) -> bool:
         """Return whether a select leaves the columns of the window unchanged."""
         left = {name for name, text in chosen if (bare := bare_column(text, self.columns)) and bare.name == name}
         return set(self._window_columns) <= left
+
+    def _keeps_key(self, chosen: Sequence[tuple[str, str]]) -> bool:
+        """Return whether a select gives the key's name to the key itself."""
+        own = {self.key_name.casefold()} if self.has_key else set()
+        return any(
+            name.casefold() == self.key_name.casefold() and text.strip("`").casefold() in {KEY.name, *own}
+            for name, text in chosen
+        )
 
     @property
     def _window_columns(self) -> tuple[str, ...]:
@@ -161,6 +171,7 @@ class Stream:
                     f"{node}: the records come from topic '{self._topic}', partitioned by their keys already; name another key"
                 )
             named = ("key", "STRING") if self.rekeyed_by else (self.key_name, self.key_type)
+            has_key = self.has_key and not self.rekeyed_by
             expression = KEY.name
         else:
             found = expression_type(key, self.available, f"{node}: key")
@@ -171,6 +182,7 @@ class Stream:
             expression = key.strip() if found == "STRING" else f"CAST({key.strip()} AS STRING)"
             bare = bare_column(key, self.columns)
             named = (bare.name if bare else "key", found)
+            has_key = bare is not None
         shared = f"{self.node}\n{expression}"
         if draft.is_optimised and shared in draft.repartitions:
             topic = draft.repartitions[shared]
@@ -178,7 +190,7 @@ class Stream:
             topic = self._repartition_topic(node, expression, name or node)
             draft.repartitions[shared] = topic
         source = draft.sources[topic]
-        return Stream(draft, frozenset([topic]), source.node, self.columns, *named, source, ())
+        return Stream(draft, frozenset([topic]), source.node, self.columns, *named, source, has_key=has_key)
 
     def _repartition_topic(self, node: str, key: str, name: str) -> str:
         draft = self.draft
@@ -216,7 +228,7 @@ class Stream:
     ) -> Stream:
         """Join with a stream (each pair of one key at most `within` apart) or with the row of a table at that time.
 
-        The result has the columns of both sides; only the key may have the same name on both. Raises `InvalidTopology`.
+        The result has the columns of both sides; only the keys may have the same name on both. Raises `InvalidTopology`.
         """
         from tidemark.topology.joins import join_stream
         from tidemark.topology.plan import JoinKind
@@ -276,7 +288,7 @@ class Stream:
             self.check_key(f"{node} with its stores")
         self.enter(node)
         after = self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key, handler))
-        return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None)
+        return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None, has_key=False)
 
     def to(
         self,

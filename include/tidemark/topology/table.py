@@ -63,6 +63,8 @@ class Table:
     store: StoreSpec
     window: AnyWindow | None = None
     is_final: bool = False
+    has_key: bool = True
+    """As in `Stream`."""
 
     def to(
         self,
@@ -82,7 +84,14 @@ class Table:
     def to_stream(self) -> Stream:
         """Return every update as a record."""
         return Stream(
-            self.draft, self.topics, self.node, self.columns, self.key_name, self.key_type, window=self.window
+            self.draft,
+            self.topics,
+            self.node,
+            self.columns,
+            self.key_name,
+            self.key_type,
+            window=self.window,
+            has_key=self.has_key,
         )
 
     def suppress(self, until: UntilWindowCloses, *, store: str | Materialized | None = None) -> Table:
@@ -152,7 +161,9 @@ def table_of(
     stream.enter(node)
     stores = with_order(spec, draft, node)
     draft.add_node(TableSource(node, (stream.node,), stream.columns, stores, is_view), is_end=True)
-    return Table(draft, stream.topics, node, stream.columns, stream.key_name, stream.key_type, spec)
+    return Table(
+        draft, stream.topics, node, stream.columns, stream.key_name, stream.key_type, spec, has_key=stream.has_key
+    )
 
 
 def as_row_table(table: Table, where: str) -> Table:

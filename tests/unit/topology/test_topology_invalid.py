@@ -45,6 +45,11 @@ def temperatures(topology: Topology, **changes: Any) -> Stream:
     return stream(topology, **({"topic": "temperatures", "schema": schema, "timestamp": "measured_ms"} | changes))
 
 
+def keyless(topology: Topology, topic: str, schema: str = "key STRING, v INT") -> Stream:
+    """A column that is called as the key is, if no column is the key."""
+    return topology.stream(topic, schema=schema)
+
+
 def patients(topology: Topology, topic: str = "patients", **changes: Any) -> Table:
     arguments: dict[str, Any] = {"schema": "patient_id STRING, ward STRING", "key": "patient_id", "store": topic}
     return topology.table(topic, **(arguments | changes))
@@ -291,6 +296,38 @@ JOINS: list[Case] = [
     ),
     ("a join with itself", lambda t: beats(t).join(beats(t), within="1m"), [SOURCE, "with itself", "another source"]),
     ("a table with itself", lambda t: (p := patients(t)).join(p), ["KTABLE-SOURCE-" + FIRST, "with itself"]),
+    (
+        "a column with the key's name that is not the key, on both sides",
+        lambda t: keyless(t, "a").join(t.table("b", schema="key STRING, w INT")),
+        ["'key'", "not the key of both", "select('key AS key_2')", "key="],
+    ),
+    (
+        "a column with the key's name that is not the key, on one side",
+        lambda t: t.stream("a", schema="key STRING, v INT", key="key").join(
+            keyless(t, "b", "key STRING, w INT"), within=1
+        ),
+        ["'key'", "not the key of both"],
+    ),
+    (
+        "a column with the key's name that is not the key, in a reduce",
+        lambda t: keyless(t, "a").group_by_key().reduce("a.b:c"),
+        ["KSTREAM-REDUCE-" + SECOND, "'key'", "the name of the key", "key_2", "select()"],
+    ),
+    (
+        "the key's name given to another column",
+        lambda t: beats(t).select("CAST(ibi_ms AS STRING) AS patient_id").group_by_key().reduce("a.b:c"),
+        ["KSTREAM-REDUCE-" + THIRD, "'patient_id'", "the name of the key"],
+    ),
+    (
+        "the key's name in a processor's columns",
+        lambda t: beats(t).process("a.b:C", emits="patient_id STRING", keeps_key=True).group_by_key().reduce("a.b:c"),
+        ["'patient_id'", "the name of the key"],
+    ),
+    (
+        "the key's name in the columns of an aggregator",
+        lambda t: beats(t).group_by_key().aggregate(initializer="a.b:c", aggregator="a.b:d", emits="patient_id STRING"),
+        ["KSTREAM-AGGREGATE-" + SECOND, "'patient_id'", "the name of the key", "emits="],
+    ),
     (
         "a column on both sides",
         lambda t: beats(t).join(temperatures(t, schema="measured_ms BIGINT, ibi_ms INT, patient_id STRING"), within=1),

@@ -458,9 +458,7 @@ def test_should_wait_for_grace_and_session_gap_in_suppress(windows: AnyWindows, 
 def test_should_emit_key_window_and_remaining_columns_from_an_aggregate_function() -> None:
     topology = Topology("app")
     windowed = beats(topology).select("patient_id", "ibi_ms").group_by_key().windowed_by(tumbling("1m"))
-    windowed.aggregate(initializer="a.b:zero", aggregator="a.b:add", emits="n INT, patient_id STRING", store="s").to(
-        "out"
-    )
+    windowed.aggregate(initializer="a.b:zero", aggregator="a.b:add", emits="n INT", store="s").to("out")
     (sub,) = topology.plan().subtopologies
     fold = sub.nodes[0]
     assert isinstance(fold, Reduce)
@@ -470,7 +468,19 @@ def test_should_emit_key_window_and_remaining_columns_from_an_aggregate_function
         ("window_end", "BIGINT"),
         ("n", "INT"),
     ]
-    assert [(s.kind, len(s.columns)) for s in sub.stores] == [(StoreKind.WINDOW, 2)]
+    assert [(s.kind, len(s.columns)) for s in sub.stores] == [(StoreKind.WINDOW, 1)]
+
+
+def test_should_accept_a_column_with_the_keys_name_if_it_is_the_key() -> None:
+    topology = Topology("app")
+    named = topology.stream("named", schema="key STRING, v INT", key="key")
+    renamed = topology.stream("renamed", schema="w INT").select("_key AS key", "w")
+    again = named.filter("v > 0").select("`key`", "v").repartition("key", "again").select("key", "v AS u")
+    table = topology.table("table", schema="key STRING, x INT", key="key")
+    for stream in (named, renamed, again, named.join(table), again.to_table().to_stream().filter("u > 1")):
+        columns = stream.group_by_key().reduce("a.b:c").columns
+        assert [c.name for c in columns].count("key") == 1
+    assert [c.name for c in named.join(renamed, within="1s").columns] == ["key", "v", "w"]
 
 
 def test_should_order_nodes_after_a_stateful_one_as_written() -> None:
