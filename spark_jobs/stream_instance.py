@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.failpoint import probe_from_environment
 from tidemark.instance.assembly import make_instance
+from tidemark.instance.instance import Instance
 from tidemark.instance.source import ColdSource, StartingSource
-from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.kafka.availability import find_outage, needed_topics
 from tidemark.processes import raise_limit_of_open_files
 from tidemark.settings import Settings
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
@@ -81,14 +83,20 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     plan = topology.plan()
     with contextlib.suppress(OSError):
         outage_path(settings.var_dir, plan.application_id, number).unlink()
+    _process(plan, settings, number, topology_name, stop)
+    return ExitCode.OK
+
+
+@contextlib.contextmanager
+def _named_outages(plan: TopologyPlan, settings: Settings, number: int) -> Iterator[None]:
+    """Raise `BrokersAway` for an error that comes of unavailable brokers. `plan` names the topics that are needed."""
     try:
-        _process(plan, settings, number, topology_name, stop)
+        yield
     except Exception as error:
         away = _brokers_away(plan, settings, number, error)
         if away is None:
             raise
         raise away from error
-    return ExitCode.OK
 
 
 def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
@@ -98,10 +106,17 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
     # refuses them, the process ends, and the JVM with it.
     starter = ThreadPoolExecutor(1, "spark-start")
     spark = starter.submit(spark_session, settings, name)
-    instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
+    with _named_outages(plan, settings, number):
+        instance = make_instance(plan, settings, number, topology_name, probe_from_environment())
     source: Future[ColdSource] = starter.submit(
         lambda: SparkBatchSource(spark.result(), instance.plan, settings, number)
     )
+    # Its plan has the names of the changelogs that are in use now.
+    with _named_outages(instance.plan, settings, number):
+        _run_instance(instance, source, stop)
+
+
+def _run_instance(instance: Instance, source: Future[ColdSource], stop: threading.Event) -> None:
     failure: BaseException | None = None
     try:
         if not instance.is_awaited():
@@ -138,8 +153,8 @@ def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Ex
     """
     if isinstance(error, InstanceFenced) or not _may_come_of_an_outage(error):
         return None
-    topics = external_topics(plan)
-    outage = find_outage(settings, plan.application_id, topics)
+    topics = needed_topics(plan)
+    outage = find_outage(settings, plan.application_id, number, topics)
     if outage is None and not isinstance(error, BrokersAway):
         return None
     why = outage.why if outage is not None else str(error)

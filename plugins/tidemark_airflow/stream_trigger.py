@@ -297,7 +297,7 @@ class BrokerTrigger(_TimedTrigger):
         from tidemark.kafka.availability import find_outage
 
         known = read_outage(self._files.outage)
-        outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())
+        outage = find_outage(Settings.load(), self.application_id, self.instance, known.topics if known else ())
         if known is not None and outage is not None and outage.why != known.why:
             self.log.warning("%s waits: %s", self._name, outage.why)
             with contextlib.suppress(OSError):  # The log has it, too.

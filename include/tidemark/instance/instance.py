@@ -32,11 +32,12 @@ from tidemark.instance.resolve_plan import await_session_end
 from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.source_watch import SourceWatch, grown
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
-from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.kafka.availability import find_outage, needed_topics
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.member import Member
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
+from tidemark.kafka.topics import written_topics
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.service import QueryService
@@ -422,8 +423,8 @@ class Instance:
         group is then lost as well. Raises `TasksRevoked` on a rebalance or a stop, which come first.
         """
         app = self.plan.application_id
-        topics = {topic for s in self.plan.subtopologies for topic in s.sink_topics}
-        outage = find_outage(self.settings, app, topics)
+        topics = written_topics(self.plan)
+        outage = find_outage(self.settings, app, self.number, topics)
         if outage is None or not outage.is_partial:
             return False
         started = time.monotonic()
@@ -434,12 +435,12 @@ class Instance:
                     why = outage.why
                     self.listeners.on_waiting(Waiting(why))
                     with suppress(OSError):
-                        write_outage(path, RecordedOutage(self.clock(), why, external_topics(self.plan)))
+                        write_outage(path, RecordedOutage(self.clock(), why, needed_topics(self.plan)))
                 self._stop.wait(_LOOK_S)
                 if self._stop.is_set() or self.changed.is_set():
                     raise TasksRevoked(f"the wait for brokers was interrupted: {why}") from aborted
                 self.member.check()
-                outage = find_outage(self.settings, app, topics)
+                outage = find_outage(self.settings, app, self.number, topics)
         finally:
             path.unlink(missing_ok=True)
             if why:

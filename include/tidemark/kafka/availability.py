@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ClusterMetadata, PartitionMetadata  # type: ignore[attr-defined]
 
 from tidemark.errors import TidemarkError
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import short_timeout_s, topic_configs
+from tidemark.kafka.topics import written_topics
+from tidemark.names import TopicPartition, transactional_id
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 _ANSWER_S = 3.0
 _NAMED = 5
-_COORDINATORS = frozenset({"__consumer_offsets", "__transaction_state"})
 _NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 
 
@@ -29,14 +30,25 @@ class Outage:
     is_partial: bool
 
 
-def external_topics(plan: TopologyPlan) -> tuple[str, ...]:
-    """Return the topics that an application reads or writes and whose names do not begin with its own."""
-    found = {t for s in plan.subtopologies for t in (*s.source_topics, *s.sink_topics)}
-    return tuple(sorted(t for t in found if not t.startswith(f"{plan.application_id}-")))
+def needed_topics(plan: TopologyPlan) -> tuple[str, ...]:
+    """Return the topics without which an application cannot run: its sources, and what its commits write to."""
+    sources = (topic for s in plan.subtopologies for topic in s.source_topics)
+    return tuple(sorted({*sources, *written_topics(plan)}))
 
 
-def find_outage(settings: Settings, application_id: str, topics: Collection[str]) -> Outage | None:
-    """Look once for an outage that affects `topics` or the application's own topics; return None if there is none.
+def coordinator_partition(name: str, partitions: int) -> int:
+    """Return the partition whose leader coordinates a group or a transactional id.
+
+    It is the absolute value of Java's `String.hashCode`, or 0 for the smallest one, modulo the number of partitions.
+    """
+    found = 0
+    for character in name:
+        found = (31 * found + ord(character)) & 0xFFFFFFFF
+    return min(found, 0x100000000 - found) % 0x80000000 % partitions
+
+
+def find_outage(settings: Settings, application_id: str, instance: int, topics: Collection[str]) -> Outage | None:
+    """Look once for an outage that affects `topics` or the coordinators of an instance; return None if there is none.
 
     Blocks, for up to three seconds if no broker answers. A broker that refuses the user, or whose certificate is not
     trusted, is not an outage, as waiting does not help. Raises `InvalidSettings`.
@@ -52,10 +64,13 @@ def find_outage(settings: Settings, application_id: str, topics: Collection[str]
         if any(said.code() in _NOT_LET_IN for said in refused):
             return None
         return Outage(f"no broker answers at {settings.bootstrap_servers}: {error.args[0].str()}", is_partial=False)
-    needed = {t for t in metadata.topics if t in _COORDINATORS or t in topics or t.startswith(f"{application_id}-")}
-    leaderless = [
-        f"{t}[{p}]" for t in sorted(needed) for p, found in metadata.topics[t].partitions.items() if found.leader < 0
+    needed = [
+        TopicPartition(topic, number)
+        for topic in sorted({*topics} & metadata.topics.keys())
+        for number in metadata.topics[topic].partitions
     ]
+    needed += _coordinators(metadata, application_id, instance)
+    leaderless = [str(place) for place in needed if _described(metadata, place).leader < 0]
     if leaderless:
         return Outage(f"no broker leads {_first(leaderless)}", is_partial=True)
     short = list(_short_of_replicas(client, settings, metadata, needed))
@@ -64,22 +79,32 @@ def find_outage(settings: Settings, application_id: str, topics: Collection[str]
     return None
 
 
+def _coordinators(metadata: ClusterMetadata, application_id: str, instance: int) -> Iterator[TopicPartition]:
+    """Yield the partitions whose leaders coordinate the group and the transactions of an instance."""
+    names = {"__consumer_offsets": application_id, "__transaction_state": transactional_id(application_id, instance)}
+    for topic, name in names.items():
+        found = metadata.topics.get(topic)
+        if found is not None and found.partitions:
+            yield TopicPartition(topic, coordinator_partition(name, len(found.partitions)))
+
+
+def _described(metadata: ClusterMetadata, place: TopicPartition) -> PartitionMetadata:
+    return metadata.topics[place.topic].partitions[place.partition]
+
+
 def _short_of_replicas(
-    client: AdminClient, settings: Settings, metadata: ClusterMetadata, needed: Collection[str]
+    client: AdminClient, settings: Settings, metadata: ClusterMetadata, needed: Sequence[TopicPartition]
 ) -> Iterator[str]:
     """Yield the partitions that accept no record with acks=all. Reads settings only of topics with replicas out of sync."""
-    missing = [
-        t for t in sorted(needed) if any(len(p.isrs) < len(p.replicas) for p in metadata.topics[t].partitions.values())
-    ]
+    found = {place: _described(metadata, place) for place in needed}
+    missing = {place: len(each.isrs) for place, each in found.items() if len(each.isrs) < len(each.replicas)}
     try:
-        configs: Mapping[str, Mapping[str, str]] = topic_configs(client, missing, settings)
+        configs: Mapping[str, Mapping[str, str]] = topic_configs(client, sorted({p.topic for p in missing}), settings)
     except TidemarkError:
         return  # The user may not read them, or a broker has just gone away: the next look decides.
-    for topic in missing:
-        least = int(configs[topic].get("min.insync.replicas", 1))
-        yield from (
-            f"{topic}[{p}]" for p, found in metadata.topics[topic].partitions.items() if len(found.isrs) < least
-        )
+    for place, in_sync in missing.items():
+        if in_sync < int(configs[place.topic].get("min.insync.replicas", 1)):
+            yield str(place)
 
 
 def _first(partitions: list[str]) -> str:

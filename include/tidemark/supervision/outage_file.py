@@ -17,7 +17,7 @@ OUTAGE_SUFFIX = ".outage"
 
 @dataclass(frozen=True)
 class RecordedOutage:
-    """Since when (epoch milliseconds) an instance waits for its brokers, and why. `topics` are the foreign ones it needs."""
+    """Since when (epoch milliseconds) an instance waits for its brokers, and why. `topics` are those it needs."""
 
     since_ms: int
     why: str

@@ -140,7 +140,7 @@ def without_a_broker(cluster: EmbeddedCluster, app: StreamingApp) -> Iterator[No
 
 
 def is_offline(app: StreamingApp) -> bool:
-    found = find_outage(app.settings, app.name, [f"{app.name}-out"])
+    found = find_outage(app.settings, app.name, 0, [f"{app.name}-out"])
     return found is not None and found.why == f"no broker leads {app.name}-out[0]"
 
 

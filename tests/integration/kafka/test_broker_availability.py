@@ -7,16 +7,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemark.devstack.ports import free_port
 from tidemark.kafka import availability
-from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.kafka.availability import find_outage
 from tidemark.processes import wait_until
-from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(360)]
 
 
 def test_should_say_that_no_broker_answers(settings):
     address = f"127.0.0.1:{free_port()}"
-    outage = find_outage(settings.model_copy(update={"bootstrap_servers": address}), "app", ())
+    outage = find_outage(settings.model_copy(update={"bootstrap_servers": address}), "app", 0, ())
     assert outage is not None
     assert not outage.is_partial
     assert address in outage.why
@@ -30,7 +29,7 @@ def patient(monkeypatch):
 
 @pytest.mark.usefixtures("patient")
 def test_should_find_no_outage_when_the_broker_answers(settings, create_topic, unique):
-    assert find_outage(settings, "app", [create_topic(unique("pulse")), "a topic that does not exist"]) is None
+    assert find_outage(settings, "app", 0, [create_topic(unique("pulse")), "a topic that does not exist"]) is None
 
 
 @pytest.mark.usefixtures("patient")
@@ -49,25 +48,22 @@ def test_should_name_partitions_without_a_leader_and_without_replicas_until_they
         made.result(60)
     seen = []
 
-    def found(topics, application=app):
-        seen.append(find_outage(settings, application, topics))
+    def found(topics):
+        seen.append(find_outage(settings, app, 0, topics))
         return "" if seen[-1] is None else seen[-1].why
 
     assert wait_until(lambda: not found([single, doubled]), 60), seen[-1]
     cluster.kill_node(3)
     try:
         # A broker may know of one partition before it knows of the other.
-        assert wait_until(lambda: found([single]) == f"no broker leads {app}-changelog[0], {single}[0]", 60), seen[-1]
+        changelog = f"{app}-changelog"
+        assert wait_until(lambda: found([single, changelog]) == f"no broker leads {changelog}[0], {single}[0]", 60), (
+            seen[-1]
+        )
         assert seen[-1].is_partial
         short = f"are in sync of {doubled}[0]"
-        assert wait_until(lambda: found([doubled], "another").endswith(short), 60), seen[-1]
-        assert wait_until(lambda: not found([], "another"), 60), "what others need is nothing to this application"
+        assert wait_until(lambda: found([doubled]).endswith(short), 60), seen[-1]
+        assert wait_until(lambda: not found([]), 60), "what others need is nothing to this application"
     finally:
         cluster.start_node(3)
     assert wait_until(lambda: not found([single, doubled]), 60), seen[-1]
-
-
-def test_should_ask_by_name_about_the_topics_of_others():
-    topology = Topology("beats")
-    topology.stream("pulse", schema="id STRING").group_by_key().count(name="n", store="n").to("counts")
-    assert external_topics(topology.plan()) == ("counts", "pulse")
