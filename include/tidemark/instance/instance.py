@@ -295,7 +295,8 @@ class Instance:
         now_ms = self.clock()
         prepared = [(task, task.prepare(given, now_ms)) for task, given in moved]
         largest = max((update.records for _, update in prepared), default=0)
-        if largest > self.capacity.records and not self.size.is_least:
+        held = sum(end - batch.starts[p] for p, end in batch.ends.items())
+        if largest > self.capacity.records and self.size.can_shrink(held):
             load = largest / max(1, self.capacity.records)
             self._shrink(f"of {largest} records would not commit within transaction_timeout_ms", load)
             return
@@ -309,7 +310,6 @@ class Instance:
             cached_bytes / self.settings.cache_max_bytes,
             computed_bytes / self.settings.max_batch_bytes,
         )
-        held = sum(end - batch.starts[p] for p, end in batch.ends.items())
         if max(cached, computed) > 1 and not self.size.is_least:
             self._shrink(
                 f"updated {cached_bytes} bytes, cache_max_bytes is {self.settings.cache_max_bytes}"

@@ -38,6 +38,14 @@ class BatchSize:
         """Return whether batches cannot be made smaller."""
         return self.records <= self._least
 
+    def can_shrink(self, held: int) -> bool:
+        """Return whether a batch of `held` offsets can be made smaller.
+
+        If not, its records come of little input, for example of many windows that close at once, and smaller batches have as
+        many.
+        """
+        return not self.is_least and held > self._least
+
     def shrink(self, load: float = 2.0) -> None:
         """Reduce the size after a batch that was `load` times too large."""
         self.records = max(self._least, min(self.records // 2, int(self.records / load)))

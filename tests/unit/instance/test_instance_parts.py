@@ -88,6 +88,13 @@ def test_should_halve_or_fit_a_batch_that_was_too_large_but_not_below_the_minimu
     assert BatchSize(300).is_least
 
 
+@pytest.mark.parametrize(
+    ("records", "held", "can"), [(50_000, 1001, True), (50_000, 1000, False), (1000, 50_000, False)]
+)
+def test_should_not_shrink_batches_whose_records_come_of_little_input(records, held, can):
+    assert BatchSize(1_000_000, known=records).can_shrink(held) is can
+
+
 def test_should_double_full_batches_that_would_fit_twice_up_to_the_setting():
     size = BatchSize(10_000, known=2000)
     assert not size.grow(held=900, load=0.1)

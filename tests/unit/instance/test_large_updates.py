@@ -1,0 +1,51 @@
+"""What an instance does with a batch whose updates are more than a transaction is known to hold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import SourceBatch
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+
+PLACE = TopicPartition("in", 0)
+
+
+class OneTask(Instance):
+    """An instance with one task, whose update has ten times the records that a transaction is known to hold."""
+
+    def __init__(self):
+        self.settings = Settings.load()
+        self.plan = SimpleNamespace(subtopologies=[SimpleNamespace(lead=PLACE)])
+        self.size = BatchSize(1_000_000, known=50_000)
+        self.capacity = SimpleNamespace(records=10)
+        self.clock = lambda: 0
+        self.source_watch = SimpleNamespace(require_unchanged=lambda: None)
+        update = SimpleNamespace(records=100, cached_bytes=0)
+        task = SimpleNamespace(
+            id=SimpleNamespace(partition=0),
+            sources={PLACE: 0},
+            next_offsets={"in": 0},
+            prepare=lambda _given, _now_ms: update,
+        )
+        self._tasks = {PLACE: task}
+        self.shrunk, self.committed = [], []
+
+    def _shrink(self, why, load=2.0):
+        self.shrunk.append(load)
+
+    def _commit_or_reconcile(self, batch):
+        self.committed.append(batch)
+        return True
+
+
+@pytest.mark.parametrize(("held", "is_committed"), [(1001, False), (1000, True), (1, True)])
+def test_should_not_read_a_batch_again_that_cannot_become_smaller(held, is_committed):
+    """Thousands of windows that close at once come of one record: each try took as long, and changed nothing."""
+    instance = OneTask()
+    instance._process(SourceBatch(0, {PLACE: 0}, {PLACE: held}, [], []))
+    assert (len(instance.committed), instance.shrunk) == ((1, []) if is_committed else (0, [10.0]))
