@@ -51,7 +51,7 @@ def use_temporary_folder(folders: Path) -> FolderLock | None:
     """
     if _SUBMITTED in os.environ:
         return None
-    lock = _new_folder(folders)
+    lock = lock_new_folder(folders, uuid.uuid4().hex)
     folder = str(lock.folder)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.environ.setdefault("SPARK_LOCAL_DIRS", folder)
@@ -69,11 +69,15 @@ def remove_abandoned(folders: Path) -> None:
         _remove_abandoned(folders)
 
 
-def _new_folder(folders: Path) -> FolderLock:
+def lock_new_folder(folders: Path, name: str) -> FolderLock:
+    """Create a folder in `folders` and lock it. Folders there whose processes have all ended are removed.
+
+    Blocks while another process creates or removes a folder here. Raises what `FolderLock` raises, and `OSError`.
+    """
     folders.mkdir(parents=True, exist_ok=True)
     with _only_here(folders):
         _remove_abandoned(folders)
-        return FolderLock(folders / uuid.uuid4().hex)
+        return FolderLock(folders / name)
 
 
 @contextlib.contextmanager

@@ -50,6 +50,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
+from tidemark.temporary_folder import lock_new_folder
 from tidemark.topology.plan import Guarantee, TopologyPlan
 from tidemark.verdict import Finding, Verdict
 
@@ -93,14 +94,18 @@ class OneAudit:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Configure the session for the size of the cut, and always remove the read records at the end of the block."""
-        try:
-            with sized(self.spark, self.reading.offsets):
-                yield
-        finally:
-            if self._views is not None:
-                self._views.close()
-            shutil.rmtree(self._work, ignore_errors=True)
+        """Configure the session for the size of the cut, and always remove the read records at the end of the block.
+
+        What a killed audit has read is removed at the beginning.
+        """
+        with lock_new_folder(self._work.parent, self.audit_id):
+            try:
+                with sized(self.spark, self.reading.offsets):
+                    yield
+            finally:
+                if self._views is not None:
+                    self._views.close()
+                shutil.rmtree(self._work, ignore_errors=True)
 
     @property
     def _savepoints(self) -> SavepointCopies:
@@ -118,7 +123,6 @@ class OneAudit:
         """Return the verdict of every expectation, the unexpected rows, and what was read from each topic."""
         spark, settings, reading = self.spark, self.settings, self.reading
         reader = Reader(spark, settings, settings.audit_records_at_once, Throttle(settings.audit_time_share))
-        self._work.mkdir(parents=True, exist_ok=True)
         records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)
         found = derivable(self.plan)
