@@ -82,6 +82,11 @@ def printable(content: bytes, most_characters: int) -> str:
     return shown if len(shown) <= most_characters else f"{shown[:most_characters]}…"
 
 
+def printable_line(text: str, most_characters: int = 4096) -> str:
+    """Return text on one line, with escapes for what is not printable, as `printable` does with bytes."""
+    return printable(text.encode(errors="surrogatepass"), most_characters)
+
+
 def _values(
     subtopology: SubTopology, aggregation: Aggregation | None, spec: StoreSpec, values: Sequence[bytes]
 ) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetter
 from tidemark.operations.times import format_time, parse_time
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.settings import Settings
-from tidemark.store_rows import printable
+from tidemark.store_rows import printable, printable_line
 from tidemark.topology_loader import load
 
 _SHOWN_BYTES = 4096
@@ -30,11 +30,11 @@ def list_letters(topology: str, wanted: DeadLetterFilter, limit: int, output: Ou
         listing.add(
             f"{letter.place.partition}:{letter.offset}",
             format_time(letter.written_ms),
-            _line(letter.reason) + (" (replayed)" if letter.is_replayed else ""),
+            printable_line(letter.reason) + (" (replayed)" if letter.is_replayed else ""),
             _coordinates(letter),
             printable(letter.key or b"", 40),
             str(len(letter.value or b"")),
-            _line(letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", "")), 80),
+            printable_line(letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", "")), 80),
         )
     output.show([_form(letter) for letter in found], listing)
     if len(found) == limit:
@@ -53,8 +53,8 @@ def show(topology: str, letter: str, output: Output) -> None:
     headers = [[name, _text(content)] for name, content in found.headers]
     output.show(
         {**_form(found), "headers": headers, "value": _text(found.value)},
-        *(f"{_line(name)}: {_lines(text)}" for name, text in found.summary.items()),
-        *(f"header {_line(name)}: {_shown(content)}" for name, content in found.headers),
+        *(f"{printable_line(name)}: {_lines(text)}" for name, text in found.summary.items()),
+        *(f"header {printable_line(name)}: {_shown(content)}" for name, content in found.headers),
         f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}",
         f"key: {_shown(found.key)}",
         f"value: {_shown(found.value)}",
@@ -112,7 +112,7 @@ def _coordinates(letter: StoredDeadLetter) -> str:
     return (
         ""
         if source is None
-        else f"{_line(str(source))} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
+        else f"{printable_line(str(source))} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
     )
 
 
@@ -130,13 +130,9 @@ def _form(letter: StoredDeadLetter) -> dict[str, object]:
     }
 
 
-def _line(text: str, most_characters: int = _SHOWN_BYTES) -> str:
-    return printable(text.encode(errors="surrogatepass"), most_characters)
-
-
 def _lines(text: str) -> str:
     """Return text, such as a traceback, with its line breaks."""
-    return "\n".join(map(_line, text.split("\n")))
+    return "\n".join(map(printable_line, text.split("\n")))
 
 
 def _shown(content: bytes | None) -> str:

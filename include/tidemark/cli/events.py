@@ -14,6 +14,7 @@ from tidemark.events.table import EventReader
 from tidemark.listing import Listing
 from tidemark.names import events_topic
 from tidemark.settings import Settings
+from tidemark.store_rows import printable_line
 from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
 
@@ -62,4 +63,4 @@ def _print_lines(found: Iterable[Event]) -> None:
 
 def _cells(event: Event) -> tuple[str, str, str, str]:
     when = datetime.fromtimestamp(event.time_ms / 1000, UTC).astimezone()
-    return when.strftime("%Y-%m-%d %H:%M:%S"), str(event.instance), str(event.kind), event.what
+    return when.strftime("%Y-%m-%d %H:%M:%S"), str(event.instance), str(event.kind), printable_line(event.what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from tidemark.cli import events as command
 from tidemark.cli import main
 from tidemark.database import FactsDatabase
 from tidemark.errors import InvalidTopology
-from tidemark.events.event import Event
+from tidemark.events.event import Event, EventKind
 from tidemark.events.table import write_event
 from tidemark.settings import Settings
 
@@ -46,6 +47,15 @@ def test_should_show_time_instance_kind_and_details(facts):
     when, instance, kind, what = (cell.strip() for cell in re.split(r" {2,}", row))
     assert len(when) == len("2026-01-01 00:00:00")
     assert (instance, kind, what) == ("1", "state", "RESTORING → RUNNING")
+
+
+def test_should_print_nothing_that_controls_a_terminal(facts):
+    failure = {"error": "ValueError", "message": "no row: \x1b]0;owned\x07\nx"}
+    write_event(facts, replace(at(5), kind=EventKind.FAILURE, body=failure))
+    done = run()
+    assert "ValueError: no row: \\x1b]0;owned\\x07\\nx" in done.output
+    assert "\x1b" not in done.output
+    assert json.loads(run("--json").stdout)[0]["body"] == failure
 
 
 @pytest.mark.parametrize(("since", "shown"), [("30m", 1), ("2h", 2), ("1d", 3)])
