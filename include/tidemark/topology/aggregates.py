@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Aggregate, Column, Fold, Number
 from tidemark.topology.schema import ROW_TYPE_NAMES
-from tidemark.topology.sql.expressions import UNKNOWN, bare_column, expression_type, nearest, parse, quoted
+from tidemark.topology.sql.expressions import bare_column, expression_type, nearest, parse, quoted
+from tidemark.topology.sql.types import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -29,6 +29,7 @@ from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
+from tidemark.topology.sql.types import NULL
 from tidemark.topology.stores import Materialized, materialized
 from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of
@@ -289,7 +290,7 @@ def _key(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:
     found = expression_type(text, columns, where)
     if found.startswith(_NESTED):
         raise InvalidTopology(f"{where}: {quoted(text)} is {found}; a key is one value, so pick a field")
-    if found == "NULL":
+    if found == NULL:
         raise InvalidTopology(f"{where}: {quoted(text)} is always null; name a column that identifies the record")
     return (text.strip() if found == "STRING" else f"CAST({text.strip()} AS STRING)"), found
 

@@ -34,7 +34,8 @@ from tidemark.topology.plan import (
 )
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.duckdb import duck_sql
-from tidemark.topology.sql.expressions import UNKNOWN, bare_column, expression_type, quoted
+from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
+from tidemark.topology.sql.types import NULL, UNKNOWN
 from tidemark.topology.stores import DeclaredStore, declared_store, import_path, with_order
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Stream:
                     f"{node}: select: '{name}' is reserved for the record's own field; write '{name} AS another_name'"
                 )
             found = expression_type(text, self.available, f"{node}: select {name}")
-            if found in (UNKNOWN, "NULL"):
+            if found in (UNKNOWN, NULL):
                 raise InvalidTopology(
                     f"{node}: select {name}: the type of {quoted(text)} is unknown before it runs; "
                     f"cast it explicitly, e.g. CAST({text.strip()} AS STRING)"
@@ -175,7 +176,7 @@ class Stream:
             expression = KEY.name
         else:
             found = expression_type(key, self.available, f"{node}: key")
-            if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == "NULL":
+            if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == NULL:
                 raise InvalidTopology(
                     f"{node}: key: {quoted(key)} is {found}; a key is one value that is not always null"
                 )

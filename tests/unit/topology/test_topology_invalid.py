@@ -221,6 +221,26 @@ CASES: list[Case] = [
     ("result name", lambda t: windowed(t).count(name="a-b"), ["'a-b'", "underscores"]),
     ("two results alike", lambda t: windowed(t).aggregate(n="count(*)", N="count(*)"), ["another aggregate"]),
     ("sum of text", lambda t: windowed(t).sum("patient_id"), ["sum", "STRING", "CAST(patient_id AS BIGINT)"]),
+    (
+        "sum with a text",
+        lambda t: windowed(t).sum("patient_id * ibi_ms"),
+        ["is unknown before it runs", "CAST(patient_id * ibi_ms"],
+    ),
+    (
+        "sum with a decimal",
+        lambda t: windowed(t).sum("weight * ibi_ms"),
+        ["is unknown before it runs", "cast it explicitly"],
+    ),
+    (
+        "seconds",
+        lambda t: windowed(t).max("extract(SECOND FROM at)"),
+        ["is unknown before it runs", "cast it explicitly"],
+    ),
+    (
+        "array position",
+        lambda t: stream(t).select("array_position(tags, 'a') AS p"),
+        ["is unknown", "cast it explicitly"],
+    ),
     ("max of a decimal", lambda t: windowed(t).max("weight"), ["DECIMAL(5, 2)", "cast it explicitly"]),
     ("min of a timestamp", lambda t: windowed(t).min("at"), ["TIMESTAMP", "cast it explicitly"]),
     (

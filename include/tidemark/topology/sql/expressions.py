@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql.functions import AGGREGATES, CAST_FUNCTIONS, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.sql.functions import AGGREGATES, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.sql.types import function_name, spark_type
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-UNKNOWN = "UNKNOWN"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def expression_type(text: str, columns: Sequence[Column], where: str, *, aggregate: bool = False) -> str:
-    """Return the Spark type of an expression over `columns`, or `UNKNOWN` if it cannot be determined without Spark.
+    """Return the Spark type of an expression over `columns`, or `UNKNOWN` if it is not certain (see `sql.types`).
 
     `where` names node and argument for messages. `aggregate` allows aggregate functions. Raises `InvalidTopology` for
     anything that is not one deterministic expression per record over known columns.
@@ -32,7 +32,7 @@ def expression_type(text: str, columns: Sequence[Column], where: str, *, aggrega
     _refuse_what_is_not_a_record_expression(tree, text, where, aggregate)
     tree = _annotated(_resolve(tree, columns, where), columns)
     _refuse_words_for_the_clock(tree, text, where)
-    return _type_of(tree)
+    return spark_type(tree)
 
 
 def parse(text: str, where: str) -> exp.Expr:
@@ -94,7 +94,7 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
     if not isinstance(tree, exp.Condition):
         raise InvalidTopology(f"{found} is not an expression but {type(tree).__name__.upper()}; write one expression")
     for node in tree.walk():
-        name = _function_name(node)
+        name = function_name(node)
         if node.comments:
             raise InvalidTopology(f"{found} contains a comment; remove it")
         if isinstance(node, exp.Query):
@@ -118,17 +118,6 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             raise InvalidTopology(
                 f"{found} uses the aggregate {name}(), but there is only one record; use group_by_key() and aggregate()"
             )
-
-
-def _function_name(node: exp.Expr) -> str:
-    """Return a function's name in lower case with underscores, or "" if the node is not a function."""
-    from sqlglot import exp
-
-    if isinstance(node, exp.Anonymous):
-        return str(node.name).casefold()
-    if isinstance(node, exp.Func):
-        return node.sql_name().casefold()
-    return ""
 
 
 def _resolve(tree: exp.Expr, columns: Sequence[Column], where: str) -> exp.Expr:
@@ -173,17 +162,8 @@ def _refuse_words_for_the_clock(tree: exp.Expr, text: str, where: str) -> None:
             continue
         beside = [parent, *(one for one in parent.iter_expressions() if one is not literal)]
         is_time = any(one.is_type(*exp.DataType.TEMPORAL_TYPES) for one in beside)
-        if is_time or _function_name(parent).startswith(("to_date", "to_timestamp", "try_to_")):
+        if is_time or function_name(parent).startswith(("to_date", "to_timestamp", "try_to_")):
             raise InvalidTopology(
                 f"{where}: {quoted(text)} uses '{literal.name}' as a time, which is another one when a batch is computed "
                 f"again; use columns of the record, e.g. _timestamp"
             )
-
-
-def _type_of(tree: exp.Expr) -> str:
-    from sqlglot import exp
-
-    if isinstance(tree, exp.Anonymous) and tree.name.casefold() in CAST_FUNCTIONS:
-        return CAST_FUNCTIONS[tree.name.casefold()]
-    text = tree.type.sql("spark") if tree.type is not None else UNKNOWN
-    return "STRING" if text.startswith(("VARCHAR", "CHAR")) else text

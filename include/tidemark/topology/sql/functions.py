@@ -73,17 +73,3 @@ AGGREGATES = frozenset(
 
 CLOCK_WORDS = frozenset({"now", "today", "tomorrow", "yesterday"})
 """Texts that Spark takes for a time by the clock where it expects a date or a timestamp."""
-
-# Constructors and Spark functions with the name of a type, whose result type sqlglot does not know.
-CAST_FUNCTIONS = {
-    "bigint": "BIGINT",
-    "smallint": "SMALLINT",
-    "tinyint": "TINYINT",
-    "boolean": "BOOLEAN",
-    "timestamp_millis": "TIMESTAMP",
-    "timestamp_seconds": "TIMESTAMP",
-    "timestamp_micros": "TIMESTAMP",
-    "hash": "INT",
-    "xxhash64": "BIGINT",
-    "crc32": "BIGINT",
-}
