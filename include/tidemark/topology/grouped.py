@@ -238,6 +238,7 @@ class GroupedStream:
             raise InvalidTopology(
                 f"{node}: Python functions aggregate only without windows or in tumbling and hopping windows; use one of these"
             )
+        self._refuse_key_named_like_a_window(node)
         taken = {column.name for column in WINDOW_COLUMNS} if window else set[str]()
         for column in columns:
             if column.name.casefold() == stream.key_name.casefold() and (initializer is not None or not stream.has_key):
@@ -306,6 +307,7 @@ class GroupedStream:
                 f"{node}: ttl and max_entries need a store of rows; use to_table(), aggregate() with initializer= and "
                 "aggregator=, or a processor's store"
             )
+        self._refuse_key_named_like_a_window(node)
         emitted = {stream.key_name.casefold(): "the key"}
         emitted |= {"window_start": "the window", "window_end": "the window"} if self.windows else {}
         for built in aggregates:
@@ -324,6 +326,14 @@ class GroupedStream:
         (topic,) = stream.topics
         stream.draft.pipelines.append(PipelineDraft(topic, stream.node, stream.steps, stream.columns, aggregation))
         return self._table(aggregation, spec)
+
+    def _refuse_key_named_like_a_window(self, node: str) -> None:
+        key = self.stream.key_name
+        if self.windows is not None and key.casefold() in {column.name for column in WINDOW_COLUMNS}:
+            raise InvalidTopology(
+                f"{node}: the key is named '{key}', as is a column of the window in the emitted record; "
+                f"select it under another name before repartition()"
+            )
 
     def _store(
         self,

@@ -36,6 +36,7 @@ _TYPES = frozenset(
         "STRUCT",
     }
 )
+_DECIMAL = re.compile(r"DECIMAL\((\d+)(?:, (\d+))?\)")
 _SYNONYMS = {"LONG": "BIGINT", "SHORT": "SMALLINT", "BYTE": "TINYINT"}
 _SYNONYM = re.compile(r"(?<=[\s<:,])(LONG|SHORT|BYTE)(?=\s*(?:[,>)]|$))", re.IGNORECASE)
 
@@ -101,6 +102,14 @@ def _column(definition: object, text: str, where: str) -> Column:
         written = kind.sql("spark").upper()
         if (base := re.split(r"[(<]", written)[0]) not in _TYPES:
             raise InvalidTopology(f"{where}: column '{name}' has type {base}; use one of {', '.join(sorted(_TYPES))}")
+        if base == "MAP" and not written.startswith("MAP<STRING,"):
+            raise InvalidTopology(
+                f"{where}: column '{name}' has {written}; JSON has only text as keys, so use MAP<STRING, ...>"
+            )
+        if (decimal := _DECIMAL.match(written)) and not int(decimal[2] or 0) <= int(decimal[1]) <= 38:
+            raise InvalidTopology(
+                f"{where}: column '{name}' has {written}; a DECIMAL has at most 38 digits, and no more of them after the point"
+            )
     return Column(name, _capitals(definition.kind.sql("spark")))
 
 

@@ -180,6 +180,38 @@ CASES: list[Case] = [
     ("two statements", lambda t: stream(t).filter("ibi_ms > 1; DROP TABLE x"), ["KSTREAM-FILTER-" + FIRST, "one"]),
     ("analytic function", lambda t: stream(t).filter("row_number() over () = 1"), ["OVER", "windowed_by"]),
     ("generator", lambda t: stream(t).select(tag="explode(tags)"), ["explode()", "one value per record"]),
+    (
+        "generator of a variant",
+        lambda t: stream(t).select("variant_explode(patient_id) AS v"),
+        ["one value per record"],
+    ),
+    ("table function", lambda t: stream(t).select("range(1) AS r"), ["range()", "one value per record"]),
+    ("analytic function without OVER", lambda t: stream(t).filter("row_number() = 1"), ["row_number()", "windowed_by"]),
+    (
+        "sketch",
+        lambda t: stream(t).filter("theta_sketch_agg(ibi_ms) IS NULL"),
+        ["theta_sketch_agg()", "group_by_key()"],
+    ),
+    ("random IV", lambda t: stream(t).filter("aes_encrypt(patient_id, 'k') > ''"), ["aes_encrypt()", "computed again"]),
+    ("map by number", lambda t: stream(t, schema="m MAP<INT, STRING>", key="_key"), ["column 'm'", "MAP<STRING, ...>"]),
+    (
+        "map inside",
+        lambda t: stream(t, schema="a ARRAY<MAP<DATE, INT>>", key="_key"),
+        ["column 'a'", "MAP<STRING, ...>"],
+    ),
+    ("39 digits", lambda t: stream(t, schema="d DECIMAL(39, 2)", key="_key"), ["DECIMAL(39, 2)", "at most 38"]),
+    (
+        "only a fraction",
+        lambda t: stream(t, schema="d DECIMAL(5, 6)", key="_key"),
+        ["DECIMAL(5, 6)", "after the point"],
+    ),
+    (
+        "key named like a window",
+        lambda t: (
+            stream(t).select("beat_ms AS window_start").group_by("window_start").windowed_by(tumbling("1h")).count()
+        ),
+        ["window_start", "another name"],
+    ),
     ("comment", lambda t: stream(t).filter("ibi_ms > 1 -- fast"), ["comment", "remove"]),
     ("placeholder", lambda t: stream(t).filter("ibi_ms > :least"), ["placeholder"]),
     ("computed name", lambda t: stream(t).filter("IDENTIFIER('ibi' || '_ms') > 1"), ["IDENTIFIER()", "name itself"]),

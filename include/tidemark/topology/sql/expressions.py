@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql.functions import AGGREGATES, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.sql.functions import AGGREGATES, ANALYTIC, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
 from tidemark.topology.sql.types import function_name, spark_type
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             raise InvalidTopology(f"{found} contains a subquery; an expression sees one record only, so join instead")
         if isinstance(node, exp.Window):
             raise InvalidTopology(f"{found} contains OVER (...); use windowed_by() and an aggregation")
+        if name in ANALYTIC:
+            raise InvalidTopology(
+                f"{found} uses {name}(), which needs OVER (...); use windowed_by() and an aggregation"
+            )
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise InvalidTopology(f"{found} contains *; name the columns")
         if isinstance(node, exp.Placeholder | exp.Parameter):

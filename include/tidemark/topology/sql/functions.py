@@ -36,10 +36,31 @@ NON_DETERMINISTIC = frozenset(
         "reflect",
         "java_method",
         "try_reflect",
+        "getdate",
+        "sysdate",
+        "curtime",
+        "aes_encrypt",
     }
 )
 
-GENERATORS = frozenset(["json_tuple", "inline_outer", "explode_outer", "posexplode_outer", "stack", "explode"])
+GENERATORS = frozenset(
+    [
+        "json_tuple",
+        "inline_outer",
+        "explode_outer",
+        "posexplode_outer",
+        "stack",
+        "explode",
+        "variant_explode",
+        "variant_explode_outer",
+        "range",
+        "collations",
+        "sql_keywords",
+    ]
+)
+
+ANALYTIC = frozenset(["row_number"])
+"""Functions that need a window of rows, of those that sqlglot does not treat as aggregates."""
 
 # Aggregates that sqlglot treats as unknown functions; those it knows are instances of its AggFunc.
 AGGREGATES = frozenset(
@@ -68,6 +89,13 @@ AGGREGATES = frozenset(
         "grouping_id",
         "schema_of_json_agg",
         "percentile",
+        "theta_sketch_agg",
+        "theta_union_agg",
+        "theta_intersection_agg",
+        "bitmap_and_agg",
+        "kll_merge_agg_bigint",
+        "kll_merge_agg_double",
+        "kll_merge_agg_float",
     }
 )
 
