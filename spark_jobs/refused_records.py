@@ -6,6 +6,7 @@ again in halves, down to one offset. Such a record is remembered, and later read
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from pyspark.errors.exceptions.captured import CapturedException
 from tidemark.names import TopicPartition
 from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, REFUSED_BY_SQL, Headers
+
+log = logging.getLogger(__name__)
 
 SPARK_ERRORS = (Py4JJavaError, PySparkException)
 
@@ -108,6 +111,10 @@ class RefusedRecords:
                 if refusal is None or not spans:
                     raise
                 if is_careful:
+                    log.warning(
+                        "Spark refuses a record (%s): looking for it among %d offsets, which are read again in halves",
+                        refusal.reason, offsets_of(spans),
+                    )  # fmt: skip
                     self._search(spans, refusal, run)
                     if self.readable(starts, ends) == spans:
                         raise
@@ -117,6 +124,7 @@ class RefusedRecords:
         """Remember the refused records of spans that were refused as a whole."""
         if offsets_of(spans) == 1:
             (place, offset, _), *_ = spans
+            log.warning("%s offset %d becomes a dead letter: %s", place, offset, refusal.reason)
             self.add(place, offset, refusal)
             return
         for half in _halves(spans):
