@@ -56,6 +56,8 @@ def consumed(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
 class CountingSource:
     """A `BatchSource`: what Spark would hand over for a count by key. Sets `stop` once everything was handed over."""
 
+    partitions = PARTITIONS
+
     def __init__(self, bootstrap: str, topic: str, stop: threading.Event, batch_records: int = 500) -> None:
         self._bootstrap, self._topic, self._stop, self._most = bootstrap, topic, stop, batch_records
         self._next: dict[TopicPartition, int] = {}
@@ -75,7 +77,7 @@ class CountingSource:
         messages = [m for m in consumed(self._consumer, self._most, timeout_s) if m.error() is None]
         if not messages:
             ends = end_offsets(self._bootstrap, [(p.topic, p.partition) for p in self._next], "read_committed")
-            if len(self._next) == PARTITIONS and all(
+            if len(self._next) == self.partitions and all(
                 ends[(p.topic, p.partition)] == at for p, at in self._next.items()
             ):
                 self._stop.set()

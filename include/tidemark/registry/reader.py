@@ -153,14 +153,14 @@ def identities_of(found: Description | None, settings: Settings, admin: AdminCli
     return Identities({} if found is None else found.topic_ids, lambda topics: topic_ids(admin, topics, settings))
 
 
-def require_partitions(found: Description, partitions: Mapping[str, int]) -> None:
+def require_partitions(found: Description, partitions: Mapping[str, int], *, may_have_more: bool = False) -> None:
     """Raise `StartRefused` if a topic has another number of partitions than at the last commit.
 
-    A routed topic may have more.
+    A routed topic may have more, and any topic with `may_have_more`.
     """
     for topic, before in found.partitions.items():
         now = partitions.get(topic, before)
-        if now < before or (now > before and not found.routing):
+        if now < before or (now > before and not (found.routing or may_have_more)):
             raise StartRefused(
                 f"{found.application_id}: {topic} has {now} partitions, it had {before} when the application last ran: "
                 f"records of one key are now in two of them; `tidemark rescale run NAME --tasks {now}` brings records and "

@@ -125,17 +125,15 @@ class Rescale:
     def _planned(self, before: ApplicationState) -> RescalePlan:
         description, counts = before.description, partition_counts(before.context.clients.admin, self.settings)
         require_same(description, self.plan, counts)
-        require_routable(self.plan)
-        for name, store in description.stores.items():
-            owner_of(store)
-            if not store.spec.is_logged:
-                raise StartRefused(f"store {name} is not logged, so its contents are not known and cannot be moved")
-            if store.spec.source_topic is not None:
-                raise StartRefused(
-                    f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
-                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run NAME`, then "
-                    "rescale"
-                )
+        try:
+            self._require_movable(description)
+        except StartRefused as error:
+            if description.routing or not self._has_grown(description, counts):
+                raise
+            raise StartRefused(
+                f"{error}; a source has grown: `tidemark reset run NAME --to latest --state empty` begins again, with its "
+                "present partitions and without its earlier records"
+            ) from error
         missing = [task for task in before.found if task not in before.committed]
         if missing:
             raise StartRefused(
@@ -153,6 +151,20 @@ class Rescale:
             tuple(description.stores), self._unread(before), before.waiting,
             max(times) - min(times) if times else 0, tuple(left),
         )  # fmt: skip
+
+    def _require_movable(self, description: Description) -> None:
+        """Raise `StartRefused` if a source cannot be routed, or the contents of a store cannot be moved to other tasks."""
+        require_routable(self.plan)
+        for name, store in description.stores.items():
+            owner_of(store)
+            if not store.spec.is_logged:
+                raise StartRefused(f"store {name} is not logged, so its contents are not known and cannot be moved")
+            if store.spec.source_topic is not None:
+                raise StartRefused(
+                    f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
+                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run NAME --drop "
+                    f"{name}`, which empties the table, then rescale"
+                )
 
     def _own_topics(self, description: Description) -> tuple[str, ...]:
         """Return the module's names of the topics between sub-topologies, including those of routers if there are any."""

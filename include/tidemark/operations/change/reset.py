@@ -25,10 +25,10 @@ from tidemark.operations.change.reset_plan import ResetPlan, SourceReset, requir
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.clients import Clients
-from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.evidence import CommittedProgress, Watermarks
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs
-from tidemark.registry.reader import named, resolved
+from tidemark.registry.reader import named, require_partitions, require_same
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY, TopicUse
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
@@ -92,7 +92,8 @@ class Reset:
             old = OldState(before.context, folder / "old", self.listener, self.probe, self.report, may_be_gone=True)
             counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
-            after = self._after(before, plan)
+            progress = {**before.committed, **self._added(before, description.partitions)}
+            after = self._after(progress, plan)
             records = moved_records(
                 CommitKind.RESET,
                 renewed,
@@ -100,7 +101,7 @@ class Reset:
                 counts,
                 output_ends(own.clients, renewed, list(after)),
                 self.clock(),
-                before.committed,
+                progress,
             )
             Switch(own.clients, renewed, producer, self.probe, "reset", topics).commit(records, description)
         return True
@@ -119,12 +120,27 @@ class Reset:
         for topic, each in before.lost.items():
             if each.use is TopicUse.SOURCE and each.found_id is None:
                 raise StartRefused(f"source topic {topic} does not exist: create it first")
-        own = resolved(self.plan, before.description, partition_counts(before.context.clients.admin, self.settings))
+        partitions = partition_counts(before.context.clients.admin, self.settings)
+        require_same(before.description, self.plan, partitions)
+        # Without state it does not matter which task had a key, but its earlier records are in another partition.
+        is_new_beginning = self.state is StateAfter.EMPTY and self.to is not ResetTo.EARLIEST
+        require_partitions(before.description, partitions, may_have_more=is_new_beginning)
+        own = named(self.plan, before.description)
         keeps = self.state is StateAfter.KEEP
         if keeps:
             require_kept(own.stores)
-        internal = set(named(self.plan, before.description).repartition_topics)
+        added = self._added(before, partitions)
+        grown = sorted({topic for at in added.values() for topic in at.next_offsets})
+        for name, store in before.description.stores.items():
+            if store.spec.source_topic in grown:
+                raise StartRefused(
+                    f"{store.spec.source_topic} got more partitions, and store {name} has its records from before as contents, "
+                    "so it does not begin empty: copy the records by key to a new topic with that many partitions, and give a "
+                    "topology that reads it another application id"
+                )
+        internal = set(own.repartition_topics)
         marks = {p: m for task in before.committed for p, m in before.found[task].facts.sources.items()}
+        marks |= self._added_watermarks(before, added)
         wanted = target_offsets(
             self.to,
             {p: m for p, m in marks.items() if p.topic not in internal},
@@ -133,7 +149,7 @@ class Reset:
             before.context.clients.ends,
         )
         sources: list[SourceReset] = []
-        for task, at in before.committed.items():
+        for task, at in {**before.committed, **added}.items():
             for topic, offset in at.next_offsets.items():
                 place = TopicPartition(topic, task.partition)
                 # Nothing was read of a topic that was created again.
@@ -157,6 +173,7 @@ class Reset:
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
             tuple(sorted({*before.lost, *damaged})),
+            tuple(grown),
         )
 
     def _renewed(self, before: ApplicationState, plan: ResetPlan, topics: NewTopics) -> Description:
@@ -202,7 +219,38 @@ class Reset:
                 copier.verify(task, spec, at)
         return counts
 
-    def _after(self, before: ApplicationState, plan: ResetPlan) -> dict[TaskId, CommittedProgress]:
+    def _added(self, before: ApplicationState, partitions: Mapping[str, int]) -> dict[TaskId, CommittedProgress]:
+        """Return the tasks of partitions that were added since the last commit, at the first record of each partition.
+
+        Routers are left out, because they begin there by themselves. `partitions` are those of the sources now.
+        """
+        old, batch = before.description, max((at.batch for at in before.committed.values()), default=-1)
+        if old.routing:
+            return {}
+        places = {
+            TopicPartition(topic, partition): TaskId(number, partition)
+            for number, state in enumerate(old.subtopologies)
+            for topic in state.sources
+            for partition in range(old.partitions.get(topic, 0), partitions.get(topic, 0))
+            if topic in old.partitions
+        }
+        offsets: dict[TaskId, dict[str, int]] = {}
+        for place, low in before.context.clients.ends.beginnings(list(places)).items():
+            offsets.setdefault(places[place], {})[place.topic] = low
+        return {task: CommittedProgress(lows, batch, StreamTimes.none()) for task, lows in offsets.items()}
+
+    def _added_watermarks(
+        self, before: ApplicationState, added: Mapping[TaskId, CommittedProgress]
+    ) -> dict[TopicPartition, Watermarks]:
+        lows = {
+            TopicPartition(topic, task.partition): low
+            for task, at in added.items()
+            for topic, low in at.next_offsets.items()
+        }
+        ends = before.context.clients.ends.of(list(lows))
+        return {place: Watermarks(low, ends[place]) for place, low in lows.items()}
+
+    def _after(self, progress: Mapping[TaskId, CommittedProgress], plan: ResetPlan) -> dict[TaskId, CommittedProgress]:
         to = {source.partition: source.to_offset for source in plan.sources}
         return {
             task: replace(
@@ -210,7 +258,7 @@ class Reset:
                 next_offsets={topic: to[TopicPartition(topic, task.partition)] for topic in at.next_offsets},
                 stream_times=StreamTimes.none() if self.state is StateAfter.EMPTY else at.stream_times,
             )
-            for task, at in before.committed.items()
+            for task, at in progress.items()
         }
 
 

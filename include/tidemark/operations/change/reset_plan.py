@@ -43,7 +43,8 @@ class ResetPlan:
     """The plan of a reset.
 
     `rewritten` stores are copied to new changelogs, because the old ones would be ahead of Kafka. `accepted` are topics
-    that were deleted, created again or truncated; the application continues without what they held.
+    that were deleted, created again or truncated; the application continues without what they held. `grown` are sources that
+    have more partitions than at the last commit.
     """
 
     application_id: str
@@ -54,6 +55,7 @@ class ResetPlan:
     emptied: tuple[str, ...]
     windowed: tuple[str, ...]
     accepted: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
@@ -97,6 +99,11 @@ class ResetPlan:
             summary.append(
                 f"{', '.join(self.accepted)}: deleted, created again or truncated since the last commit; their contents are "
                 "given up"
+            )
+        if self.grown:
+            summary.append(
+                f"{', '.join(self.grown)}: got more partitions; a key whose records from before are read, too, is processed by "
+                "two tasks, each with a part of them"
             )
         if self.emptied:
             summary.append(f"the contents of {', '.join(self.emptied)} are given up")

@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import NewPartitions
 from tests.integration.operations.change.test_upgrade import description
 from tests.support.changes import ChangingApp, CountingAndSumming, advised
 from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
@@ -23,11 +24,13 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ApplicationHeld, StartRefused
 from tidemark.kafka.offsets import EndOffsets
-from tidemark.kafka.topics import TopicSpec, create_topics
+from tidemark.kafka.topics import TopicSpec, create_topics, partition_counts
 from tidemark.names import TopicPartition
+from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset import Reset
 from tidemark.operations.change.reset_plan import parse_offsets
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
+from tidemark.processes import wait_until
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 from tidemark.topology.builder import Topology
@@ -127,6 +130,61 @@ def test_should_find_its_commit_beside_stores_without_a_changelog_of_their_own(s
         assert made.run(lambda plan: asked.append(plan.state) or True)
         assert made.run(not_asked), "done again"
     assert asked == [StateAfter.KEEP, StateAfter.EMPTY], "the first one has kept stream time"
+
+
+class OfGrownTopic(CountingAndSumming):
+    """Ends when it has read two more partitions."""
+
+    partitions = PARTITIONS + 2
+
+
+@broker
+def test_should_begin_again_with_a_grown_source_when_the_application_cannot_be_rescaled(settings, admin, unique):
+    app = ChangingApp(settings, admin, unique("reset"))
+    app.become(unlogged(app.name))
+    app.feed(400)
+    app.run()
+    app.leave_group()
+    topic, grown = f"{app.name}-in", OfGrownTopic.partitions
+    app.admin.create_partitions([NewPartitions(topic, grown)])[topic].result()
+    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == grown, 60)
+    rescale = Rescale(app.plan, app.settings, wall_clock_ms, grown, LoggingRestoreListener(), NO_PROBE, print)
+    with pytest.raises(StartRefused, match="`tidemark reset run NAME --to latest --state empty` begins again"):
+        rescale.run(YES)
+    # Their records of one key would be read by two tasks, or its state would be in another one.
+    for to, state in ((ResetTo.EARLIEST, StateAfter.EMPTY), (ResetTo.LATEST, StateAfter.KEEP)):
+        with pytest.raises(StartRefused, match=f"rescale run NAME --tasks {grown}"):
+            reset_of(app, to, state).run(YES)
+    reset = reset_of(app, ResetTo.LATEST, StateAfter.EMPTY)
+    assert f"{topic}: got more partitions" in "; ".join(reset.show().warnings)
+    assert reset.run(YES)
+    assert reset.run(not_asked), "done again"
+    assert description(app).partitions == {topic: grown}
+    before = Counter(app.expected)
+    app.feed(200)
+    app.source = OfGrownTopic
+    app.run()
+    now, last = app.expected - before, app.last_outputs()
+    assert {key: last[key]["n"] for key in now} == now
+
+
+@broker
+def test_should_refuse_a_grown_topic_that_is_the_changelog_of_its_table(settings, admin, unique):
+    app = ChangingApp(settings, admin, unique("reset"))
+    app.source = BesideATable
+    app.become(unlogged_and_optimised(app.name))
+    topic, grown = f"{app.name}-names", OfGrownTopic.partitions
+    create_topics(admin, [TopicSpec(topic, PARTITIONS, {"cleanup.policy": "compact"})], app.settings)
+    producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
+    for number in range(PARTITIONS):
+        producer.produce(topic, b'{"name": "a"}', b"k", partition=number)
+    assert producer.flush(60) == 0
+    app.feed(100)
+    app.run()
+    app.admin.create_partitions([NewPartitions(topic, grown)])[topic].result()
+    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == grown, 60)
+    with pytest.raises(StartRefused, match="store names has its records from before as contents"):
+        reset_of(app, ResetTo.LATEST, StateAfter.EMPTY).run(YES)
 
 
 @broker
