@@ -45,8 +45,8 @@ def test_should_start_silently_when_java_cannot_use_it(tmp_path: Path) -> None:
     [
         (
             {},
-            "-XX:+UseParallelGC -XX:NewRatio=1 -XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=2400 "
-            "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000 -Xms700m",
+            "-XX:+UseParallelGC -XX:NewRatio=1 -XX:MaxNewSize=512m -XX:Tier4InvocationThreshold=20000 "
+            "-XX:Tier4MinInvocationThreshold=2400 -XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000 -Xms700m",
         ),
         ({"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}, "-XX:+UseSerialGC"),
     ],
@@ -58,6 +58,17 @@ def test_should_be_used_together_with_the_configured_garbage_collector(
     conf = driver_jvm_conf(settings, [tmp_path / "a.jar", tmp_path / "b.jar"])
     assert conf["spark.driver.extraJavaOptions"] == expected
     assert conf["spark.driver.extraClassPath"] == f"{tmp_path}/a.jar:{tmp_path}/b.jar"
+
+
+@pytest.mark.parametrize(
+    ("memory", "first"),
+    [("700m", "700m"), ("1g", "1g"), ("2G", "1024m"), ("1536m", "1024m"), ("1025", "1025"), ("4gb", "4gb")],
+)
+def test_should_begin_with_the_whole_of_a_small_heap_and_with_a_part_of_a_large_one(
+    memory: str, first: str, tmp_path: Path
+) -> None:
+    conf = driver_jvm_conf(Settings.load(spark_driver_memory=memory), [tmp_path / "a.jar"])
+    assert f" -Xms{first} " in f"{conf['spark.driver.extraJavaOptions']} "
 
 
 def test_should_archive_in_one_process_at_a_time_and_remove_what_a_killed_one_left(
