@@ -190,7 +190,10 @@ class OneAudit:
         return _Asset(name, frame, self._checks(name), may_be_empty, rows)
 
     def _checks(self, asset: str) -> tuple[Check, ...]:
-        return checks_of(asset, exactly_once=self.plan.guarantee is Guarantee.EXACTLY_ONCE)
+        # What was committed at least once may have been processed again after the guarantee was changed.
+        records = (record for run in self.cut.ranges.values() for record in run.records)
+        is_once = all(each is Guarantee.EXACTLY_ONCE for each in (self.plan.guarantee, *(r.guarantee for r in records)))
+        return checks_of(asset, exactly_once=is_once)
 
     def _contracts(self, accounts: Accounts, chosen: Sequence[Contract], rows: Rows) -> Iterator[_Asset]:
         for contract in chosen:

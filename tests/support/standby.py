@@ -147,7 +147,7 @@ class Application:
     def follower(self, number: int = 0, clock=wall_clock_ms) -> tuple[Follower, InstanceDirectory]:
         """A standby that moves only when it is told to."""
         plan, policies = self.plan, changelog_policies(self.plan)
-        witnesses = Witnesses(plan, self.settings, self.client, self.ends, policies, clock, plan.guarantee)
+        witnesses = Witnesses(plan, self.settings, self.client, self.ends, policies, clock)
         standby = plan_standby(self.plan, partition_counts(self.admin, self.settings))
         directory = InstanceDirectory(self.settings.state_dir, self.id, standby_name(number))
         return Follower(witnesses, standby, directory, StoreOpener(self.settings, Cache(1 << 20), clock)), directory

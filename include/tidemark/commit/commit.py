@@ -22,6 +22,7 @@ from tidemark.kafka.record_timestamps import TimestampBounds
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import TaskUpdate
+from tidemark.topology.plan import Guarantee
 
 
 class TasksRevoked(BatchAborted):
@@ -48,6 +49,7 @@ class Committer:
     description: bytes | None = None
     """Description of this version's state, if `<app>-topology` holds another one or none; it is committed with the batch."""
 
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     lost_markers: LostMarkers | None = None
     """None without transactions."""
 
@@ -157,6 +159,7 @@ class Committer:
             bad_rows=update.bad_rows,
             filtered_rows=update.filtered_rows,
             sinks=update.sink_counts(dlq_topic(self.application_id)),
+            guarantee=self.guarantee,
         )
         message = {"key": str(update.task).encode(), "value": record.to_bytes()}
         self.producer.send_many(commits_topic(self.application_id), [message], partition=update.task.partition)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
 from tidemark.stream_times import StreamTimes
+from tidemark.topology.plan import Guarantee
 
 RECORD_VERSION = 2
 
@@ -39,7 +40,8 @@ class CommitRecord:
     can be found. `rows` counts the rows that reached the stateful nodes, including late ones.
 
     For a rewind, `sources` holds (old offset, new offset), so that the end is where the task continues; `rewound_to` is the
-    batch whose state it restored, None in every other record.
+    batch whose state it restored, None in every other record. `guarantee` says whether the offsets were committed in the same
+    transaction as the record; those of at_least_once may be behind it.
     """
 
     kind: CommitKind
@@ -59,6 +61,7 @@ class CommitRecord:
     changelogs: Mapping[str, int]
     ends_before: Mapping[str, Mapping[int, int]]
     rewound_to: int | None = None
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     @property
     def end_offsets(self) -> dict[str, int]:
@@ -67,7 +70,7 @@ class CommitRecord:
 
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record; its key is the task id."""
-        body = {"version": RECORD_VERSION, **asdict(self), "task": str(self.task)}
+        body = {"version": RECORD_VERSION, **asdict(self), "task": str(self.task), "guarantee": self.guarantee.value}
         return json.dumps(body, separators=(",", ":")).encode()
 
     @classmethod
@@ -86,6 +89,7 @@ class CommitRecord:
                 f"a commit record has version {version}, but this Tidemark reads {RECORD_VERSION}: upgrade Tidemark"
             )
         body["kind"] = CommitKind(body["kind"])
+        body["guarantee"] = Guarantee(body.get("guarantee", Guarantee.EXACTLY_ONCE))
         body["task"] = TaskId.parse(body["task"])
         body["stream_times"] = StreamTimes.from_json(body["stream_times"])
         body["sources"] = {
@@ -118,6 +122,7 @@ def commit_record(
     filtered_rows: int = 0,
     sinks: Mapping[str, int] | None = None,
     rewound_to: int | None = None,
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> CommitRecord:
     """Build the record of one transaction on one task. `spans` holds [start, end) of the task's partition of each source topic.
 
@@ -141,4 +146,5 @@ def commit_record(
         changelogs=changelogs,
         ends_before=ends_before,
         rewound_to=rewound_to,
+        guarantee=guarantee,
     )

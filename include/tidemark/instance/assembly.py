@@ -153,6 +153,7 @@ def make_instance(
         timestamp_bounds=sink_timestamp_bounds(plan, settings, admin),
         limits=limits,
         description=resolved.description(partitions, ids),
+        guarantee=plan.guarantee,
         lost_markers=LostMarkers(producer, admin, ends, settings, written_partitions(plan, partitions))
         if isinstance(producer, TransactionalProducer)
         else None,
@@ -169,9 +170,7 @@ def make_instance(
         settings=settings,
         directory=directory,
         member=member,
-        witnesses=Witnesses(
-            plan, settings, client, ends, changelog_policies(plan), clock, resolved.watch.guarantee, identities
-        ),
+        witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock, identities),
         opener=stores,
         builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
         sink_partitions=partitions,

@@ -18,7 +18,7 @@ from tidemark.recovery.copy_source import CopySource
 from tidemark.recovery.facts import Witnesses
 from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verified_description
-from tidemark.registry.reader import accepted_guarantee, recorded, resolved
+from tidemark.registry.reader import recorded, resolved
 from tidemark.registry.topic_identities import Identities
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -98,7 +98,6 @@ class OperationContext:
             clients.ends,
             policies,
             clients.clock,
-            accepted_guarantee(plan, found),
             identities,
         )
         evidence = EvidenceReader(clients, witnesses, copies)

@@ -12,7 +12,6 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.topic_identities import LostTopic
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
-from tidemark.topology.plan import Guarantee
 
 
 @dataclass(frozen=True)
@@ -81,17 +80,13 @@ class SourceEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """Everything that decides how a task starts. The first source is the lead source.
-
-    `guarantee` is the one by which the last commits are judged.
-    """
+    """Everything that decides how a task starts. The first source is the lead source."""
 
     application_id: str
     task: TaskId
     sources: tuple[SourceEvidence, ...]
     committed_metadata: OffsetMetadata | None
     last_record: CommitRecord | None
-    guarantee: Guarantee
     stores: tuple[StoreEvidence, ...]
     now_ms: int
 

@@ -24,7 +24,7 @@ from tidemark.registry.topic_identities import Identities, LostTopic
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
-from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan
+from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 _CLOCKS_MS = 60_000
 """The difference that is tolerated between the clocks of instances and brokers."""
@@ -54,10 +54,7 @@ class TaskFacts:
 
 @dataclass(frozen=True)
 class Witnesses:
-    """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds.
-
-    `guarantee` is the one by which the last commits are judged, see `accepted_guarantee`.
-    """
+    """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds."""
 
     plan: TopologyPlan
     settings: Settings
@@ -65,7 +62,6 @@ class Witnesses:
     ends: EndOffsets
     policies: Mapping[str, ChangelogPolicy]
     clock: Callable[[], int]
-    guarantee: Guarantee
     identities: Identities = field(default_factory=Identities)
 
     def sources_of(self, task: TaskId) -> list[TopicPartition]:
@@ -166,7 +162,6 @@ class Witnesses:
             ),
             committed_metadata=None if lead is None else OffsetMetadata.decode(lead.metadata),
             last_record=facts.record,
-            guarantee=self.guarantee,
             stores=tuple(self._store(facts, spec, copies.get(spec.name, ())) for spec in self.logged_stores(task)),
             now_ms=self.clock(),
         )

@@ -132,7 +132,7 @@ def witnessed(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:
     recorded = record.end_offsets
     known = found.committed_metadata
     is_whole = committed.keys() >= {s.partition.topic for s in found.sources}
-    if found.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
+    if record.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
         # Offsets are committed after the commit record is written, so they may lag (see invariant: order of
         # at_least_once): the records in between are processed once more.
         return CommittedProgress(committed, known.batch, known.stream_times)

@@ -15,7 +15,7 @@ from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, topology_topic
-from tidemark.registry.reader import accepted_guarantee, named, recorded, require_topics, resolved
+from tidemark.registry.reader import named, recorded, require_topics, resolved
 from tidemark.registry.topic_identities import Identities, topics_in_use
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -24,9 +24,8 @@ from tidemark.topology.plan import TopologyPlan
 class DescriptionWatch:
     """The description that a process works by, and whether `<app>-topology` still describes that state.
 
-    `found` is the description as it was read first, None before the first commit; `plan` the module's plan by it; `guarantee`
-    the one by which to judge what the last commits left. One thread at a time may call `look`. `outdated` may be read by any
-    thread.
+    `found` is the description as it was read first, None before the first commit; `plan` the module's plan by it. One thread at
+    a time may call `look`. `outdated` may be read by any thread.
     """
 
     def __init__(self, module: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
@@ -49,7 +48,6 @@ class DescriptionWatch:
             # This check comes first: a topic that was created again may also have another number of partitions.
             require_topics(named(module, found), found, settings, admin)
         self.plan = resolved(module, found, partitions)
-        self.guarantee = accepted_guarantee(self.plan, found)
         self.partitions: Mapping[str, int] = partitions
         # If no commit has recorded a topic yet, it is identified by its present id.
         now = topic_ids(admin, [topic for topic in topics_in_use(self.plan) if topic in partitions], settings)

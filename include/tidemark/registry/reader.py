@@ -22,7 +22,7 @@ from tidemark.registry.description import Description, describe_state, with_gene
 from tidemark.registry.routing import routed
 from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
 from tidemark.settings import Settings
-from tidemark.topology.plan import Guarantee, TopologyPlan
+from tidemark.topology.plan import TopologyPlan
 
 
 def recorded(
@@ -108,16 +108,6 @@ def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str
             f"{found.version} left ({_difference(found, own)}): `tidemark upgrade plan NAME` shows what carries over, and "
             "`tidemark upgrade run NAME` does it; or bring the old topology back"
         )
-
-
-def accepted_guarantee(plan: TopologyPlan, found: Description | None) -> Guarantee:
-    """Return the guarantee by which to judge what the last commits left: the weaker of the plan's and the recorded one.
-
-    `found` is the description at the last commit. A crash under at_least_once leaves offsets that are behind the commit
-    record also if the topology module declares exactly_once since.
-    """
-    recorded_one = plan.guarantee if found is None else found.guarantee
-    return Guarantee.AT_LEAST_ONCE if Guarantee.AT_LEAST_ONCE in (plan.guarantee, recorded_one) else plan.guarantee
 
 
 def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:

@@ -191,7 +191,6 @@ class _Process:
             ends,
             changelog_policies(plan),
             self.clock,
-            description.guarantee,
             description.identities,
         )
         cache = Cache(self.settings.store_cache_bytes)

@@ -93,7 +93,6 @@ def found(
     store_retention_ms: int | None = 6 * HOUR,
     changelog_retention_ms: int | None = 30 * HOUR,
     more: tuple[SourceEvidence, ...] = (),
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     not_recomputable_reason: str | None = None,
     is_source: bool = False,
     young_offset: int | None = None,
@@ -106,7 +105,7 @@ def found(
     )  # fmt: skip
     return TaskEvidence(
         application_id="app", task=TaskId(0, 2), sources=(SourceEvidence(SOURCE, committed, source, source.low), *more),
-        committed_metadata=metadata, last_record=record, guarantee=guarantee, stores=(store,), now_ms=NOW,
+        committed_metadata=metadata, last_record=record, stores=(store,), now_ms=NOW,
     )  # fmt: skip
 
 
@@ -572,9 +571,8 @@ def test_should_refuse_a_source_that_the_last_commit_did_not_know():
 def test_should_continue_from_offsets_behind_the_commit_record_under_at_least_once(committed):
     """The record is written before the offsets: a crash between the two must neither cause a refusal nor lose records."""
     metadata = OffsetMetadata(6, times(NOW - 5), "1")
-    plan = plan_start(
-        found(committed=committed, metadata=metadata, record=a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
-    )
+    record = dataclasses.replace(a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
+    plan = plan_start(found(committed=committed, metadata=metadata, record=record))
     assert isinstance(plan, Resume)
     assert plan.committed.next_offsets == {"pulse-events": committed or 100}
     assert plan.committed.batch == (6 if committed == 99 else 7)

@@ -24,7 +24,6 @@ from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
-from tidemark.topology.plan import Guarantee
 
 TASK = TaskId(0, 2)
 CHANGELOG = TopicPartition("app-counts-changelog", 2)
@@ -62,8 +61,7 @@ def found(copies=(), low=0, end=100, store_retention_ms=None, changelog_retentio
     )  # fmt: skip
     return TaskEvidence(
         application_id="app", task=TASK, sources=(SourceEvidence(SOURCE, 90, Watermarks(0, 500), 0),),
-        committed_metadata=None, last_record=a_record(9, NOW), guarantee=Guarantee.EXACTLY_ONCE, stores=(store,),
-        now_ms=now_ms,
+        committed_metadata=None, last_record=a_record(9, NOW), stores=(store,), now_ms=now_ms,
     )  # fmt: skip
 
 
