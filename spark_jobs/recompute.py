@@ -97,7 +97,6 @@ def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, o
             sink_partitions=dict.fromkeys(subtopology.sink_topics, 1),
             wall_ms=wall_clock_ms(),
             sql_memory_bytes=settings.sql_memory_bytes,
-            max_timestamp_ahead_ms=settings.max_timestamp_ahead_ms,
         )
         opened.callback(task.close)
         tasks.append(task)

@@ -36,8 +36,6 @@ _OF_EXPRESSIONS = (
 _OF_KAFKA = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
 _KAFKA_ERROR = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 _TIMESTAMP_OVERFLOW = "overflows when converting to Spark's microsecond-precision TimestampType"
-LARGEST_TIMESTAMP_MS = (2**63 - 1) // 1000
-"""The largest Kafka timestamp that Spark can read, in epoch milliseconds."""
 _ERROR_BYTES = 1024
 
 _T = TypeVar("_T")

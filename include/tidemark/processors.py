@@ -76,9 +76,9 @@ class Context(Protocol):
 
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
         `ArrowProcessor.process` the stream time at the end of the batch. Raises `ValueError` for a time that no record may
-        have: below 0, or more than `max_timestamp_ahead_ms` after both the record's and the clock's. Raises
-        `InvalidTopology` if the topology declares `keeps_key=True` and the key is not the record's. A row that does not fit
-        the processor's columns raises `InvalidTopology` when the batch ends.
+        have: below 0, as `stream_time_ms` is before the first record, or above 9223372036854775, which Spark cannot read.
+        Raises `InvalidTopology` if the topology declares `keeps_key=True` and the key is not the record's. A row that does
+        not fit the processor's columns raises `InvalidTopology` when the batch ends.
         """
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:

@@ -58,9 +58,6 @@ class _StackSource(PydanticBaseSettingsSource):
 SQL_MEMORY_BYTES = 128 << 20
 """The default of `sql_memory_bytes`."""
 
-MAX_TIMESTAMP_AHEAD_MS = 3_600_000
-"""The default of `max_timestamp_ahead_ms`."""
-
 
 Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
 """Options of a client by their dotted names."""
@@ -148,7 +145,7 @@ class Settings(BaseSettings):
         least=1,
     )
     max_timestamp_ahead_ms: int = setting(
-        MAX_TIMESTAMP_AHEAD_MS,
+        3_600_000,
         "maximum time by which an event may be later than its record's Kafka timestamp; a later one makes a dead letter",
         "(timestamp extractor)",
         least=0,

@@ -9,6 +9,9 @@ from typing import Any
 NO_STREAM_TIME = -1
 """Stream time before the first record."""
 
+LATEST_TIMESTAMP_MS = (2**63 - 1) // 1000
+"""The latest timestamp of a record that Spark can read from Kafka, in epoch milliseconds: it counts microseconds."""
+
 
 @dataclass(frozen=True)
 class StreamTimes:

@@ -26,7 +26,6 @@ from spark_jobs.compile import dead_letter_places_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
 from spark_jobs.prepared import SparkRows
 from spark_jobs.refused_records import (
-    LARGEST_TIMESTAMP_MS,
     Refusal,
     Refused,
     RefusedRecords,
@@ -43,7 +42,7 @@ from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.layout import ValueLayout, split_window_key
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
-from tidemark.stream_times import StreamTimes
+from tidemark.stream_times import LATEST_TIMESTAMP_MS, StreamTimes
 from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
 from tidemark.tasks.partials import Partial, rows_of_partition
@@ -145,7 +144,6 @@ class TopologyTestDriver:
                     sink_partitions=counts,
                     wall_ms=self._now_ms,
                     sql_memory_bytes=self._sql_memory_bytes,
-                    max_timestamp_ahead_ms=self._ahead_ms,
                 )
 
     def __enter__(self) -> TopologyTestDriver:
@@ -223,7 +221,7 @@ class TopologyTestDriver:
         upto = {place: self._offsets[place] for place in starts}
         refused = RefusedRecords()
         for (place, offset), r in piped.items():
-            if r.timestamp_ms > LARGEST_TIMESTAMP_MS:
+            if r.timestamp_ms > LATEST_TIMESTAMP_MS:
                 refused.add(place, offset, Refusal(IMPOSSIBLE_TIMESTAMP))
         pipelines, statements = subtopology.pipelines, self._statements[subtopology.index]
 

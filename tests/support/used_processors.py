@@ -302,6 +302,19 @@ class KeepsTenths(Processor):
             self.context.forward(record.key, {"n": record.row["x"], "mean": row["f"]})
 
 
+class WritesTheNumberBefore(PassesOn):
+    """Keeps x in a DOUBLE column, and forwards a row whose key is the text of what was there before."""
+
+    def init(self, context):
+        super().init(context)
+        self.kept = context.store("s")
+
+    def process(self, record):
+        before = self.kept.get(record.key) or {"d": None}
+        self.kept.put(record.key, {"d": record.row["x"]})
+        self.context.forward(str(before["d"]), {"n": 1})
+
+
 class ForwardsAtX(PassesOn):
     """Forwards a row with the timestamp x."""
 

@@ -132,7 +132,6 @@ class TaskOpener:
             sink_partitions=self.sink_partitions,
             wall_ms=self.witnesses.clock(),
             sql_memory_bytes=self.settings.sql_memory_bytes,
-            max_timestamp_ahead_ms=self.settings.max_timestamp_ahead_ms,
             limits=self.limits,
         )
         return OpenedTask(task, is_fresh)

@@ -70,10 +70,8 @@ class GraphResult:
 class TaskGraph:
     """Runs one batch through the stateful nodes of a sub-topology. Holds no state that a batch could need again."""
 
-    def __init__(
-        self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int, max_timestamp_ahead_ms: int
-    ) -> None:
-        """`wall_ms` is the clock when the task is opened; the other numbers are as in `Settings`.
+    def __init__(self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int) -> None:
+        """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is the memory for the SQL of each node.
 
         Raises `InvalidTopology` if user code cannot be imported.
         """
@@ -89,7 +87,7 @@ class TaskGraph:
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns, self._paths, wall_ms, sql_memory_bytes, max_timestamp_ahead_ms)
+            node.node: _operator(node, self._columns, self._paths, wall_ms, sql_memory_bytes)
             for node in subtopology.nodes
             if not isinstance(node, RowSink)
         }
@@ -210,12 +208,7 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
 
 
 def _operator(
-    node: TaskNode,
-    columns: Mapping[str, Sequence[Column]],
-    paths: RecordPaths,
-    wall_ms: int,
-    sql_memory_bytes: int,
-    max_timestamp_ahead_ms: int,
+    node: TaskNode, columns: Mapping[str, Sequence[Column]], paths: RecordPaths, wall_ms: int, sql_memory_bytes: int
 ) -> Operator:
     match node:
         case Suppress():
@@ -231,7 +224,7 @@ def _operator(
         case StreamStreamJoin():
             return StreamStreamJoinOperator(node, paths.met(node))
         case Process():
-            return ProcessOperator(node, wall_ms, max_timestamp_ahead_ms)
+            return ProcessOperator(node, wall_ms)
         case Map():
             return MapOperator(node, columns[node.inputs[0]], sql_memory_bytes)
     raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is an error in Tidemark")

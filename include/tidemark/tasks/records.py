@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
 from numbers import Real
 from typing import Any
@@ -32,21 +32,30 @@ def to_dicts(table: pa.Table) -> list[Row]:
     return [dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True)]
 
 
-def single_precision(columns: Iterable[Column]) -> list[str]:
-    """Return the names of the FLOAT columns, for `rounded`."""
-    return [column.name for column in columns if column.type == "FLOAT"]
+Floats = Mapping[str, Callable[[float], float]]
+"""The FLOAT and DOUBLE columns by name, each with what makes its numbers those that a store returns."""
 
 
-def rounded(row: Mapping[str, Any], names: Iterable[str]) -> Row:
-    """Return a copy of a row in which the FLOAT columns `names` hold the numbers that a store returns later.
+def floats_of(columns: Iterable[Column]) -> Floats:
+    """Return the columns that `as_stored` converts."""
+    kinds: Floats = {"FLOAT": _single, "DOUBLE": float}
+    return {column.name: kinds[column.type] for column in columns if column.type in kinds}
 
-    Python has only double precision: without this, 0.1 would become another number at the end of a batch.
+
+def _single(value: float) -> float:
+    return c_float(value).value
+
+
+def as_stored(row: Mapping[str, Any], floats: Floats) -> Row:
+    """Return a copy of a row with the numbers that a store returns later.
+
+    Python has only double precision, and JSON writes 1.0 as 1: without this, 0.1 and 1 would be other numbers after a batch.
     """
     copy = dict(row)
-    for name in names:
+    for name, converted in floats.items():
         value = copy.get(name)
         if isinstance(value, Real) and not isinstance(value, bool):
-            copy[name] = c_float(float(value)).value
+            copy[name] = converted(float(value))
     return copy
 
 

@@ -16,7 +16,7 @@ from tidemark.kafka.messages import Message
 from tidemark.kafka.partitioner import Placer, placer
 from tidemark.kafka.record_sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
 from tidemark.names import TaskId, TopicPartition, changelog_topic
-from tidemark.settings import MAX_TIMESTAMP_AHEAD_MS, SQL_MEMORY_BYTES
+from tidemark.settings import SQL_MEMORY_BYTES
 from tidemark.stores.checkpoint_file import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import bytes_list
@@ -81,12 +81,11 @@ class Task:
         sink_partitions: Mapping[str, int],
         wall_ms: int,
         sql_memory_bytes: int = SQL_MEMORY_BYTES,
-        max_timestamp_ahead_ms: int = MAX_TIMESTAMP_AHEAD_MS,
         limits: SizeLimits = NO_LIMITS,
     ) -> None:
         """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock from which wall-clock schedules count.
 
-        `sql_memory_bytes` and `max_timestamp_ahead_ms` are as in `Settings`. `limits` are the size limits of sinks and
+        `sql_memory_bytes` is the memory for the SQL of each node, as in `Settings`. `limits` are the size limits of sinks and
         changelogs. Raises `InvalidTopology` for code that cannot be loaded.
         """
         self.application_id = application_id
@@ -105,7 +104,7 @@ class Task:
         self._directory = directory
         self._sink_partitions = sink_partitions
         self._limits = limits
-        self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes, max_timestamp_ahead_ms)
+        self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
         self._paths = RecordPaths(subtopology)
         self._shared = shared_topics(subtopology)
         self._takes_keyless = [takes_keyless(subtopology, pipeline) for pipeline in subtopology.pipelines]

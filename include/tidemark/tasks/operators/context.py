@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemark.errors import InvalidTopology
 from tidemark.processors import KeyValueStore, Punctuate
 from tidemark.stores.pending import PendingStore
-from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.stream_times import LATEST_TIMESTAMP_MS, NO_STREAM_TIME
 from tidemark.tasks.code import code_failed
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.columns import with_sequence
@@ -47,8 +47,8 @@ class Schedule:
 class TaskContext:
     """Implements `tidemark.processors.Context`; the operator moves it from batch to batch."""
 
-    def __init__(self, node: Process, wall_ms: int, max_timestamp_ahead_ms: int) -> None:
-        """`wall_ms` is the clock when the task is opened; `max_timestamp_ahead_ms` is as in `Settings`."""
+    def __init__(self, node: Process, wall_ms: int) -> None:
+        """`wall_ms` is the clock when the task is opened."""
         self._node = node
         self._where = f"{node.node}: {node.processor}"
         self._specs = {spec.name: spec for spec in node.stores}
@@ -57,8 +57,6 @@ class TaskContext:
         self._is_initialised = False
         self._opened_ms = wall_ms
         self._committed_wall_ms = wall_ms
-        self._wall_ms = wall_ms
-        self._ahead_ms = max_timestamp_ahead_ms
         self._stream_time_ms = NO_STREAM_TIME
         self._timestamp_ms = NO_STREAM_TIME
         self._forwarded: list[_Forwarded] = []
@@ -131,7 +129,6 @@ class TaskContext:
         """
         self._forwarded, self._kept, self._is_careful = [], 0, is_careful
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
-        self._wall_ms = at.wall_ms
         self._bound = stores
         self._batch_keys = batch_keys
         for name, store in self._stores.items():
@@ -166,17 +163,11 @@ class TaskContext:
             store.abandon()
 
     def check_time(self, timestamp_ms: int) -> None:
-        """Raise `UnusableValue` for a time that no record may have (see invariant: impossible timestamps).
-
-        A row may be later than its record and than the clock only by as much as a record may be later than its Kafka timestamp.
-        """
-        if timestamp_ms < 0:
-            raise UnusableValue(f"{self._where}: a row with timestamp {timestamp_ms}; give one of 0 or later")
-        latest_ms = max(self._timestamp_ms, self._wall_ms) + self._ahead_ms
-        if timestamp_ms > latest_ms:
+        """Raise `UnusableValue` for a time that no record may have (see invariant: impossible timestamps)."""
+        if not 0 <= timestamp_ms <= LATEST_TIMESTAMP_MS:
             raise UnusableValue(
-                f"{self._where}: a row with timestamp {timestamp_ms}, which is more than {self._ahead_ms} ms after its record "
-                f"and the clock; give one of {latest_ms} or earlier, or raise TIDEMARK_MAX_TIMESTAMP_AHEAD_MS"
+                f"{self._where}: a row with timestamp {timestamp_ms}; give one in epoch milliseconds, from 0 to "
+                f"{LATEST_TIMESTAMP_MS}"
             )
 
     def check_keys(self, keys: pa.ChunkedArray) -> None:

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from tidemark.errors import InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
-from tidemark.settings import MAX_TIMESTAMP_AHEAD_MS
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
@@ -33,8 +32,8 @@ class ProcessOperator:
     record.
     """
 
-    def __init__(self, node: Process, wall_ms: int, max_timestamp_ahead_ms: int = MAX_TIMESTAMP_AHEAD_MS) -> None:
-        """`wall_ms` is the clock when the task is opened; `max_timestamp_ahead_ms` is as in `Settings`.
+    def __init__(self, node: Process, wall_ms: int) -> None:
+        """`wall_ms` is the clock when the task is opened.
 
         Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
         """
@@ -47,7 +46,7 @@ class ProcessOperator:
                 f"{self._where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
             )
         self._processor: Processor | ArrowProcessor = made
-        self._context = TaskContext(node, wall_ms, max_timestamp_ahead_ms)
+        self._context = TaskContext(node, wall_ms)
         self._of_user("init()", lambda: made.init(self._context))
         self._context.initialised()
 

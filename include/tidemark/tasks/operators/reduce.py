@@ -21,7 +21,7 @@ from tidemark.tasks.forks import record_of
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
-from tidemark.tasks.records import Row, from_dicts, rounded, single_precision, to_dicts
+from tidemark.tasks.records import Row, as_stored, floats_of, from_dicts, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
 from tidemark.tasks.rows import (
     DELETED,
@@ -88,7 +88,7 @@ class ReduceOperator:
     def __init__(self, node: Reduce) -> None:
         self.node = node
         (self._store,) = node.stores
-        self._singles = single_precision(self._store.columns)
+        self._floats = floats_of(self._store.columns)
         self._where = f"{node.node}: {node.function}"
         self._function = load_code(node.function, node.node)
         self._initializer = load_code(node.initializer, node.node) if node.initializer else None
@@ -178,7 +178,7 @@ class ReduceOperator:
             )
         if is_careful:
             from_dicts([result], self._store.columns, self._where)
-        return rounded(result, self._singles) if result and self._singles else result
+        return as_stored(result, self._floats) if result and self._floats else result
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:
         """Return, by segment, each fold with its key in the store."""

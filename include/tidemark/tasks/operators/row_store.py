@@ -13,9 +13,9 @@ from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.records import Row, from_dicts, rounded, single_precision
+from tidemark.tasks.records import Row, as_stored, floats_of, from_dicts
 from tidemark.tasks.refused_rows import FoundLate, UnusableValue
-from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
+from tidemark.tasks.rows import DELETED, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 _PAST_ALL_TEXT = b"\xff"
@@ -31,8 +31,7 @@ class RowStore:
         self._where = f"{where}: store '{spec.name}'"
         self._names = frozenset(column.name for column in spec.columns)
         self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
-        self._floats = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
-        self._singles = single_precision(spec.columns)
+        self._floats = floats_of(spec.columns)
         # Only a bounded store needs to record reads, because its least recently used keys are deleted.
         self._counts_reads = spec.max_entries is not None
         self._used: dict[bytes, None] = {}
@@ -105,7 +104,7 @@ class RowStore:
         name = self._key(key)
         if self._is_careful or not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Raises with the reason.
-        self._own[name] = rounded(row, self._singles)
+        self._own[name] = as_stored(row, self._floats)
 
     def delete(self, key: str) -> None:
         self._own[self._key(key)] = None
@@ -188,12 +187,12 @@ class RowStore:
         try:
             found = json.loads(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
-            row |= {name: read_number(row[name]) for name in self._floats}  # JSON writes 1.0 as 1.
+            row |= {name: read_number(row[name]) for name in self._floats}
         except (ValueError, AttributeError) as error:
             raise TaskCorrupted(
                 f"{self._where}: a stored row is not a JSON object of its columns: {value!r}"
             ) from error
-        return rounded(row, self._singles) if self._singles else row
+        return as_stored(row, self._floats) if self._floats else row
 
 
 def _names(keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[bytes]:
