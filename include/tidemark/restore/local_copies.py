@@ -16,6 +16,7 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.fencing import holders
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import CHECKPOINT_KEY, opened
+from tidemark.stores.rocksdb_snapshot import shows_damage
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class LocalCopies:
                     continue
                 try:
                     checkpoint = read_store_checkpoint(folder)
-                except TaskCorrupted as error:
+                except (TaskCorrupted, StoreUnavailable) as error:
                     log.warning("%s; this copy is skipped", error)
                     continue
                 if checkpoint is not None:
@@ -66,7 +67,10 @@ class LocalCopies:
 
 
 def read_store_checkpoint(folder: Path) -> StoreCheckpoint | None:
-    """Return a store's checkpoint, None if it has none. Another process may have the store open. Raises `TaskCorrupted`."""
+    """Return a store's checkpoint, None if it has none. Another process may have the store open.
+
+    Raises `TaskCorrupted` if its files are damaged, `StoreUnavailable` if they cannot be opened now and may be intact.
+    """
     try:
         database = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
@@ -74,5 +78,6 @@ def read_store_checkpoint(folder: Path) -> StoreCheckpoint | None:
         finally:
             database.close()
     except Exception as error:
-        raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
+        failure = TaskCorrupted if shows_damage(error) else StoreUnavailable
+        raise failure(f"cannot open the store in {folder}: {error}") from error
     return None if stored is None else StoreCheckpoint.from_bytes(stored)

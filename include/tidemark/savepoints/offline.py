@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.errors import SavepointFailed, TaskCorrupted, TaskLocked
+from tidemark.errors import SavepointFailed, StoreUnavailable, TaskCorrupted, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import left_out
@@ -94,7 +94,7 @@ class StoppedFolders:
             return None
         try:
             store = RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes)
-        except TaskCorrupted as error:
+        except (TaskCorrupted, StoreUnavailable) as error:
             log.warning("a store is left out: %s", error)
             return None
         opened.callback(store.close)

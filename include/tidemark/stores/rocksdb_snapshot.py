@@ -18,6 +18,9 @@ from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 APPROXIMATE_KEYS = "rocksdb.estimate-num-keys"
 _DAMAGED = ("Corruption", f"IO error: {os.strerror(errno.ENOENT)}")
+"""The beginnings of messages about files that are damaged or missing."""
+_UNREADABLE = (os.strerror(errno.EIO), os.strerror(errno.EUCLEAN))
+"""The ends of messages about a disk that cannot read what was written."""
 _STEP_KEYS = 256
 _STEP_BYTES = 1 << 20
 """Keys, and bytes of keys and values, after which a step ends. `release` waits for one step, which is in memory as a whole."""
@@ -92,8 +95,8 @@ class RocksSnapshot:
 
 
 def shows_damage(error: Exception) -> bool:
-    """Return whether an error of RocksDB says that bytes are damaged or a file is missing. Only its text says so."""
-    return str(error).startswith(_DAMAGED)
+    """Return whether an error of RocksDB says that bytes are damaged or unreadable, or a file is missing."""
+    return str(error).startswith(_DAMAGED) or str(error).endswith(_UNREADABLE)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +16,12 @@ from tidemark.errors import CopyUnusable, StoreUnavailable
 from tidemark.names import TaskId
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
-from tidemark.restore.local_copies import LocalCopies
+from tidemark.restore.local_copies import LocalCopies, read_store_checkpoint
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.rocksdb_snapshot import shows_damage
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.builder import Topology
 
@@ -79,7 +82,14 @@ def test_should_leave_a_store_in_place_when_too_many_files_are_open(folder, spec
         pytest.raises(StoreUnavailable, match=r"Too many open files.*raise the limit of open files"),
     ):
         OPENER.open(folder, spec)
+    with no_more_open_files(), pytest.raises(StoreUnavailable, match="Too many open files"):
+        read_store_checkpoint(folder)
     require_intact(folder, spec)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EUCLEAN])
+def test_should_take_what_a_disk_cannot_read_for_damage(error):
+    assert shows_damage(Exception(f"IO error: While pread offset 0 len 53: 000009.sst: {os.strerror(error)}"))
 
 
 def test_should_use_another_copy_when_one_is_held_open(tmp_path, folder):
