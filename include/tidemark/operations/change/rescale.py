@@ -36,6 +36,7 @@ from tidemark.operations.change.in_flight import moved_records, records_between,
 from tidemark.operations.change.key_owner import Owner, owner_of
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.rescale_plan import RescalePlan
+from tidemark.operations.change.reset_plan import require_fixed_tables
 from tidemark.operations.change.store_copy import Copier, OldState, Place, live_items
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
@@ -125,10 +126,13 @@ class Rescale:
     def _planned(self, before: ApplicationState) -> RescalePlan:
         description, counts = before.description, partition_counts(before.context.clients.admin, self.settings)
         require_same(description, self.plan, counts)
+        has_grown = not description.routing and self._has_grown(description, counts)
+        if has_grown:
+            require_fixed_tables(description, [t for t, n in description.partitions.items() if counts.get(t, n) > n])
         try:
-            self._require_movable(description)
+            self._require_movable(description, has_grown)
         except StartRefused as error:
-            if description.routing or not self._has_grown(description, counts):
+            if not has_grown:
                 raise
             raise StartRefused(
                 f"{error}; a source has grown: `tidemark reset run NAME --to latest --state empty` begins again, with its "
@@ -152,7 +156,7 @@ class Rescale:
             max(times) - min(times) if times else 0, tuple(left),
         )  # fmt: skip
 
-    def _require_movable(self, description: Description) -> None:
+    def _require_movable(self, description: Description, has_grown: bool) -> None:
         """Raise `StartRefused` if a source cannot be routed, or the contents of a store cannot be moved to other tasks."""
         require_routable(self.plan)
         for name, store in description.stores.items():
@@ -160,10 +164,14 @@ class Rescale:
             if not store.spec.is_logged:
                 raise StartRefused(f"store {name} is not logged, so its contents are not known and cannot be moved")
             if store.spec.source_topic is not None:
+                # An upgrade is refused while a source has more partitions.
+                drop = (
+                    ": leave optimised=True out of the topology, apply that with `tidemark upgrade run NAME --drop "
+                    f"{name}`, which empties the table, then rescale"
+                )
                 raise StartRefused(
                     f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
-                    "is fixed: leave optimised=True out of the topology, apply that with `tidemark upgrade run NAME --drop "
-                    f"{name}`, which empties the table, then rescale"
+                    f"is fixed{'' if has_grown else drop}"
                 )
 
     def _own_topics(self, description: Description) -> tuple[str, ...]:

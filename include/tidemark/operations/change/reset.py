@@ -15,13 +15,19 @@ from tidemark.errors import StartRefused
 from tidemark.failpoint import Probe
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topic_config import repartition_config
-from tidemark.kafka.topics import TopicSpec, partition_counts
+from tidemark.kafka.topics import TopicSpec, partition_counts, task_ids, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
 from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.change.reset_plan import ResetPlan, SourceReset, require_kept, target_offsets
+from tidemark.operations.change.reset_plan import (
+    ResetPlan,
+    SourceReset,
+    require_fixed_tables,
+    require_kept,
+    target_offsets,
+)
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.clients import Clients
@@ -113,6 +119,7 @@ class Reset:
             all(record is not None and record.kind is CommitKind.RESET for record in records)
             and plan.moves_nothing
             and not plan.accepted
+            and not plan.grown
             and (self.state is StateAfter.KEEP or _is_empty(before))
         )
 
@@ -131,13 +138,10 @@ class Reset:
             require_kept(own.stores)
         added = self._added(before, partitions)
         grown = sorted({topic for at in added.values() for topic in at.next_offsets})
-        for name, store in before.description.stores.items():
-            if store.spec.source_topic in grown:
-                raise StartRefused(
-                    f"{store.spec.source_topic} got more partitions, and store {name} has its records from before as contents, "
-                    "so it does not begin empty: copy the records by key to a new topic with that many partitions, and give a "
-                    "topology that reads it another application id"
-                )
+        require_fixed_tables(before.description, grown)
+        if grown:
+            # Topics that are joined need the same number of partitions.
+            task_ids(own, with_repartition_topics(own, partitions))
         internal = set(own.repartition_topics)
         marks = {p: m for task in before.committed for p, m in before.found[task].facts.sources.items()}
         marks |= self._added_watermarks(before, added)

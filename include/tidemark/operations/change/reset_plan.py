@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import StartRefused
@@ -10,6 +10,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
 from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.recovery.evidence import Watermarks
+from tidemark.registry.description import Description
 from tidemark.topology.plan import StoreSpec
 
 
@@ -124,6 +125,17 @@ def require_kept(stores: Iterable[StoreSpec]) -> None:
             "or, to keep the others, first write a version of the topology that logs them or does without them, and give up "
             f"their contents with `tidemark upgrade run NAME {drops}`"
         )
+
+
+def require_fixed_tables(description: Description, grown: Collection[str]) -> None:
+    """Raise `StartRefused` if a topic in `grown` is the changelog of its own table, which therefore cannot begin empty."""
+    for name, store in description.stores.items():
+        if store.spec.source_topic in grown:
+            raise StartRefused(
+                f"{store.spec.source_topic} got more partitions, and store {name} has its records from before as contents, "
+                "so it does not begin empty: copy the records by key to a new topic with that many partitions, and give a "
+                "topology that reads it another application id"
+            )
 
 
 def parse_offsets(texts: Sequence[str]) -> dict[TopicPartition, int]:

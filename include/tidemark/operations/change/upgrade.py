@@ -215,7 +215,7 @@ class Upgrade:
                 if records_between(change.before.context.clients, partition, at.next_offsets[topic], end):
                     summary.append(
                         f"{partition} holds records {what} that are not read yet; bring the old version back "
-                        "and let it run, without new input, until `tidemark lag` is 0 there"
+                        "and let it run, without new input, until `tidemark lag NAME` is 0 there"
                     )
         return summary
 
