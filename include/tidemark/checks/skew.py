@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.store_rows import printable
 from tidemark.verdict import Finding, Verdict
 
 _SHOWN_KEY = 60
@@ -122,8 +123,7 @@ def shown_key(key: bytes | None) -> str:
     """Return a key as text; bytes that are no text as escapes, and a long key cut."""
     if key is None:
         return ""
-    text = key.decode(errors="backslashreplace")
-    return text if len(text) <= _SHOWN_KEY else f"{text[:_SHOWN_KEY]}…"
+    return printable(key, _SHOWN_KEY)
 
 
 def _named(key: bytes | None) -> str:

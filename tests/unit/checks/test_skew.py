@@ -105,6 +105,6 @@ def test_the_keys_of_a_store_should_spread_over_its_tasks(keys: dict[str, int], 
 
 
 def test_a_key_that_is_no_text_should_be_shown_all_the_same() -> None:
-    assert shown_key(b"\xff\x00a") == "\\xff\x00a"
+    assert shown_key(b"\xff\x00a") == "\\xff\\x00a"
     assert shown_key(b"k" * 100) == "k" * 60 + "…"
     assert shown_key(None) == ""
