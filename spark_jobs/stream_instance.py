@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> ExitCode:
             raise
         with contextlib.suppress(OSError):
             print(f"tidemark: {known}", file=sys.stderr, flush=True)
+            log.info("where the file was used", exc_info=error)
         return known.exit_code
 
 

@@ -10,6 +10,10 @@ from pathlib import Path
 from tidemark.errors import StoreFailed, TidemarkError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_OF_THE_PATH = (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP,
+    errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 def as_full_disk(error: OSError) -> StoreFailed | None:
@@ -20,9 +24,9 @@ def as_full_disk(error: OSError) -> StoreFailed | None:
 
 
 def as_file_error(error: OSError) -> TidemarkError | None:
-    """Return the error with which a program ends if a file cannot be used; None for an error that names no file."""
+    """Return the error with which a program ends if a file cannot be used; None for an error that no other path would mend."""
     full = as_full_disk(error)
-    if full is not None or error.filename is None:
+    if full is not None or error.filename is None or error.errno not in _OF_THE_PATH:
         return full
     return TidemarkError(f"{error.filename} cannot be used ({error.strerror}): correct the path or its permissions")
 
