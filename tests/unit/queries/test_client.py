@@ -143,7 +143,7 @@ def test_should_send_its_token_to_no_proxy(address, monkeypatch):
         lambda client: next(client.events()),
         lambda client: client.store("n").get("a"),
         lambda client: client.store("n").copies(),
-        lambda client: next(client.store("n").watch()),
+        lambda client: next(client.store("n").watch(patience_s=0)),
     ],
 )
 def test_should_accept_no_answer_of_another_application(address, ask):
