@@ -140,9 +140,7 @@ def unread(unreadable: Mapping[str, str], checks: Sequence[Check]) -> list[Findi
     if not unreadable:
         return []
     listed = "; ".join(f"{store}: {why}" for store, why in sorted(unreadable.items()))
-    message = (
-        f"savepoints could not be read, so these stores were not compared: {listed}; run `tidemark savepoint verify`"
-    )
+    message = f"savepoints could not be read, so these stores were not compared: {listed}; run `tidemark savepoint verify NAME`"
     return [_not_checked(check.name, message) for check in checks]
 
 

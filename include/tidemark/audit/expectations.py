@@ -31,13 +31,13 @@ class Check:
     judged: str = "true"
 
 
-_COMMITS = "another writer may use this group or this transactional id: stop it, then `tidemark restore plan`"
+_COMMITS = "another writer may use this group or this transactional id: stop it, then `tidemark restore plan NAME`"
 _WRITER = (
     "look at the quarantined coordinates: another program wrote there, or the instance that wrote the batch has a fault"
 )
 _STATE = (
-    "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind plan`, then `run`, takes "
-    "it back in time"
+    "the store may be wrong too: `tidemark restore plan NAME`, then `run`, rebuilds it; `tidemark rewind plan NAME`, then "
+    "`run`, takes it back in time"
 )
 
 LATE_RECORDS = "late_records_are_accounted_for"
@@ -193,7 +193,8 @@ CHECKS: tuple[Check, ...] = (
         "savepoints",
         "NOT is_equal",
         "a savepoint's stores hold the last value that the changelogs have of each key",
-        "run `tidemark savepoint verify` and take another; if it fails again, rebuild the stores (`tidemark restore plan`)",
+        "run `tidemark savepoint verify NAME` and take another; if it fails again, rebuild the stores (`tidemark restore "
+        "plan NAME`)",
         exactly_once=True,
     ),
     Check(

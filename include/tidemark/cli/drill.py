@@ -78,7 +78,7 @@ def history(topology: str, output: Output) -> None:
         compared = (f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
         ended = format_time(past.ended_ms)
         listing.add(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), *compared)
-    nothing = f"no drill of {application_id} has been run; `tidemark drill run` runs one"
+    nothing = f"no drill of {application_id} has been run; `tidemark drill run NAME` runs one"
     output.show([past.report for past in found], listing if found else nothing)
 
 

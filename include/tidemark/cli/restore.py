@@ -225,7 +225,7 @@ def _plan_views(made: RestorePlan) -> Iterator[View]:
     yield f"rates: {made.rates_from}"
     yield (
         f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
-        f"changelog is read once more to verify). Replaced, and kept aside for `tidemark restore rollback`: "
+        f"changelog is read once more to verify). Replaced, and kept aside for `tidemark restore rollback NAME`: "
         f"{made.blast_radius}. No output is written; {made.source_lag} source offsets wait meanwhile."
     )
 
@@ -254,5 +254,5 @@ def _end_views(made: RestorePlan, done: WorkspaceProgress) -> Iterator[View]:
     if overall(figures) is not Verdict.OK:
         yield (
             "The new state is in place, but the changelogs do not show that it is right: run a drill, or compare it with a "
-            "savepoint; `tidemark restore rollback` brings the old state back"
+            "savepoint; `tidemark restore rollback NAME` brings the old state back"
         )

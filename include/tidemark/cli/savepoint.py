@@ -72,7 +72,10 @@ def list_savepoints(topology: str, output: Output) -> None:
             if manifest
             else f"{'unreadable' if savepoint.is_unreadable else 'incomplete'}: {savepoint.fault}",
         )
-    nothing = f"no savepoints of {repository.application_id} in {repository.location}: take one with `tidemark savepoint take`"
+    nothing = (
+        f"no savepoints of {repository.application_id} in {repository.location}: take one with "
+        "`tidemark savepoint take NAME`"
+    )
     output.show([_form(savepoint) for savepoint in found], listing if found else nothing)
 
 

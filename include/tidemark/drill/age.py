@@ -18,7 +18,7 @@ def drill_age(last_passed_ms: int | None, undrilled: Sequence[str], max_age_ms: 
     """
     if last_passed_ms is None:
         return Finding(
-            SUBJECT, Verdict.FAILED, "no drill has ever passed: trigger restore_drill, or use `tidemark drill run`"
+            SUBJECT, Verdict.FAILED, "no drill has ever passed: trigger restore_drill, or use `tidemark drill run NAME`"
         )
     age_ms = max(0, now_ms - last_passed_ms)
     evidence = {"age_ms": age_ms, "max_age_ms": max_age_ms, "last_passed_ms": last_passed_ms}
@@ -28,7 +28,7 @@ def drill_age(last_passed_ms: int | None, undrilled: Sequence[str], max_age_ms: 
             SUBJECT,
             Verdict.WARNING,
             f"the last drill passed {_format(age_ms)} ago and did not compare the present store {undrilled[0]}{more}, which an "
-            "upgrade, a rescale or a reset has made since: trigger restore_drill, or use `tidemark drill run`",
+            "upgrade, a rescale or a reset has made since: trigger restore_drill, or use `tidemark drill run NAME`",
             {**evidence, "undrilled": list(undrilled)},
         )
     if age_ms <= max_age_ms:

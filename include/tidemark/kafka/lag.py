@@ -52,7 +52,7 @@ def lag_of(
         if topic not in partitions:
             raise PreflightFailed(
                 f"source topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; create "
-                "it, or let `tidemark topics create` do it"
+                "it, or let `tidemark topics create NAME` do it"
             )
     places = [TopicPartition(topic, p) for topic in sources for p in range(partitions[topic])]
     places = places if asked is None else list(asked)

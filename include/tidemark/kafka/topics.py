@@ -337,7 +337,7 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
         if not _is_enough(key, value, needed):
             raise PreflightFailed(
                 f"topic {spec.name} has {key}={value}, but the application needs {needed}; see `tidemark topics "
-                f"plan`, then `tidemark topics run`; or `tidemark kafka configs --alter --entity-type topics "
+                f"plan NAME`, then `tidemark topics run NAME`; or `tidemark kafka configs --alter --entity-type topics "
                 f"--entity-name {spec.name} --add-config {key}=[{needed}]`"
             )
 

@@ -97,7 +97,7 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
 
     if not wait_until(is_shown, timeout_s):
         raise OutcomeUnknown(
-            f"the brokers do not show the new settings of {', '.join(topics)} yet; check with `tidemark topics plan`"
+            f"the brokers do not show the new settings of {', '.join(topics)} yet; check with `tidemark topics plan NAME`"
         )
 
 

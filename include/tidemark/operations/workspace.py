@@ -92,7 +92,7 @@ class Workspace:
         if not is_id(restore_id):
             raise StartRefused(
                 f"{restore_id!r} is not the id of a restore, which looks like 20261122T031500000000Z: take one from "
-                "`tidemark restore status`, or make a plan with `tidemark restore plan`"
+                "`tidemark restore status NAME`, or make a plan with `tidemark restore plan NAME`"
             )
         self.state_dir = state_dir
         self.application_id = application_id
@@ -127,7 +127,7 @@ class Workspace:
             if self.plan() != plan:
                 raise StartRefused(
                     f"restore {self.folder.name} was begun with another plan: continue it with `--resume "
-                    f"{self.folder.name}`, or make a new plan with `tidemark restore plan`"
+                    f"{self.folder.name}`, or make a new plan with `tidemark restore plan NAME`"
                 )
             return
         try:
@@ -147,7 +147,7 @@ class Workspace:
             return RestorePlan.from_json((self.folder / "plan.json").read_text())
         except FileNotFoundError as error:
             raise StartRefused(
-                f"there is no restore {self.folder.name}; `tidemark restore status` lists them"
+                f"there is no restore {self.folder.name}; `tidemark restore status NAME` lists them"
             ) from error
 
     def progress(self) -> WorkspaceProgress:

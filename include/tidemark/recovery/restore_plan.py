@@ -126,7 +126,7 @@ class RestorePlan:
             return cls(**body)
         except (ValueError, KeyError, TypeError) as error:
             raise StartRefused(
-                f"this is not a restore plan ({error}); make one with `tidemark restore plan`"
+                f"this is not a restore plan ({error}); make one with `tidemark restore plan NAME`"
             ) from error
 
 

@@ -210,7 +210,7 @@ def test_should_report_a_savepoint_that_cannot_be_read_under_its_expectation(tmp
     assert saved.table() is None
     (found,) = unread(saved.unreadable, checks)
     assert (found.subject, found.verdict) == ("a_savepoint_is_the_changelog_folded", Verdict.NOT_ENOUGH_EVIDENCE)
-    assert "0_1/s: here: the checksum of s differs; run `tidemark savepoint verify`" in found.message
+    assert "0_1/s: here: the checksum of s differs; run `tidemark savepoint verify NAME`" in found.message
     assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
     assert unread({}, checks) == []
 

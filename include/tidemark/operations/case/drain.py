@@ -41,7 +41,7 @@ def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], No
             report(f"{left} of the source offsets that waited are not committed yet")
         if time.monotonic() > deadline:
             raise OutcomeUnknown(
-                f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place; look at `tidemark lag` "
+                f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place; look at `tidemark lag NAME` "
                 f"and the log of the instance"
             )
         pause.wait(_LOOK_S)

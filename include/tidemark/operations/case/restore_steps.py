@@ -372,7 +372,9 @@ class OnCall:
         for task in planned.plan["tasks"]:
             record = facts[TaskId.parse(task["task"])].record
             if record is None or record.kind is not CommitKind.REWIND or record.rewound_to != task["to_batch"]:
-                raise StartRefused(f"task {task['task']} is not at batch {task['to_batch']}: see `tidemark inspect`")
+                raise StartRefused(
+                    f"task {task['task']} is not at batch {task['to_batch']}: see `tidemark inspect NAME`"
+                )
             offsets += sum(at - task["to_offsets"][topic] for topic, at in task["from_offsets"].items())
             seconds = max(seconds, (self.folder.case().asked_ms - task["to_ms"]) / 1000)
         self.folder.note("verify", "figures", rpo_offsets=offsets, rpo_s=seconds)

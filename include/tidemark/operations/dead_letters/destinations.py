@@ -65,7 +65,7 @@ class Destinations:
         if _is_replaced(self.application_id, topic, self.in_use):
             return (
                 f"topic {topic} is not read any more, because the application was rescaled or upgraded: if it still matters, "
-                "write the record that led to it, which `tidemark dlq show` names, to its source again"
+                "write the record that led to it, which `tidemark dlq show NAME LETTER` names, to its source again"
             )
         count = self.partitions.get(topic, 0)
         if not count:

@@ -179,7 +179,9 @@ class RestoreRun:
                 "an instance has committed since the state was built: what is no longer up to date is built again"
             )
         if not plan.stores:
-            raise StartRefused(f"{_NOTHING} in plan {plan.restore_id}; make another one with `tidemark restore plan`")
+            raise StartRefused(
+                f"{_NOTHING} in plan {plan.restore_id}; make another one with `tidemark restore plan NAME`"
+            )
         progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.context.clients.clock())
         return self._build_all(plan, progress, held)
 

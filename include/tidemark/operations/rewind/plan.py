@@ -72,12 +72,12 @@ def require_rewindable(plan: TopologyPlan) -> None:
     if plan.repartition_topics:
         raise StartRefused(
             f"{plan.application_id} cannot be rewound: its sub-topologies progress independently, and the records between "
-            f"them in {', '.join(plan.repartition_topics)} are deleted once read; `tidemark inspect` shows its past state"
+            f"them in {', '.join(plan.repartition_topics)} are deleted once read; `tidemark inspect NAME` shows its past state"
         )
     if plan.guarantee is Guarantee.AT_LEAST_ONCE:
         raise StartRefused(
             f"{plan.application_id} cannot be rewound: it runs at_least_once, so its changelogs may be ahead of its offsets "
-            "and no past state is exact; `tidemark inspect` shows it as it is"
+            "and no past state is exact; `tidemark inspect NAME` shows it as it is"
         )
     for store in plan.stores:
         if not store.is_logged:
