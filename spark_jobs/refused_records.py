@@ -37,6 +37,8 @@ _OF_KAFKA = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
 _KAFKA_ERROR = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 _TIMESTAMP_OVERFLOW = "overflows when converting to Spark's microsecond-precision TimestampType"
 _ERROR_BYTES = 1024
+_ALL_REFUSED = 100
+"""If so many records are refused before the first one can be read, the fault is taken to be the statement's."""
 
 _T = TypeVar("_T")
 
@@ -97,7 +99,7 @@ class RefusedRecords:
 
         `run` reads some spans. Its second argument says whether to take only statements that decide each record by its own
         values, because Spark has refused one. Blocks for at least one Spark job, and for many to find a refused record. Raises
-        the errors that do not come from a record.
+        the errors that do not come from a record, and the error of a statement that refuses record after record.
         """
         is_careful = bool(self.between(starts, ends))
         while True:
@@ -113,26 +115,11 @@ class RefusedRecords:
                         "Spark refuses a record (%s): looking for it among %d offsets, which are read again in halves",
                         refusal.reason, offsets_of(spans),
                     )  # fmt: skip
-                    self._search(spans, refusal, run)
+                    run([], True)
+                    _Search(self, run, error).go(spans, refusal)
                     if self.readable(starts, ends) == spans:
                         raise
                 is_careful = True
-
-    def _search(self, spans: Sequence[Span], refusal: Refusal, run: Callable[[Sequence[Span], bool], object]) -> None:
-        """Remember the refused records of spans that were refused as a whole."""
-        if offsets_of(spans) == 1:
-            (place, offset, _), *_ = spans
-            log.warning("%s offset %d becomes a dead letter: %s", place, offset, refusal.reason)
-            self.add(place, offset, refusal)
-            return
-        for half in _halves(spans):
-            try:
-                run(half, True)
-            except SPARK_ERRORS as error:
-                of_half = refusal_of(error)
-                if of_half is None:
-                    raise
-                self._search(half, of_half, run)
 
     def add(self, place: TopicPartition, offset: int, refusal: Refusal) -> None:
         """Remember that a record is refused."""
@@ -164,6 +151,42 @@ class RefusedRecords:
             place: {offset: refusal for offset, refusal in known.items() if offset >= starts.get(place, 0)}
             for place, known in self._known.items()
         }
+
+
+class _Search:
+    """The search for the records in some spans that Spark refuses; `error` is the one with which it refused all of them."""
+
+    def __init__(self, known: RefusedRecords, run: Callable[[Sequence[Span], bool], object], error: Exception) -> None:
+        self._known = known
+        self._run = run
+        self._error = error
+        self._found: list[tuple[TopicPartition, int, Refusal]] = []
+        self._has_read = False
+
+    def go(self, spans: Sequence[Span], refusal: Refusal) -> None:
+        """Remember the refused records. Raises `error`, and remembers none, if it seems to be the statement's fault."""
+        self._halve(spans, refusal)
+        for place, offset, of_record in self._found:
+            log.warning("%s offset %d becomes a dead letter: %s", place, offset, of_record.reason)
+            self._known.add(place, offset, of_record)
+
+    def _halve(self, spans: Sequence[Span], refusal: Refusal) -> None:
+        """Find the refused records of spans that were refused as a whole."""
+        if offsets_of(spans) == 1:
+            (place, offset, _), *_ = spans
+            self._found.append((place, offset, refusal))
+            if not self._has_read and len(self._found) >= _ALL_REFUSED:
+                raise self._error
+            return
+        for half in _halves(spans):
+            try:
+                self._run(half, True)
+                self._has_read = True
+            except SPARK_ERRORS as error:
+                of_half = refusal_of(error)
+                if of_half is None:
+                    raise
+                self._halve(half, of_half)
 
 
 def offsets_of(spans: Sequence[Span]) -> int:

@@ -11,8 +11,8 @@ from tidemark.settings import Settings
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # A batch's garbage dies young and its fetch buffers are large: a big young generation, collected by all cores at once, costs
-# a tenth less CPU than concurrent marking (docs/benchmarks.md). A larger one than this only takes more memory.
-_COLLECTOR = "-XX:+UseParallelGC -XX:NewRatio=1 -XX:MaxNewSize=512m"
+# a tenth less CPU than concurrent marking (docs/benchmarks.md).
+_COLLECTOR = "-XX:+UseParallelGC -XX:NewRatio=1"
 # Java's optimising compiler (C2) waits for four times as many calls of a method as by default. In a start it took nearly half
 # of the processor time, much of it for code that is needed only once (docs/decisions/0036-first-batch-after-a-start.md).
 _FIRST_HEAP_BYTES = 1 << 30
@@ -39,7 +39,7 @@ def driver_jvm_conf(settings: Settings, jars: Sequence[Path]) -> Mapping[str, st
     They are on the driver's own class path, because classes that Spark loads from `spark.jars` cannot be archived. Options
     in `spark_extra_conf` replace those of the collector and the compiler.
     """
-    own = settings.spark_extra_conf.get(_JAVA_OPTIONS, f"{_COLLECTOR} {_COMPILER} -Xms{_first_heap(settings)}")
+    own = settings.spark_extra_conf.get(_JAVA_OPTIONS, f"{_COLLECTOR} {_COMPILER} {_heap(settings)}")
     return {
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
@@ -47,12 +47,13 @@ def driver_jvm_conf(settings: Settings, jars: Sequence[Path]) -> Mapping[str, st
     }
 
 
-def _first_heap(settings: Settings) -> str:
-    """Return the heap with which the JVM begins: the whole of a small one, so that a start does not wait while it grows.
+def _heap(settings: Settings) -> str:
+    """Return the options with which a small heap has its whole size at once, so that a start does not wait while it grows.
 
-    A large one grows when it is needed. Otherwise what a batch leaves behind fills all of it before it is collected.
+    A large one grows when it is needed, and its young generation not beyond that of a heap of 1 GB. Otherwise what a batch
+    leaves behind would fill all of it before it is collected.
     """
     heap = settings.spark_driver_memory
     number, unit = heap[:-1], heap[-1:].casefold()
     is_large = number.isdigit() and int(number) << _SHIFTS.get(unit, 0) > _FIRST_HEAP_BYTES
-    return f"{_FIRST_HEAP_BYTES >> 20}m" if is_large else heap
+    return f"-XX:MaxNewSize={_FIRST_HEAP_BYTES >> 21}m -Xms{_FIRST_HEAP_BYTES >> 20}m" if is_large else f"-Xms{heap}"

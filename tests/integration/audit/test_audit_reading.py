@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from spark_jobs.audit.attribution import AuditedTopicRole
 from spark_jobs.audit.reading import SOURCE, AuditRange, Reader, header_sql
 from spark_jobs.audit.throttle import Throttle
-from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
 
 from tidemark.errors import TidemarkError
 from tidemark.names import TopicPartition
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 
 
 @pytest.mark.spark
@@ -40,7 +40,7 @@ def test_should_say_that_it_cannot_read_a_kafka_timestamp(spark, settings, creat
     monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
     topic = create_topic(unique("in"), message_timestamp_after_max_ms=str(2**63 - 1))
     producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
-    for at in (LARGEST_TIMESTAMP_MS, LARGEST_TIMESTAMP_MS + 1):
+    for at in (LATEST_TIMESTAMP_MS, LATEST_TIMESTAMP_MS + 1):
         producer.produce(topic, b"{}", b"k", timestamp=at)
     assert producer.flush(60) == 0
     role = AuditedTopicRole(SOURCE, 0, own=True, tasks=1, placed=1)

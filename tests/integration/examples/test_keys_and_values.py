@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
+from pyspark.errors import PySparkException
 
 from tidemark.errors import RecordRefused
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import sliding, tumbling
@@ -329,6 +330,16 @@ def test_should_make_a_dead_letter_of_each_record_for_which_sql_raises(running, 
     assert [record.value["part"] for record in driver.read("parts")] == ["b"]
 
 
+def test_should_raise_for_a_statement_that_refuses_record_after_record(running):
+    topology, beats = a_topology()
+    beats.select(part="element_at(split(ward, ','), 0)").to("parts")
+    driver = running(topology)
+    for number in range(150):
+        driver.beat(number, ward="a")
+    with pytest.raises(PySparkException, match="index 0 is invalid"):
+        driver.commit()
+
+
 def test_should_not_select_from_a_record_that_was_filtered(running):
     topology, beats = a_topology()
     beats.filter("n <> 0").select("id", part=RAISES).to("parts")
@@ -372,7 +383,7 @@ def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(r
     topology, beats = a_topology()
     beats.to("copies")
     driver = running(topology)
-    for at in (NOW, LARGEST_TIMESTAMP_MS + 1, 2**63 - 1, LARGEST_TIMESTAMP_MS):
+    for at in (NOW, LATEST_TIMESTAMP_MS + 1, 2**63 - 1, LATEST_TIMESTAMP_MS):
         driver.pipe("beats", {"id": "p1", "at_ms": T0}, key="p1", timestamp_ms=at)
     assert letters(driver) == [(IMPOSSIBLE_TIMESTAMP, 1), (IMPOSSIBLE_TIMESTAMP, 2)]
     assert len(driver.read("copies")) == 2

@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Producer
 from spark_jobs import bounded_read
 from spark_jobs.batch_source import SparkBatchSource
-from spark_jobs.refused_records import LARGEST_TIMESTAMP_MS
 from tests.support.truth.topics import read_all
 
 from tidemark.errors import OutcomeUnknown
@@ -26,7 +25,9 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.processes import wait_until
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.tasks.partials import Partial
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, REFUSED_BY_SQL
 from tidemark.topology.builder import Topology
 from topologies import patient_monitoring
@@ -348,7 +349,7 @@ def test_should_make_a_dead_letter_of_each_record_that_spark_refuses_while_it_ca
     app = unique("refused")
     many, few = create_topic(unique("many"), 2), create_topic(unique("few"), 2)
     topology = Topology(app)
-    schema, when = "id STRING, at BIGINT, n INT", "at + 0 * element_at(array(1), n)"
+    schema, when = "id STRING, at BIGINT, n INT", "CAST(at + 0 * element_at(array(1), n) AS BIGINT)"
     table = topology.table(few, schema=schema, key="id", timestamp=when, store="few")
     stream = topology.stream(many, schema=schema, key="id", timestamp=when)
     stream.group_by_key().count(name="n", store="counts").to(f"{app}-counts")
@@ -373,11 +374,11 @@ def test_should_make_a_dead_letter_of_each_record_that_spark_refuses_while_it_ca
     assert {dict(x.details)["tidemark.error"].split(b":")[0] for x in letters} == {b"SparkRuntimeException"}
     found = sorted((x.topic, x.partition, x.offset) for x in letters)
     assert found == sorted((*place, offset) for place, offsets in refused.items() for offset in offsets)
-    counts = [table for batch in batches for table in batch.pipelines if "last_offset" in table.column_names]
-    good = [table.filter(pc.equal(table["status"], 0)) for table in counts]
-    assert sum(sum(table["rows"].to_pylist()) for table in good) == 600 - 4
+    counts = [table for batch in batches for table in batch.pipelines if Partial.LAST_OFFSET in table.column_names]
+    good = [table.filter(pc.equal(table[Partial.STATUS], 0)) for table in counts]
+    assert sum(sum(table[Partial.ROWS].to_pylist()) for table in good) == 600 - 4
     # Spark groups the records of a key although it reads them around the refused ones.
-    assert all(len(set(table["k"].to_pylist())) == table.num_rows for table in good)
+    assert all(len(set(table[Partial.KEY].to_pylist())) == table.num_rows for table in good)
 
 
 @pytest.mark.parametrize("is_among_others", [True, False], ids=["among others", "the only one"])
@@ -389,7 +390,7 @@ def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(
     topology = Topology(unique("stamps"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
     good = [("k", {"id": "k"}, start_ms)] * (5 if is_among_others else 0)
-    bad = [("k", {"id": "k"}, LARGEST_TIMESTAMP_MS + 1), ("k", {"id": "k"}, 2**63 - 1)]
+    bad = [("k", {"id": "k"}, LATEST_TIMESTAMP_MS + 1), ("k", {"id": "k"}, 2**63 - 1)]
     produce(hurried, topic, [*good, *bad, *good])
     place, end = TopicPartition(topic, 0), 2 * len(good) + 2
     with reading(spark, topology.plan(), hurried, {place: 0}, 100) as source:
@@ -397,7 +398,9 @@ def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(
     letters = [(x.reason, x.offset, x.timestamp_ms) for batch in batches for x in batch.dead_letters]
     assert letters == [(IMPOSSIBLE_TIMESTAMP, len(good) + n, at) for n, (_, _, at) in enumerate(bad)]
     tables = [batch.pipelines[0] for batch in batches]
-    assert [sum(sum(t.filter(pc.equal(t["status"], s))["rows"].to_pylist()) for t in tables) for s in (0, 1)] == [
+    assert [
+        sum(sum(t.filter(pc.equal(t[Partial.STATUS], s))[Partial.ROWS].to_pylist()) for t in tables) for s in (0, 1)
+    ] == [
         2 * len(good),
         2,
     ]
