@@ -170,6 +170,7 @@ def test_should_say_that_there_is_no_way_back_after_an_added_sub_topology(app, t
     source = topology.stream(f"{app.name}-more", schema="id STRING, v BIGINT", key="id")
     source.group_by_key().aggregate(store="m", n="count(*)").to(f"{app.name}-more-out")
     app.become(topology)
+    ensure_user_topics(app.plan, app.settings, app.admin)
     made = upgrade_of(app).show(tmp_path / "shown")
     assert made.refused == ()
     assert made.warnings == ["sub-topology 1 is new: no later upgrade can remove it, so none can go back to 1"]
