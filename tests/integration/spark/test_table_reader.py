@@ -58,7 +58,7 @@ def source(spark, settings, kafka_jars, create_topic, unique):
     table = topology.table(
         topic,
         schema="ward STRING, beds INT, at BIGINT",
-        timestamp="at + 0 * element_at(array(1, 1, 1, 1, 1), beds)",
+        timestamp="CAST(at + 0 * element_at(array(1, 1, 1, 1, 1), beds) AS BIGINT)",
         store="wards",
     )
     table.to(unique("out"))
