@@ -64,7 +64,7 @@ _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _VERDICT_SESSIONS = 0.4
 _JVM_ENDED_LOAD = 4.0
-"""How much too large a batch counts as that ended Spark's JVM: each try costs a relaunch."""
+"""A batch during which Spark's JVM ended is taken to be this many times too large, because each try costs a relaunch."""
 
 
 class _Rate:
@@ -244,7 +244,7 @@ class Instance:
         """Raise `OutcomeUnknown` if the state was changed after this instance had read its description. Blocks.
 
         A command that changes it, perhaps on another machine, sends the new description before it looks for members of the
-        group for the last time (see invariant: ownership at commit). So whoever has joined since then finds it here.
+        group for the last time (see invariant: ownership at commit). So an instance that has joined since then finds it.
         """
         self.description.look()
         if self.description.outdated is not None:

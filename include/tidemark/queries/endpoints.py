@@ -1,7 +1,7 @@
 """Where the processes of an application answer queries, announced on the compacted topic `<app>-endpoints`.
 
 Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
-process that was killed leaves its record behind; whoever asks it notices that it does not answer. If two processes have
+process that was killed leaves its record behind; a process that asks it notices that it does not answer. If two processes have
 the same name, the newer one stays announced: the one whose first record comes later in the topic.
 """
 

@@ -90,7 +90,7 @@ class RocksStore:
             what = f"cannot open the store in {folder}: {error}"
             if shows_damage(error):
                 raise TaskCorrupted(what) from error
-            # The contents may be intact, so nobody may discard them.
+            # The contents may be intact, so they must be kept.
             failure = StoreFailed if _is_full(error) else StoreUnavailable
             raise failure(f"{what}; {_remedy(error)}") from error
         self._checkpoint = StoreCheckpoint.from_bytes(stored) if stored is not None else None

@@ -1,4 +1,4 @@
-"""What `tidemark dlq` prints of records, which anybody may have written."""
+"""`tidemark dlq` prints records that any producer may have written, so it must escape control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance does with a batch whose updates are more than a transaction is known to hold."""
+"""A batch whose updates have more records than one transaction can hold at the known rate."""
 
 from __future__ import annotations
 

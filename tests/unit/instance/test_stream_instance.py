@@ -1,4 +1,4 @@
-"""How the process of an instance ends."""
+"""Exit codes and last lines of the process of an instance."""
 
 from __future__ import annotations
 

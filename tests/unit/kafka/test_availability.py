@@ -1,4 +1,4 @@
-"""Which partitions an application needs: those of its own topics, and those of its coordinators."""
+"""An outage is one of the partitions that an application needs: those of its topics, and those of its coordinators."""
 
 from __future__ import annotations
 
