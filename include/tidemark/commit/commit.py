@@ -61,12 +61,13 @@ class Committer:
         """Commit one batch exactly once, or raise and leave nothing of it visible. Blocks.
 
         Raises `TasksRevoked` if this instance no longer owns a task, `BatchAborted` if the same batch may be tried again,
-        `InstanceFenced` and `OutcomeUnknown` if this process must end.
+        `InstanceFenced` and `OutcomeUnknown` if this process must end, also because a changelog has lost its last records.
         """
         with self.lock:
             self._require_ownership(batch)
             commit_time_ms = self.clock()
             ends_before = self._ends_before(batch)
+            _require_whole_changelogs(batch, ends_before)
             self.producer.begin()  # 1
             if self.description is not None:
                 message = {"key": DESCRIPTION_KEY, "value": self.description}
@@ -210,3 +211,18 @@ class Committer:
             raise TasksRevoked(
                 "the group has removed this member, which joins again; its batch is discarded"
             ) from fenced
+
+
+def _require_whole_changelogs(batch: Sequence[tuple[Task, TaskUpdate]], ends: Mapping[TopicPartition, int]) -> None:
+    """Raise `OutcomeUnknown` if a changelog ends before the offset up to which a store of the batch has it.
+
+    The next start refuses such a changelog. If this batch were written, it would be as long as before. See invariant: topic
+    identity.
+    """
+    for task, _ in batch:
+        for place, offset in task.changelog_offsets.items():
+            if ends[place] < offset:
+                raise OutcomeUnknown(
+                    f"{place} ends at {ends[place]}, but its store has what was written up to {offset}: the topic has lost "
+                    "records; nothing more is committed"
+                )

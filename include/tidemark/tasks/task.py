@@ -136,6 +136,17 @@ class Task:
         ]
 
     @property
+    def changelog_offsets(self) -> dict[TopicPartition, int]:
+        """The changelog offset in the checkpoint of each logged store that has one."""
+        found: dict[TopicPartition, int] = {}
+        for spec in self.subtopology.stores:
+            checkpoint = self._stores[spec.name].checkpoint
+            if checkpoint is not None and spec.is_logged:
+                changelog = TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
+                found[changelog] = checkpoint.changelog_offset
+        return found
+
+    @property
     def stores(self) -> Mapping[str, Store]:
         """The open stores by name."""
         return self._stores
@@ -423,12 +434,7 @@ class Task:
 
     def close(self) -> None:
         """Copy the checkpoints' offsets to `.checkpoint`, close the stores and release the folder."""
-        offsets: dict[TopicPartition, int] = {}
-        for spec in self.subtopology.stores:
-            checkpoint = self._stores[spec.name].checkpoint
-            if checkpoint is not None and spec.is_logged:
-                changelog = TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
-                offsets[changelog] = checkpoint.changelog_offset
+        offsets = self.changelog_offsets
         for store in self._stores.values():
             store.close()
         write_checkpoint(self._directory.checkpoint_file, offsets)

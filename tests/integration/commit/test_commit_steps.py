@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tests.support.group_requests import join_group
 from tests.support.truth.topics import read_all
 
@@ -15,7 +15,7 @@ from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind
-from tidemark.errors import BatchAborted, InstanceFenced
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.member import GroupMetadata, Member
 from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group
@@ -287,3 +287,23 @@ def test_should_write_commit_records_that_compaction_keeps_for_the_audit(rig, ad
     rig.commit()
     ((key, value, _),) = rig.visible(f"{rig.app}-commits")
     assert (key, json.loads(value)["kind"]) == (b"0_0", "batch")
+
+
+def test_should_write_nothing_to_a_changelog_that_has_lost_what_its_store_has(rig):
+    rig.commit()
+    offset = rig.store.checkpoint.changelog_offset
+    topic = rig.changelog.topic
+    rig.admin.delete_topics([topic])[topic].result(60)
+
+    def is_there_and_empty():
+        rig.admin.create_topics([NewTopic(topic, 4, 1)])[topic].exception(60)
+        try:
+            return rig.ends.of([rig.changelog]) == {rig.changelog: 0}
+        except OutcomeUnknown:
+            return False
+
+    assert wait_until(is_there_and_empty, 60)
+    rig.points.clear()
+    with pytest.raises(OutcomeUnknown, match=f"ends at 0, but its store has what was written up to {offset}"):
+        rig.commit()
+    assert rig.points == []
