@@ -32,12 +32,11 @@ from tidemark.instance.resolve_plan import await_session_end
 from tidemark.instance.source import AttachedSource, BatchSource, SourceBatch
 from tidemark.instance.source_watch import SourceWatch, grown
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
-from tidemark.kafka.availability import find_outage, needed_topics
+from tidemark.kafka.availability import find_outage, needed_by_commits, needed_topics
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.member import Member
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
-from tidemark.kafka.topics import written_topics
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.active_stores import ActiveStores
 from tidemark.queries.service import QueryService
@@ -423,7 +422,7 @@ class Instance:
         group is then lost as well. Raises `TasksRevoked` on a rebalance or a stop, which come first.
         """
         app = self.plan.application_id
-        topics = written_topics(self.plan)
+        topics = needed_by_commits(self.plan)
         outage = find_outage(self.settings, app, self.number, topics)
         if outage is None or not outage.is_partial:
             return False

@@ -15,10 +15,11 @@ from tidemark.kafka.cluster import short_timeout_s, topic_configs
 from tidemark.kafka.topics import written_topics
 from tidemark.names import TopicPartition, transactional_id
 from tidemark.settings import Settings
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import Guarantee, TopologyPlan
 
 _ANSWER_S = 3.0
 _NAMED = 5
+_GROUPS, _TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 _NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 
 
@@ -31,9 +32,15 @@ class Outage:
 
 
 def needed_topics(plan: TopologyPlan) -> tuple[str, ...]:
-    """Return the topics without which an application cannot run: its sources, and what its commits write to."""
+    """Return the topics without which an application cannot run: its sources, and what its commits need."""
     sources = (topic for s in plan.subtopologies for topic in s.source_topics)
-    return tuple(sorted({*sources, *written_topics(plan)}))
+    return tuple(sorted({*sources, *needed_by_commits(plan)}))
+
+
+def needed_by_commits(plan: TopologyPlan) -> tuple[str, ...]:
+    """Return the topics that the commits of an application write to, and that of transactions if it uses them."""
+    transactions = (_TRANSACTIONS,) if plan.guarantee is Guarantee.EXACTLY_ONCE else ()
+    return (*written_topics(plan), *transactions)
 
 
 def coordinator_partition(name: str, partitions: int) -> int:
@@ -50,6 +57,7 @@ def coordinator_partition(name: str, partitions: int) -> int:
 def find_outage(settings: Settings, application_id: str, instance: int, topics: Collection[str]) -> Outage | None:
     """Look once for an outage that affects `topics` or the coordinators of an instance; return None if there is none.
 
+    Of the topic of transactions only the partition counts that coordinates this instance's, and only if `topics` name it.
     Blocks, for up to three seconds if no broker answers. A broker that refuses the user, or whose certificate is not
     trusted, is not an outage, as waiting does not help. Raises `InvalidSettings`.
     """
@@ -66,10 +74,10 @@ def find_outage(settings: Settings, application_id: str, instance: int, topics: 
         return Outage(f"no broker answers at {settings.bootstrap_servers}: {error.args[0].str()}", is_partial=False)
     needed = [
         TopicPartition(topic, number)
-        for topic in sorted({*topics} & metadata.topics.keys())
+        for topic in sorted({*topics} & metadata.topics.keys() - {_TRANSACTIONS})
         for number in metadata.topics[topic].partitions
     ]
-    needed += _coordinators(metadata, application_id, instance)
+    needed += _coordinators(metadata, application_id, instance, is_transactional=_TRANSACTIONS in topics)
     leaderless = [str(place) for place in needed if _described(metadata, place).leader < 0]
     if leaderless:
         return Outage(f"no broker leads {_first(leaderless)}", is_partial=True)
@@ -79,9 +87,13 @@ def find_outage(settings: Settings, application_id: str, instance: int, topics: 
     return None
 
 
-def _coordinators(metadata: ClusterMetadata, application_id: str, instance: int) -> Iterator[TopicPartition]:
+def _coordinators(
+    metadata: ClusterMetadata, application_id: str, instance: int, *, is_transactional: bool
+) -> Iterator[TopicPartition]:
     """Yield the partitions whose leaders coordinate the group and the transactions of an instance."""
-    names = {"__consumer_offsets": application_id, "__transaction_state": transactional_id(application_id, instance)}
+    names = {_GROUPS: application_id}
+    if is_transactional:
+        names[_TRANSACTIONS] = transactional_id(application_id, instance)
     for topic, name in names.items():
         found = metadata.topics.get(topic)
         if found is not None and found.partitions:

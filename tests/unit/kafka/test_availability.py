@@ -34,7 +34,7 @@ def topics(monkeypatch):
     return {name: topic.partitions for name, topic in found.items()}
 
 
-def why(topics=("orders-n", "a topic that does not exist"), instance=0):
+def why(topics=("orders-n", "a topic that does not exist", "__transaction_state"), instance=0):
     outage = find_outage(SETTINGS, "orders", instance, topics)
     return None if outage is None else outage.why
 
@@ -63,6 +63,12 @@ def test_should_count_only_the_partitions_of_its_own_coordinators(topics, topic,
     assert why(instance=instance) == f"no broker leads {topic}[{own}]"
 
 
+def test_should_not_wait_for_transactions_that_are_not_used(topics):
+    for partition in topics["__transaction_state"].values():
+        partition.leader = -1
+    assert why(["orders-n"]) is None
+
+
 def test_should_name_needed_partitions_that_accept_no_record(topics):
     topics["orders-eu-n"][0].isrs = topics["__consumer_offsets"][0].isrs = [1]
     assert why() is None
@@ -82,4 +88,10 @@ def test_should_need_sources_and_whatever_a_commit_writes_to():
     topology = Topology("beats")
     topology.stream("pulse", schema="id STRING").group_by_key().count(name="n", store="n").to("counts")
     own = ("beats-commits", "beats-dlq", "beats-n-changelog", "beats-topology")
-    assert needed_topics(topology.plan()) == (*own, "counts", "pulse")
+    assert needed_topics(topology.plan()) == ("__transaction_state", *own, "counts", "pulse")
+
+
+def test_should_not_need_transactions_when_each_record_is_written_at_least_once():
+    topology = Topology("beats", guarantee="at_least_once")
+    topology.stream("pulse", schema="id STRING").group_by_key().count(name="n", store="n").to("counts")
+    assert "__transaction_state" not in needed_topics(topology.plan())
