@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
@@ -40,12 +41,14 @@ _ERROR_BYTES = 1024
 _ALL_REFUSED = 100
 """If so many records are refused before the first one can be read, the fault is taken to be the statement's."""
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", pa.Table, dict[int, pa.Table])
 
 Span = tuple[TopicPartition, int, int]
 """A partition, an offset, and the next offset after the last one."""
 
 Offsets = Mapping[TopicPartition, int]
+
+_Run = Callable[[Sequence[Span], bool], pa.Table | dict[int, pa.Table]]
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class RefusedRecords:
 class _Search:
     """The search for the records in some spans that Spark refuses; `error` is the one with which it refused all of them."""
 
-    def __init__(self, known: RefusedRecords, run: Callable[[Sequence[Span], bool], object], error: Exception) -> None:
+    def __init__(self, known: RefusedRecords, run: _Run, error: Exception) -> None:
         self._known = known
         self._run = run
         self._error = error
@@ -180,13 +183,29 @@ class _Search:
             return
         for half in _halves(spans):
             try:
-                self._run(half, True)
-                self._has_read = True
+                self._has_read |= _has_value(self._run(half, True))
             except SPARK_ERRORS as error:
                 of_half = refusal_of(error)
                 if of_half is None:
                     raise
                 self._halve(half, of_half)
+
+
+def _has_value(found: pa.Table | Mapping[int, pa.Table]) -> bool:
+    """Return whether results contain a record for which expressions were computed.
+
+    Offsets of markers and of compacted records, deletions and records that a filter left out say nothing about them.
+    """
+    return any(_counts_values(table) > 0 for table in (found.values() if isinstance(found, Mapping) else (found,)))
+
+
+def _counts_values(table: pa.Table) -> int:
+    if Partial.STATUS not in table.column_names:
+        return int(table.num_rows)
+    counts = pc.equal(table.column(Partial.STATUS), Status.GOOD)
+    if Partial.DELETED in table.column_names:
+        counts = pc.and_not(counts, pc.fill_null(table.column(Partial.DELETED), False))
+    return int(pc.sum(counts).as_py() or 0)
 
 
 def offsets_of(spans: Sequence[Span]) -> int:

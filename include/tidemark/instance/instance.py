@@ -261,17 +261,26 @@ class Instance:
         return self.member.ownership.epoch(assignment.partition) == assignment.epoch
 
     def _start_source(self) -> None:
-        self.attached.source.start(
-            {p: offset for task in self._tasks.values() for p, offset in task.sources.items()}, self.size
-        )
+        self.attached.source.start(self._next_offsets(), self.size)
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        return {p: offset for task in self._tasks.values() for p, offset in task.sources.items()}
 
     def _next_batch(self) -> SourceBatch | None:
         try:
             return self.attached.source.next(_WAIT_S)
         except SparkEnded:
             # A stop may end the JVM, too.
-            if not self._stop.is_set():
-                self._reduce(_JVM_ENDED_LOAD)
+            if self._stop.is_set():
+                raise
+            if self.size.is_least:
+                log.exception(
+                    "Spark's JVM has ended although a batch has at most %d records. One record may take more memory, or in "
+                    "a regular expression more stack, than the JVM has. It follows %s",
+                    self.size.records,
+                    ", ".join(f"{place} offset {at}" for place, at in sorted(self._next_offsets().items())),
+                )
+            self._reduce(_JVM_ENDED_LOAD)
             raise
         except BatchTooLarge as error:
             if self.size.is_least:

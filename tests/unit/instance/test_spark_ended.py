@@ -12,6 +12,7 @@ from spark_jobs.batch_source import _explained
 from tidemark.errors import BatchTooLarge, SparkEnded
 from tidemark.instance.instance import Instance
 from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.names import TopicPartition
 
 
 def spark_that(answer):
@@ -50,7 +51,7 @@ def test_should_explain_what_a_smaller_batch_may_help_against(error, spark, kind
     assert explained is error or explained.__cause__ is error
 
 
-def an_instance(*, is_stopped=False):
+def an_instance(*, is_stopped=False, most_records=1_000_000):
     def fail(_timeout_s):
         raise SparkEnded("the JVM has ended")
 
@@ -60,7 +61,8 @@ def an_instance(*, is_stopped=False):
         stop.set()
     instance = Instance.__new__(Instance)
     instance.attached = SimpleNamespace(source=SimpleNamespace(next=fail))
-    instance.size = BatchSize(1_000_000)
+    instance.size = BatchSize(most_records)
+    instance._tasks = {"0_0": SimpleNamespace(sources={TopicPartition("in", 0): 17})}
     instance.run_file = SimpleNamespace(update=lambda entries, *, now: written.append((entries, now)))
     instance._stop = stop
     return instance, written
@@ -78,3 +80,10 @@ def test_should_keep_the_size_when_the_jvm_ends_with_a_stop():
     with pytest.raises(SparkEnded):
         instance._next_batch()
     assert written == []
+
+
+def test_should_say_where_it_reads_when_the_jvm_ends_with_the_smallest_batch(caplog):
+    instance, _ = an_instance(most_records=1000)
+    with pytest.raises(SparkEnded):
+        instance._next_batch()
+    assert "It follows in[0] offset 17" in caplog.text

@@ -1,0 +1,76 @@
+"""The search for the records that Spark refuses, with a statement in plain Python."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from spark_jobs.refused_records import RefusedRecords
+
+from tidemark.names import TopicPartition
+from tidemark.tasks.partials import Partial, Status
+
+PLACE = TopicPartition("in", 0)
+RECORDS = 400
+
+
+class _Thrown:
+    """The error of an expression, as it is in the JVM."""
+
+    def getCause(self):
+        return None
+
+    def getClass(self):
+        return self
+
+    def getName(self):
+        return "java.lang.ArithmeticException"
+
+    def getSuperclass(self):
+        return None
+
+    def getStackTrace(self):
+        return []
+
+    def getMessage(self):
+        return "overflow"
+
+
+class _Refused(PySparkException):
+    java_exception = _Thrown()
+
+
+def statement(status_of):
+    """A statement that raises where `status_of` gives None for an offset, and gives a row for each other status."""
+
+    def run(spans, _is_careful):
+        found = [status_of(offset) for _, start, end in spans for offset in range(start, end)]
+        if None in found:
+            raise _Refused("refused", "", {})
+        rows = [{Partial.STATUS: status, Partial.DELETED: deleted} for status, deleted in filter(None, found)]
+        schema = pa.schema([(Partial.STATUS, pa.int32()), (Partial.DELETED, pa.bool_())])
+        return {0: pa.Table.from_pylist(rows, schema=schema)}
+
+    return run
+
+
+MARKER, DELETION, LEFT_OUT = (), (Status.GOOD, True), (Status.FILTERED, None)
+
+
+@pytest.mark.parametrize("other", [MARKER, DELETION, LEFT_OUT])
+@pytest.mark.parametrize("every", [3, 50, 99, 101])
+def test_should_take_the_statement_for_wrong_when_it_computed_no_record(other, every):
+    refused = RefusedRecords()
+    run = statement(lambda offset: other if offset % every == 0 else None)
+    with pytest.raises(_Refused):
+        refused.read({PLACE: 0}, {PLACE: RECORDS}, run)
+    assert refused.between({PLACE: 0}, {PLACE: RECORDS}) == {}
+
+
+def test_should_find_many_refused_records_when_the_statement_computes_others():
+    refused = RefusedRecords()
+    run = statement(lambda offset: (Status.GOOD, False) if offset < RECORDS // 2 else None)
+    (table,) = refused.read({PLACE: 0}, {PLACE: RECORDS}, run).values()
+    assert table.num_rows == RECORDS // 2
+    found = refused.between({PLACE: 0}, {PLACE: RECORDS})
+    assert list(found[PLACE]) == list(range(RECORDS // 2, RECORDS))
