@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.commit.record import CommitRecord
-from tidemark.names import TopicPartition, is_repartition_topic
+from tidemark.names import TopicPartition, commits_topic, is_repartition_topic
 from tidemark.recovery.candidates import (
     MEASURED,
     Rates,
@@ -136,6 +136,17 @@ def witnessed(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:
         # Offsets are committed after the commit record is written, so they may lag (see invariant: order of
         # at_least_once): the records in between are processed once more.
         return CommittedProgress(committed, known.batch, known.stream_times)
+    is_exact = record.guarantee is Guarantee.EXACTLY_ONCE
+    if known is not None and known.batch > record.batch and (is_exact or committed != recorded):
+        # Only Tidemark commits this metadata, so the offsets are right, and the changelogs have the batch.
+        commits = commits_topic(found.application_id)
+        return Refuse(
+            f"task {found.task}: group {found.application_id} has committed batch {known.batch} with offset "
+            f"{format_offsets(committed)}, but the last commit record is of batch {record.batch} with offset "
+            f"{format_offsets(recorded)}: topic {commits} lost its last records",
+            f"bring the last records of {commits} back, for example from a broker that still has them, and leave the offsets "
+            f"as they are; {BEGIN_WITHOUT_STATE}",
+        )
     for source in found.sources:
         topic = source.partition.topic
         if topic not in recorded:

@@ -165,6 +165,40 @@ def test_should_take_stream_time_from_the_offset_metadata_or_else_from_the_recor
     assert without.committed.stream_times == times(NOW)
 
 
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+@pytest.mark.parametrize("copies", [(), (a_copy(150),), (a_copy(100),)], ids=["no store", "ahead", "level"])
+@pytest.mark.parametrize(
+    ("batch", "committed", "lost"),
+    [(6, 150, False), (7, 150, False), (8, 150, True), (7, 100, False), (8, 100, True)],
+)
+def test_should_refuse_when_the_commits_topic_lost_the_record_of_the_offsets(batch, committed, lost, copies, guarantee):
+    """Moving the offsets back would count the records of batch 8 twice, because the changelogs have them."""
+    record = dataclasses.replace(a_record(100), guarantee=guarantee)
+    metadata = OffsetMetadata(batch, times(NOW), "1")
+    progress = committed_progress_of(found(committed=committed, metadata=metadata, record=record, copies=copies))
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        # Its offsets are committed last, so they are right with and without the record.
+        assert isinstance(progress, CommittedProgress)
+        assert progress.next_offsets == {"pulse-events": committed}
+        return
+    assert isinstance(progress, Refuse) is (committed == 150 or lost)
+    if isinstance(progress, Refuse):
+        assert ("app-commits lost its last records" in progress.reason) is lost
+        assert ("--to-offset" in progress.remedy) is not lost
+
+
+def test_should_not_move_some_offsets_back_when_others_have_expired_and_the_record_is_lost():
+    record = dataclasses.replace(
+        a_record(100), guarantee=Guarantee.AT_LEAST_ONCE, sources={"pulse-events": {2: (50, 100)}, "wards": {2: (0, 5)}}
+    )
+    expired = SourceEvidence(TopicPartition("wards", 2), None, SOURCE_500, 0)
+    metadata = OffsetMetadata(8, times(NOW), "1")
+    refused = committed_progress_of(found(committed=150, metadata=metadata, record=record, more=(expired,)))
+    assert isinstance(refused, Refuse)
+    assert "app-commits lost its last records" in refused.reason
+    assert "--to-offset" not in refused.remedy
+
+
 @pytest.mark.parametrize(("low", "refused"), [(99, False), (100, False), (101, True)])
 def test_should_refuse_when_the_next_records_are_deleted(low, refused):
     plan = plan_start(found(record=a_record(), copies=(a_copy(),), source=Watermarks(low, 500)))
