@@ -82,6 +82,9 @@ class Committer:
                 self._send_changelogs(update)
             self.probe("3-changelogs")
             told_ends = by_topic(ends_before)
+            if self.guarantee is Guarantee.AT_LEAST_ONCE:
+                # A start continues from the record if the group's offsets are gone, so the record must be the last of all.
+                self.producer.flush()
             for _, update in batch:  # 4
                 self._send_commit_record(kind, update, commit_time_ms, told_ends)
             self.producer.flush()

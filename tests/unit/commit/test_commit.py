@@ -1,0 +1,129 @@
+"""The order in which a commit sends its records and waits for them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+
+from tidemark.commit.commit import Committer
+from tidemark.commit.record import CommitKind
+from tidemark.errors import BatchAborted
+from tidemark.names import TaskId, TopicPartition
+from tidemark.stores.protocol import Writes
+from tidemark.stream_times import StreamTimes
+from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
+from tidemark.topology.plan import Guarantee
+
+NOW = 1_700_000_000_000
+CHANGELOG = TopicPartition("app-totals-changelog", 0)
+
+
+@dataclass
+class RecordingProducer:
+    """Writes down what a commit asks of it. The flush with the number `fails_at` is not acknowledged."""
+
+    fails_at: int | None = None
+    journal: list[str] = field(default_factory=list)
+
+    def begin(self):
+        self.journal.append("begin")
+
+    def send_many(self, topic, messages, partition=None):
+        self.journal.append(topic)
+
+    def send_one(self, topic, key, value, headers):
+        self.journal.append(topic)
+
+    def flush(self):
+        self.journal.append("flush")
+        if self.journal.count("flush") == self.fails_at:
+            raise BatchAborted("1 records were not acknowledged")
+
+    def send_offsets(self, offsets, group):
+        self.journal.append("offsets")
+
+    def commit(self):
+        self.journal.append("commit")
+
+
+class OwnedTask:
+    id = TaskId(0, 0)
+    lead = TopicPartition("in", 0)
+    epoch = 1
+    changelogs: ClassVar = [CHANGELOG]
+
+    def apply(self, update, changelog_ends, commit_time_ms):
+        pass
+
+
+class GroupMember:
+    """A member that owns everything."""
+
+    is_checked = True
+
+    @property
+    def ownership(self):
+        return self
+
+    def epoch(self, partition):
+        return 1
+
+    def metadata(self):
+        return self
+
+
+class Ends:
+    """Offsets that grow by two records with each question."""
+
+    def __init__(self):
+        self.offset = 0
+
+    def of(self, partitions):
+        self.offset += 2
+        return dict.fromkeys(partitions, self.offset)
+
+    def with_epochs(self, partitions):
+        return dict.fromkeys(partitions, self)
+
+
+def committed(guarantee: Guarantee, producer: RecordingProducer) -> list[str]:
+    """Commit one batch and return what was asked of the producer, also if the batch is aborted."""
+    committer = Committer(
+        application_id="app", topology_version="1", instance=0, producer=producer, member=GroupMember(), ends=Ends(),
+        sink_partitions=(), lock=threading.RLock(), clock=lambda: NOW, probe=lambda _: None, guarantee=guarantee,
+    )  # fmt: skip
+    update = TaskUpdate(
+        task=TaskId(0, 0), batch=1, sources={"in": (0, 10)}, stream_times=StreamTimes(NOW, {}),
+        rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
+        stores=(StoreUpdate("totals", CHANGELOG.topic, (Writes(0, [b"a", b"b"], [b"1", b"2"]),)),),
+        outputs=(Output("out", [{"key": b"a", "value": b"{}"}]),),
+        dead_letters=(DeadLetter("unparsable", "in", 0, 5, b"k", b"{", ()),), wall_ms=NOW,
+    )  # fmt: skip
+    try:
+        committer.commit(CommitKind.BATCH, [(OwnedTask(), update)])
+    except BatchAborted:
+        producer.journal.append("aborted")
+    return producer.journal
+
+
+WRITES = ["begin", "out", "app-dlq", CHANGELOG.topic]
+END = ["app-commits", "flush", "offsets", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "steps"),
+    [
+        (Guarantee.EXACTLY_ONCE, [*WRITES, *END]),
+        # Nothing else keeps a commit record from being written before what it counts.
+        (Guarantee.AT_LEAST_ONCE, [*WRITES, "flush", *END]),
+    ],
+)
+def test_should_wait_for_all_writes_before_a_commit_record_that_is_visible_at_once(guarantee, steps):
+    assert committed(guarantee, RecordingProducer()) == steps
+
+
+def test_should_send_no_commit_record_of_at_least_once_when_a_write_is_not_acknowledged():
+    assert committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(fails_at=1)) == [*WRITES, "flush", "aborted"]
