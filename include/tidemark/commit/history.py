@@ -92,31 +92,36 @@ def oldest_writes(
     ends: EndOffsets,
     application_id: str,
     wanted: Mapping[TopicPartition, TaskId],
+    lows: Mapping[TopicPartition, int],
     since_ms: int,
     *,
     stalled_after_s: float,
 ) -> dict[TopicPartition, int]:
-    """Return the first offset of each changelog partition written at `since_ms` or later, by its task's commit records.
+    """Return an offset of each changelog partition from which on everything was written at `since_ms` or later.
 
-    `wanted` names the task of each. Partitions that were not written since are left out. Blocks: reads commit records from
-    that time on until all are found. Raises `OutcomeUnknown`.
+    It is the first such offset if that is below the partition's first offset in `lows`, and otherwise perhaps a later one, at
+    or after `lows`. `wanted` names the task of each partition. Partitions whose commit records do not say it are left out.
+    Blocks: reads commit records from that time on, of each partition only until its own are found. Raises `OutcomeUnknown`.
     """
     found: dict[TopicPartition, int] = {}
     topic = commits_topic(application_id)
     partitions = sorted({TopicPartition(topic, task.partition) for task in wanted.values()})
-    from_offsets = ends.at_time(partitions, since_ms)
-    records = commit_history(
-        client_config, ends, application_id, set(wanted.values()),
-        stalled_after_s=stalled_after_s, from_offsets=from_offsets,
-    )  # fmt: skip
-    for record in records:
-        if record.commit_time_ms < since_ms:
-            continue
-        for changelog, task in wanted.items():
-            before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
-            wrote = record.changelogs.get(changelog.topic, 0)
-            if task == record.task and wrote and before is not None and changelog not in found:
-                found[changelog] = before
-        if len(found) == len(wanted):
-            break
+    from_offsets, end_offsets = ends.at_time(partitions, since_ms), ends.of(partitions)
+    for partition in partitions:
+        left = {changelog: task for changelog, task in wanted.items() if task.partition == partition.partition}
+        records = commit_history(
+            client_config, ends, application_id, set(left.values()),
+            stalled_after_s=stalled_after_s, from_offsets=from_offsets, end_offsets=end_offsets,
+        )  # fmt: skip
+        for record in records:
+            if record.commit_time_ms < since_ms:
+                continue
+            for changelog in [changelog for changelog, task in left.items() if task == record.task]:
+                before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
+                # A commit that wrote nothing says as much, unless only the marker of an older transaction came after its end.
+                if before is not None and (record.changelogs.get(changelog.topic, 0) or before >= lows[changelog]):
+                    found[changelog] = before
+                    del left[changelog]
+            if not left:
+                break
     return found

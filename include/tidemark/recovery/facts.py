@@ -6,7 +6,7 @@ See invariants: end of a restore, fresh only when nothing exists, two retentions
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import TopicPartition as ClientPartition
@@ -34,8 +34,8 @@ _CLOCKS_MS = 60_000
 class TaskFacts:
     """Kafka's evidence about one task; `changelogs` by store, `lost` topics of the application by name.
 
-    `young` holds, by store, the first offset that is too young to be deleted by age, for changelogs that lost their
-    beginning.
+    `young` holds, by store, an offset from which on all records are too young to be deleted by age, for changelogs that lost
+    their beginning; it is the first such offset if any of them is missing.
     """
 
     task: TaskId
@@ -79,7 +79,28 @@ class Witnesses:
     def facts(
         self, tasks: Sequence[TaskId], known_lost: Mapping[str, LostTopic] | None = None
     ) -> dict[TaskId, TaskFacts]:
-        """Return what Kafka knows about each task. Blocks; raises `OutcomeUnknown`.
+        """Return what Kafka knows about each task, as a start plan needs it. Blocks; raises `OutcomeUnknown`.
+
+        `known_lost` is as in `current_offsets`.
+        """
+        current = self.current_offsets(tasks, known_lost)
+        young = self._young(current)
+        return {
+            task: replace(
+                each,
+                young={
+                    spec.name: young[at]
+                    for spec in self.logged_stores(task)
+                    if (at := self.changelog_of(task, spec)) in young
+                },
+            )
+            for task, each in current.items()
+        }
+
+    def current_offsets(
+        self, tasks: Sequence[TaskId], known_lost: Mapping[str, LostTopic] | None = None
+    ) -> dict[TaskId, TaskFacts]:
+        """Return the facts about each task without `young`, which takes longer. Blocks; raises `OutcomeUnknown`.
 
         Asks for offsets first, then records, then ends (see invariant: end of a restore). A deleted topic has
         watermarks of 0. `known_lost` is what `identities.lost` has just returned; without it, Kafka is asked, which takes
@@ -101,7 +122,6 @@ class Witnesses:
         there = [partition for partition in asked if partition.topic not in gone]
         lows, ends = self.ends.beginnings(there), self.ends.of(there)
         watermarks = {partition: Watermarks(lows.get(partition, 0), ends.get(partition, 0)) for partition in asked}
-        young = self._young(tasks, watermarks)
         return {
             task: TaskFacts(
                 task,
@@ -110,24 +130,19 @@ class Witnesses:
                 {p: watermarks[p] for p in self.sources_of(task)},
                 {spec.name: watermarks[self.changelog_of(task, spec)] for spec in self.logged_stores(task)},
                 lost,
-                {
-                    spec.name: young[at]
-                    for spec in self.logged_stores(task)
-                    if (at := self.changelog_of(task, spec)) in young
-                },
             )
             for task in tasks
         }
 
-    def _young(
-        self, tasks: Sequence[TaskId], watermarks: Mapping[TopicPartition, Watermarks]
-    ) -> dict[TopicPartition, int]:
-        """Return the first offset that no retention can have deleted, of changelogs that have lost their beginning."""
+    def _young(self, current: Mapping[TaskId, TaskFacts]) -> dict[TopicPartition, int]:
+        """Return an offset from which on no retention can have deleted anything, of changelogs that lost their beginning."""
         by_retention: dict[int, dict[TopicPartition, TaskId]] = {}
-        for task in tasks:
+        lows: dict[TopicPartition, int] = {}
+        for task, facts in current.items():
             for spec in self.logged_stores(task):
                 changelog, retention_ms = self.changelog_of(task, spec), self.policies[spec.name].retention_ms
-                if spec.source_topic is None and retention_ms is not None and watermarks[changelog].low > 0:
+                lows[changelog] = facts.changelogs[spec.name].low
+                if spec.source_topic is None and retention_ms is not None and lows[changelog] > 0:
                     by_retention.setdefault(retention_ms, {})[changelog] = task
         # A record is older than its commit by at most the time of a transaction, and clocks differ.
         margin_ms = self.settings.transaction_timeout_ms + _CLOCKS_MS
@@ -135,7 +150,7 @@ class Witnesses:
         for retention_ms, wanted in by_retention.items():
             since_ms = self.clock() - retention_ms + margin_ms
             found |= oldest_writes(
-                self.client_config, self.ends, self.plan.application_id, wanted, since_ms,
+                self.client_config, self.ends, self.plan.application_id, wanted, lows, since_ms,
                 stalled_after_s=stalled_after(self.settings),
             )  # fmt: skip
         return found

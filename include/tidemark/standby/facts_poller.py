@@ -60,7 +60,7 @@ class FactsPoller:
             self._description.look()
         witnesses = self._witnesses
         asked_ms, asked_s = witnesses.clock(), time.monotonic()
-        facts = witnesses.facts(self._tasks)
+        facts = witnesses.current_offsets(self._tasks)
         # Asked last: a topic that has the known id now had it when the facts were read.
         self._sight = StandbyFacts(asked_ms, asked_s, facts, witnesses.identities.lost(witnesses.plan))
         return self._sight
