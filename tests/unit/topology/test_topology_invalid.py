@@ -185,6 +185,20 @@ CASES: list[Case] = [
         lambda t: stream(t).select("variant_explode(patient_id) AS v"),
         ["one value per record"],
     ),
+    (
+        "window of Spark",
+        lambda t: stream(t).select("CAST(window(at, '1 minute').start AS STRING) AS minute"),
+        ["window()", "windowed_by()", "date_trunc()"],
+    ),
+    (
+        "session of Spark",
+        lambda t: stream(t).filter("session_window(at, '1 minute') IS NOT NULL"),
+        ["session_window()"],
+    ),
+    ("time of a window", lambda t: stream(t).select("window_time(at) AS x"), ["window_time()", "windowed_by()"]),
+    ("window of a qualified name", lambda t: stream(t).filter("builtin.window(at, '1m').end > at"), ["window()"]),
+    ("any as an aggregate", lambda t: stream(t).filter("any(ibi_ms > 3)"), ["any()", "group_by_key()"]),
+    ("path of the session", lambda t: stream(t).select("current_path() AS p"), ["current_path()", "computed again"]),
     ("table function", lambda t: stream(t).select("range(1) AS r"), ["range()", "one value per record"]),
     ("analytic function without OVER", lambda t: stream(t).filter("row_number() = 1"), ["row_number()", "windowed_by"]),
     (

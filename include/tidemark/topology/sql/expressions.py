@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql.functions import AGGREGATES, ANALYTIC, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.sql.functions import AGGREGATES, ANALYTIC, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC, WINDOWS
 from tidemark.topology.sql.types import function_name, spark_type
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             raise InvalidTopology(
                 f"{found} uses {name}(), which needs OVER (...); use windowed_by() and an aggregation"
             )
+        if name in WINDOWS:
+            raise InvalidTopology(
+                f"{found} uses {name}(), for which Spark leaves out or repeats records; "
+                f"use windowed_by() and an aggregation, or date_trunc() for a calendar unit"
+            )
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
             raise InvalidTopology(f"{found} contains *; name the columns")
         if isinstance(node, exp.Placeholder | exp.Parameter):
@@ -118,6 +123,9 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
                 f"{found} uses {name}(), which gives another result when a batch is computed again; "
                 f"use columns of the record, e.g. _timestamp"
             )
+        # sqlglot reads both the aggregate any(x) and a list of patterns, as in x LIKE ANY ('a%', 'b%'), as Any.
+        if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Like | exp.ILike):
+            name = "any"
         if not aggregate and (isinstance(node, exp.AggFunc) or name in AGGREGATES):
             raise InvalidTopology(
                 f"{found} uses the aggregate {name}(), but there is only one record; use group_by_key() and aggregate()"

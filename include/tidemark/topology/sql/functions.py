@@ -29,6 +29,7 @@ NON_DETERMINISTIC = frozenset(
         "current_schema",
         "current_catalog",
         "current_timezone",
+        "current_path",
         "version",
         "input_file_name",
         "input_file_block_start",
@@ -56,8 +57,12 @@ GENERATORS = frozenset(
         "range",
         "collations",
         "sql_keywords",
+        "python_worker_logs",
     ]
 )
+
+WINDOWS = frozenset(["window", "session_window", "window_time"])
+"""Functions for which Spark leaves rows out of a batch, or repeats them, instead of computing a value for each record."""
 
 ANALYTIC = frozenset(["row_number"])
 """Functions that need a window of rows, of those that sqlglot does not treat as aggregates."""
@@ -96,6 +101,16 @@ AGGREGATES = frozenset(
         "kll_merge_agg_bigint",
         "kll_merge_agg_double",
         "kll_merge_agg_float",
+        "schema_of_variant_agg",
+        "tuple_sketch_agg_double",
+        "tuple_sketch_agg_integer",
+        "tuple_union_agg_double",
+        "tuple_union_agg_integer",
+        "tuple_intersection_agg_double",
+        "tuple_intersection_agg_integer",
+        "vector_avg",
+        "vector_sum",
+        "measure",
     }
 )
 
