@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from spark_jobs import canonical
+from spark_jobs.json_values import parsed_json_sql
 from spark_jobs.sql_text import literal, quoted
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.partials import Partial, Status, value_column
@@ -94,8 +95,7 @@ def _parsed_sql(source: Source, view: str, reads: Iterable[str], extra: Mapping[
     """Return the SQL of the schema's columns of each record, and whether it could not be parsed. See `canonical`."""
     kept = ", ".join(["__p", "__offset", "__deleted", "__has_key", *extra, *RESERVED])
     more = "".join(f", {column} AS {name}" for name, column in extra.items())
-    schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
-    from_json = f"from_json(__value, {schema}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
+    from_json = parsed_json_sql("__value", source.schema)
     # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is not JSON.
     refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
     raw = f"""

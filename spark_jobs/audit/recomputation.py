@@ -2,7 +2,7 @@
 
 Nothing here is the stream's own plan: JSON is parsed only with `from_json`, windows are Spark's `window()`, and partial
 results are added up with window functions over the batches of the commit records (see invariant: recomputation follows commit
-records). The only shared functions are `quoted` and `literal`.
+records). The only shared functions are `quoted`, `literal` and `parsed_json_sql`, which is `from_json`.
 
 The results of one aggregation have the columns
 
@@ -16,6 +16,7 @@ The results of one aggregation have the columns
 
 from __future__ import annotations
 
+from spark_jobs.json_values import parsed_json_sql
 from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.derivable import Derived
 from tidemark.topology.keyless import needs_key, takes_keyless
@@ -50,8 +51,6 @@ def judged_sql(source: Source, records: str, refused: str, max_timestamp_ahead_m
     records for which the stream's SQL has raised by their dead letters. They are bad, and their values are not read: the same
     SQL would raise here.
     """
-    schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
-    options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')"
     timestamp = f"CASE WHEN __deletes THEN _timestamp ELSE CAST(({source.timestamp}) AS BIGINT) END"
     key = f"CASE WHEN __deletes OR _key IS NULL THEN _key ELSE CAST(({source.key}) AS STRING) END"
     columns = ", ".join([*(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema), *_RESERVED])
@@ -66,7 +65,7 @@ SELECT * EXCEPT (__unreadable, _topic, _partition, _offset) FROM (
 SELECT *, __unreadable OR __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms}{strays} AS __bad FROM (
 SELECT *, {key} AS __k, {timestamp} AS __ts FROM (
 SELECT __p, __offset, __batch, __deletes, {unreadable} AS __unreadable, {columns} FROM (
-SELECT *, from_json(__text, {schema}, {options}) AS __r FROM (
+SELECT *, {parsed_json_sql("__text", source.schema)} AS __r FROM (
 SELECT p AS __p, offset AS __offset, batch AS __batch, value IS NULL AS __deletes,
     of_offset IS NOT NULL AS __refused, CASE WHEN of_offset IS NULL THEN CAST(value AS STRING) END AS __text,
     key IS NOT NULL AS __has_key,

@@ -1,0 +1,81 @@
+"""Values whose numbers Spark would write out for minutes are not parsed; all others are parsed as `from_json` does."""
+
+from __future__ import annotations
+
+import pytest
+from spark_jobs.audit import recomputation
+from spark_jobs.compile import dead_letter_places_sql
+from spark_jobs.json_values import parsed_json_sql
+
+from tidemark.tasks.update import UNPARSABLE
+from tidemark.topology.builder import Topology
+from tidemark.topology.schema import parse_schema
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "code STRING, x DOUBLE, price DECIMAL(10,2), lots ARRAY<DECIMAL(5,1)>, rates MAP<STRING, DECIMAL(38,10)>, "
+    "deal STRUCT<note: STRING, parts: ARRAY<STRUCT<cost: DECIMAL(8,0)>>>"
+)
+HUGE = [
+    '{"price": 1e-3000}', '{"price":-0.5E+3000}', '{"price": "1e-3000"}', '{"price": 1e-0003000}', '{"lots": [1, 1e-3000]}',
+    '{"lots": ["1", "1e-3000"]}', '{"rates": {"eur": 1e-3000}}', '{"rates": {"eur": "1e-3000"}}',
+    '{"deal": {"parts": [{"cost": "1"}, {"cost": "1e-3000"}]}}', '{"price": "1\\u0065-3000"}',
+    '{"price": "1e-\u0663\u0660\u0660\u0660"}',
+    '{"code": "a\\"", "price": 1e-3000}', '{"code": "1e-3000", "price": 1e-3000}', "{'code': '\"', 'price': 1e-3000}",
+    '{"price": 1e300000000}', '{"price": 1e-300000000}', '{"price": "1e300000000"}', '{"price": "1e300000000"',
+]  # fmt: skip
+HARMLESS = [
+    '{"price": 1.5}', '{"price": 1e3}', '{"price": "1.5e-999"}', '{"code": "A1e12345", "price": 1}',
+    '{"code": "1e12345", "price": 1}',
+    '{"code": "a, 1e12345 [1e12345] :1e12345", "price": 1}', '{"code": "\\", 1e12345", "price": 1}',
+    '{"code": "\\u0041", "price": "2"}',
+    '{"deal": {"note": "1e12345", "parts": [{"cost": 3}, {}, null]}}', '{"rates": {"1e12345": 1}, "lots": [null]}',
+    '{"price": "x"}',
+    '{"code": "1e12345", "price": 1', "", "{}", "null", None,
+]  # fmt: skip
+
+
+def test_should_parse_no_number_of_many_digits_that_could_become_a_decimal(spark):
+    sql = parsed_json_sql("v", parse_schema(SCHEMA, "test"))
+    found = spark.createDataFrame([(v,) for v in HUGE], "v STRING").selectExpr("v", f"{sql} AS r").collect()
+    assert [row.v for row in found if row.r is not None and row.r["__corrupt"] is None] == []
+
+
+def test_should_parse_every_other_value_as_from_json_alone(spark):
+    sql = parsed_json_sql("v", parse_schema(SCHEMA, "test"))
+    alone = f"from_json(v, '{SCHEMA}, __corrupt STRING', map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
+    values = spark.createDataFrame([(v,) for v in HARMLESS], "v STRING")
+
+    def is_read(row, name):
+        return row[name] is not None and row[name]["__corrupt"] is None
+
+    for row in values.selectExpr("v", f"{sql} AS found", f"{alone} AS expected").collect():
+        assert is_read(row, "found") == is_read(row, "expected"), row.v
+        assert not is_read(row, "expected") or row.found == row.expected
+
+
+def test_should_parse_once_without_a_decimal():
+    assert parsed_json_sql("v", parse_schema("a STRING, x DOUBLE", "test")).count("from_json") == 1
+
+
+def test_should_make_a_dead_letter_of_a_number_of_many_digits_in_the_stream_and_in_the_audit(spark):
+    topology = Topology("app")
+    topology.stream("in", schema=f"id STRING, {SCHEMA}", key="id").group_by_key().count(store="s").to("out")
+    subtopology = topology.plan().subtopologies[0]
+    values = [b'{"id": "a", "price": 1}', b'{"id": "a", "price": 1e-3000}', b'{"id": "a", "price": 1e300000000}']
+    spark.createDataFrame(
+        [(b"a", value, 0, offset) for offset, value in enumerate(values)],
+        "key BINARY, value BINARY, partition INT, offset BIGINT",
+    ).createOrReplaceTempView("valued")
+    spark.sql(
+        "SELECT *, 'in' AS topic, timestamp_millis(1700000000000) AS timestamp FROM valued"
+    ).createOrReplaceTempView("batch")
+    places = spark.sql(dead_letter_places_sql(subtopology, subtopology.lead, "batch", 0)).collect()
+    assert sorted((row.reason, row["__record_offset"]) for row in places) == [(UNPARSABLE, 1), (UNPARSABLE, 2)]
+    spark.sql(
+        "SELECT 'source' AS role, topic, partition, offset, 1700000000000 AS ts_ms, key, value, 0 AS p, 1L AS batch FROM batch"
+    ).createOrReplaceTempView("audited")
+    none = "(SELECT '' AS of_topic, 0 AS of_partition, 0L AS of_offset)"
+    judged = spark.sql(recomputation.judged_sql(subtopology.lead, "audited", none, 0)).collect()
+    assert {row["__offset"]: row["__bad"] for row in judged} == {0: False, 1: True, 2: True}
