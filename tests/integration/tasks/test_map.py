@@ -58,7 +58,9 @@ CASE i WHEN 1 THEN 'one' WHEN NULL THEN 'null' ELSE 'other' END; CASE WHEN i > 0
 coalesce(i, d); nullif(i, j); ifnull(i, 0); nvl(s, 'none'); i > j; i = j; i <> j; i >= NULL; i = NULL; d = d; d > 1; d >= f
 f = d; f > 0.1; l > 1.5; i < 2.5; d < CAST('NaN' AS DOUBLE); s = u; s < u; b = c; i IS NULL; i IS NOT NULL; b AND c; b OR c
 NOT b; b AND NULL; b OR NULL; NOT (b AND c); i IN (1, 2, 3); i IN (1, NULL); i NOT IN (1, NULL); s IN ('abc', 'x'); i IN (l, 7L)
-i BETWEEN 1 AND 5; i NOT BETWEEN 1 AND 5; i BETWEEN j AND l; i <=> j; i <=> NULL; d <=> f; NOT (i <=> j); s <=> u; l = f"""
+i BETWEEN 1 AND 5; i NOT BETWEEN 1 AND 5; i BETWEEN j AND l; i <=> j; i <=> NULL; d <=> f; NOT (i <=> j); s <=> u; l = f
+l > 1.000000000000000000; l < 9223372036854775806.999999999999999999; l IN (1.5, 9223372036854775807, 1.000000000000000001)
+l BETWEEN 1.000000000000000001 AND 9223372036854775806.5; l > 3.14159265358979323846D; d * 3.14159265358979323846D"""
 TEXTS = r"""concat(s, u); concat(s, i); s || u; concat(s, '-', b, l); substring(s, 2); substring(s, 1, 2); substring(s, -2)
 substring(s, 0, 2); substr(s, -2, 1); substring(s, -5, 4); substring(s, 2, 0); upper(s); lower(s); length(s); length(u)
 trim(s); ltrim(s); rtrim(s); s LIKE 'a%'; s LIKE '%b_'; u LIKE 'x\\%y'; s NOT LIKE 'a%'; u LIKE 'a\\_c'; u LIKE '_b'; s LIKE ''
@@ -69,6 +71,12 @@ REFUSED = [
     ("1.0 / 3", "1.5D"),
     ("i % 0.5", "1.5D"),
     ("coalesce(i, 0.5)", "1.5D"),
+    ("l > 1.0000000000000000000", "1.5D"),
+    ("l <= 3.14159265358979323846", "1.5D"),
+    ("l IN (1, 1.0000000000000000000)", "1.5D"),
+    ("l BETWEEN 0.5 AND 1.0000000000000000000", "1.5D"),
+    ("l < 9223372036854775808", "1.5D"),
+    ("l < 9223372036854775807.5", "1.5D"),
     ("CAST(d AS STRING)", "BIGINT first"),
     ("concat(s, f)", "BIGINT first"),
     ("CAST(i AS DECIMAL(9, 2)) > 1", "cast to one of"),

@@ -35,6 +35,8 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE")
 _FRACTIONS = ("FLOAT", "DOUBLE")
 _NULL, _DECIMAL = "NULL", "DECIMAL"
 _MOST_DIGITS = 10
+# A DECIMAL has 38 digits in both engines, of which Spark takes 20 for a BIGINT.
+_MOST_DECIMALS = 18
 # The arguments that the forms below handle; ignoring any other would change the meaning unnoticed.
 _ARGUMENTS = {
     "this",
@@ -157,11 +159,15 @@ class _Translator:
     def _literal(self, node: exp.Literal) -> Typed:
         if node.is_string:
             return Typed("'" + node.this.replace("'", "''") + "'", "STRING")
-        if re.fullmatch(r"[0-9]+", node.this):
-            kind = next((kind for kind in ("INT", "BIGINT") if int(node.this) < 1 << (_BITS[kind] - 1)), _DECIMAL)
-            return Typed(_to(Typed(node.this, _NULL), kind) if kind != _DECIMAL else node.this, kind)
         if "e" in node.this.casefold():
             return Typed(f"CAST({node.this} AS DOUBLE)", "DOUBLE")
+        whole, _, decimals = node.this.partition(".")
+        # Spark decides a comparison of whole numbers with one beyond BIGINT in advance, also for null.
+        if int(whole or 0) + bool(decimals) >= 1 << 63 or len(decimals) > _MOST_DECIMALS:
+            raise _Unlike(f"{node.this} does not fit beside a BIGINT; write a DOUBLE, e.g. 1.5D")
+        if re.fullmatch(r"[0-9]+", node.this):
+            kind = next(kind for kind in ("INT", "BIGINT") if int(node.this) < 1 << (_BITS[kind] - 1))
+            return Typed(_to(Typed(node.this, _NULL), kind), kind)
         return Typed(node.this, _DECIMAL)
 
     def _negative(self, node: exp.Neg) -> Typed:
@@ -283,8 +289,15 @@ class _Translator:
         return kind
 
     def _cast(self, node: exp.Cast) -> Typed:
-        value = self.of(node.this)
+        from sqlglot import exp
+
         kind = node.to.sql("spark").upper()
+        number = node.this
+        is_number = isinstance(number, exp.Literal) and not number.is_string
+        if is_number and kind == "DOUBLE" and "e" not in number.this.casefold():
+            # A number may have more digits than any DECIMAL: its text has all of them.
+            return Typed(f"CAST('{number.this}' AS DOUBLE)", kind)
+        value = self.of(node.this)
         if kind not in DUCK_TYPE:
             raise _Unlike(f"type {kind} is not supported; cast to one of {', '.join(DUCK_TYPE)}")
         return Typed(_converted(value, kind), kind)
