@@ -127,6 +127,7 @@ def test_should_derive_the_type_that_spark_gives_to_operators(types_of, operator
         "datediff(MILLISECOND, {x}, {y})", "date_add({x}, 1)", "dateadd(HOUR, 1, {x})", "{x} IS NULL", "{x} IN ({y})",
         "{x} BETWEEN {y} AND {y}", "NOT {x}", "bround({x})", "pmod({x}, {y})", "mod({x}, {y})", "shiftleft({x}, {y})",
         "unix_timestamp({x})", "bit_count({x})", "array_position(a, {x})", "try_divide({x}, {y})", "nanvl({x}, {y})",
+        "from_utc_timestamp({x}, s)", "to_utc_timestamp({x}, 'Asia/Tokyo')", "hour(from_utc_timestamp({x}, 'UTC'))",
     ],
 )  # fmt: skip
 def test_should_derive_the_type_that_spark_gives_to_forms_whose_type_depends_on_their_operands(types_of, form):
@@ -168,7 +169,8 @@ def test_should_not_guess_a_type(text):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [("i + l", "BIGINT"), ("i * 1.5", "DOUBLE"), ("f / 3", "DOUBLE"), ("t + t", "TINYINT"), ("coalesce(l, 0)", "BIGINT"),
-     ("year(at) * 100 + month(at)", "INT"), ("concat(l, ',', s)", "STRING"), ("abs(f)", "FLOAT"), ("price", "DECIMAL(10, 2)")],
+     ("year(at) * 100 + month(at)", "INT"), ("concat(l, ',', s)", "STRING"), ("abs(f)", "FLOAT"), ("price", "DECIMAL(10, 2)"),
+     ("from_utc_timestamp(at, 'Asia/Tokyo')", "TIMESTAMP"), ("to_utc_timestamp(at, s)", "TIMESTAMP")],
 )  # fmt: skip
 def test_should_know_the_types_of_common_expressions(text, kind):
     assert derived(text) == kind

@@ -101,6 +101,8 @@ REFUSED = [
     ("i & j", "not known"),
     ("s IS TRUE", "not known"),
     ("md5(s)", "not known"),
+    ("from_utc_timestamp(s, 'Asia/Tokyo')", "not known"),
+    ("to_utc_timestamp(s, 'Asia/Tokyo') IS NULL", "not known"),
 ]
 
 

@@ -229,6 +229,7 @@ CASES: list[Case] = [
     ("comment", lambda t: stream(t).filter("ibi_ms > 1 -- fast"), ["comment", "remove"]),
     ("placeholder", lambda t: stream(t).filter("ibi_ms > :least"), ["placeholder"]),
     ("computed name", lambda t: stream(t).filter("IDENTIFIER('ibi' || '_ms') > 1"), ["IDENTIFIER()", "name itself"]),
+    ("zone", lambda t: stream(t).select("at AT TIME ZONE 'Asia/Tokyo' AS x"), ["AT TIME ZONE", "from_utc_timestamp()"]),
     ("star", lambda t: stream(t).select("*"), ["KSTREAM-MAPVALUES-" + FIRST, "name"]),
     ("alias in filter", lambda t: stream(t).filter("ibi_ms > 1 AS fast"), ["AS", "remove"]),
     ("empty select", lambda t: stream(t).select(), ["KSTREAM-MAPVALUES-" + FIRST, "no column"]),

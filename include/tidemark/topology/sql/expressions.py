@@ -91,7 +91,8 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
     found = f"{where}: {quoted(text)}"
     if isinstance(tree, exp.Alias):
         raise InvalidTopology(f"{found} has a name ({tree.alias}), but only an expression is allowed; remove AS")
-    if not isinstance(tree, exp.Condition):
+    # sqlglot does not count the conversions of time zones, from_utc_timestamp() and to_utc_timestamp(), as conditions.
+    if not isinstance(tree, exp.Condition | exp.AtTimeZone | exp.FromTimeZone):
         raise InvalidTopology(f"{found} is not an expression but {type(tree).__name__.upper()}; write one expression")
     for node in tree.walk():
         name = function_name(node)
@@ -114,6 +115,8 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             raise InvalidTopology(f"{found} contains *; name the columns")
         if isinstance(node, exp.Placeholder | exp.Parameter):
             raise InvalidTopology(f"{found} contains a placeholder; write the value itself")
+        if isinstance(node, exp.AtTimeZone) and not isinstance(node.this, exp.Cast):
+            raise InvalidTopology(f"{found} contains AT TIME ZONE, which Spark does not have; use from_utc_timestamp()")
         if name == "identifier":
             raise InvalidTopology(f"{found} computes a name with IDENTIFIER(); write the name itself")
         if isinstance(node, exp.UDTF) or name in GENERATORS:

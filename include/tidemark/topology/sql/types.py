@@ -86,6 +86,8 @@ def _type_of(node: exp.Expr) -> str:
     if isinstance(node, exp.Cast):
         text: str = node.to.sql("spark")
         return "STRING" if text.startswith(("VARCHAR", "CHAR")) else text
+    if isinstance(node, exp.AtTimeZone | exp.FromTimeZone):
+        return "TIMESTAMP"
     if isinstance(node, exp.Boolean | exp.Predicate | exp.And | exp.Or | exp.Not):
         return "BOOLEAN"
     return (
