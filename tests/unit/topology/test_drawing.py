@@ -300,6 +300,14 @@ def test_should_make_the_same_self_contained_file_each_time(example: TopologyPla
     assert "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.parametrize("character", ["\0", "\x08", "\x0e", "\x1f", "\ud800", "\uffff"])
+def test_should_show_a_character_that_xml_cannot_contain_as_a_replacement(character: str) -> None:
+    steps = (Filter("KSTREAM-FILTER-0000000001", f"v = '{character}'"),)
+    sink = Sink("KSTREAM-SINK-0000000002", "out")
+    odd = plan(SubTopology(0, (source(0, "in"),), (Pipeline(0, "x", steps, COLUMNS, None, (sink,)),)))
+    assert "v = '\ufffd'" in "".join(ET.fromstring(picture(odd)).itertext())
+
+
 @pytest.mark.parametrize(
     "name", ["short", "a" * 100, "KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog", "a.b_c/d:e", "-"]
 )

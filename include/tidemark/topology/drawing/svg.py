@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _LEGEND = (
     (BoxKind.CHANGELOG, "changelog topic"),
 )
 _ROUND = {BoxKind.TOPIC: 14, BoxKind.REPARTITION: 14, BoxKind.CHANGELOG: 14}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1c2128; white-space: pre; }
 .small { font-size: 11px; fill: #57606a; }
@@ -67,7 +69,7 @@ def svg(drawing: Drawing, *, is_styled: bool = True) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" class="drawing">',
-        f"<title>Topology of {escape(drawing.title)}</title>",
+        f"<title>Topology of {_escaped(drawing.title)}</title>",
         *([f"<style>{_STYLE}</style>"] if is_styled else []),
         f'<rect class="paper" width="{width}" height="{height}"/>',
         _text(_MARGIN, _MARGIN + 14, drawing.title, "head"),
@@ -109,7 +111,7 @@ def _box(placed: Placed) -> str:
     x = placed.x + 10
     # The pieces of one name are spans of one text, so that the whole name can be searched for and copied.
     spans = "".join(
-        f'<tspan x="{_number(x)}" y="{_number(placed.y + y)}">{escape(line)}</tspan>'
+        f'<tspan x="{_number(x)}" y="{_number(placed.y + y)}">{_escaped(line)}</tspan>'
         for line, y in zip(box.lines, baselines, strict=False)
     )
     style = "small" if box.kind is BoxKind.CHANGELOG else "name"
@@ -166,7 +168,12 @@ def _legend(drawing: Drawing) -> list[str]:
 
 
 def _text(x: float, y: float, words: str, style: str) -> str:
-    return f'<text class="{style}" x="{_number(x)}" y="{_number(y)}">{escape(words)}</text>'
+    return f'<text class="{style}" x="{_number(x)}" y="{_number(y)}">{_escaped(words)}</text>'
+
+
+def _escaped(words: str) -> str:
+    """Escape a text for XML, with a replacement character for each character that XML cannot contain."""
+    return escape(_NOT_XML.sub("\ufffd", words))
 
 
 def _number(value: float) -> str:
