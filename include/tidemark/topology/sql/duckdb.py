@@ -53,7 +53,8 @@ _ARGUMENTS = {
     "length",
 }
 _ARGUMENTS |= {"position", "decimals", "negate", "is_string", "safe", "ignore_nulls", "quoted"}
-_BLANKS = "[\\x00-\\x20\\x7f]"
+_BLANKS, _JAVAS_BLANKS = "[\\x00-\\x20\\x7f]", "[\\x00-\\x20]"
+"""What Spark removes around a whole number or a truth value, and what Java removes around a fraction."""
 
 
 class _Unlike(Exception):
@@ -455,7 +456,8 @@ def _wrapped_wide(value: Typed, kind: str) -> str:
 
 def _parsed(text: str, kind: str) -> str:
     """Parse text as a value; null if it is not one."""
-    bare = f"regexp_replace({text}, '^{_BLANKS}+|{_BLANKS}+$', '', 'g')"
+    blanks = _JAVAS_BLANKS if kind in _FRACTIONS else _BLANKS
+    bare = f"regexp_replace({text}, '^{blanks}+|{blanks}+$', '', 'g')"
     if kind == "BOOLEAN":
         small = f"LOWER({bare})"
         yes, no = "'t', 'true', 'y', 'yes', '1'", "'f', 'false', 'n', 'no', '0'"
@@ -474,7 +476,8 @@ def _parsed(text: str, kind: str) -> str:
         f"(CASE WHEN regexp_full_match({small}, '[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)(e[+-]?[0-9]+)?[df]?') "
         f"THEN COALESCE(TRY_CAST({number} AS {duck}), {beyond}) "
         f"WHEN {small} IN ('inf', '+inf', 'infinity', '+infinity', '-inf', '-infinity') THEN {beyond} "
-        f"WHEN {small} = 'nan' THEN CAST('nan' AS {duck}) END)"
+        # Java reads NaN with a sign, Spark reads it in any case of letters.
+        f"WHEN {small} = 'nan' OR {bare} IN ('+NaN', '-NaN') THEN CAST('nan' AS {duck}) END)"
     )
 
 
