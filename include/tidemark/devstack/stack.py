@@ -57,7 +57,7 @@ def up(settings: Settings, *, with_airflow: bool = True) -> Up:
 
     The first time, a process stays that archives classes beside the parts, so that later JVMs start faster.
 
-    A broker at neither the default nor the recorded address is the user's own: it is not started, only checked. Raises
+    Brokers whose address is set, or was set at an earlier `up`, are the user's own: they are not started, only checked. Raises
     `PreflightFailed` with the part and its log; parts that were started stay, for the next `up` or `down`.
     """
     java.find()
@@ -117,35 +117,32 @@ class _Starter:
     def run(self, with_airflow: bool) -> Up:
         console = Console(stderr=True)
         columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
-        address = self._settings.bootstrap_servers
+        external = self._external_address()
         if with_airflow:
             jars.ensure("spark", self._settings)
         with Progress(*columns, console=console) as progress, ThreadPoolExecutor(2) as pool:
             work: list[Future[None]] = []
-            recorded = self._record.settings.get("bootstrap_servers")
-            default = Settings.model_fields["bootstrap_servers"].default
-            if address in {default, recorded}:
+            if external is None:
                 kafka = jars.ensure("kafka", self._settings)
                 port = self._broker_port()
                 address = f"{ports.LOOPBACK}:{port}"
-                if recorded not in {None, address}:
-                    # Airflow's parts have the old address: they are started again with the new one.
-                    self._stop_airflow()
-                self._record.settings["bootstrap_servers"] = address
-                self._save()
+                self._give_up_address_other_than(address)
                 task = progress.add_task(f"broker at {address}", total=1)
                 work.append(pool.submit(_finishing, progress, task, partial(self._broker, kafka, port)))
-            elif not brokers_answer(
-                {**librdkafka_config(self._settings), "bootstrap.servers": address},
+            elif brokers_answer(
+                {**librdkafka_config(self._settings), "bootstrap.servers": external},
                 self._settings.broker_timeout_ms / 1000,
             ):
-                raise PreflightFailed(
-                    f"no Kafka broker answers at {address} with security_protocol {self._settings.security_protocol}: start "
-                    "it, check the settings of TLS and login, or unset TIDEMARK_BOOTSTRAP_SERVERS to start one here"
-                )
-            else:
+                address = external
+                self._give_up_address_other_than(address)
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
+            else:
+                raise PreflightFailed(
+                    f"no Kafka broker answers at {external} with security_protocol {self._settings.security_protocol}: start "
+                    "it, check the settings of TLS and login, or, to start one here, unset TIDEMARK_BOOTSTRAP_SERVERS and run "
+                    "`tidemark down` first"
+                )
             if with_airflow:
                 settings = self._settings.model_copy(update={"bootstrap_servers": address})
                 task = progress.add_task("Airflow", total=1)
@@ -157,6 +154,20 @@ class _Starter:
             self._archive_classes()
         return Up(self._record, tuple(self._started))
 
+    def _external_address(self) -> str | None:
+        """Return the address of the user's own brokers; None if the broker is a part of this stack."""
+        broker = self._record.services.get(BROKER)
+        own = f"{ports.LOOPBACK}:{broker.port}" if broker else None
+        # What is not set is as an earlier `up` recorded it. The default's value says nothing: a user's broker may listen there.
+        is_set = "bootstrap_servers" in self._settings.model_fields_set
+        address = self._settings.bootstrap_servers if is_set else self._record.settings.get("bootstrap_servers")
+        return None if address in {None, own} else address
+
+    def _give_up_address_other_than(self, address: str) -> None:
+        if self._record.settings.get("bootstrap_servers") not in {None, address}:
+            # Airflow's parts have the old address: they are started again with the new one.
+            self._stop_airflow()
+
     def _broker_port(self) -> int:
         service = self._record.services.get(BROKER)
         if service is None:
@@ -165,6 +176,8 @@ class _Starter:
 
     def _broker(self, kafka: list[Path], port: int) -> None:
         if self._is_alive(BROKER):
+            self._record.settings["bootstrap_servers"] = f"{ports.LOOPBACK}:{port}"
+            self._save()
             if processes.wait_until(lambda: answers(f"{ports.LOOPBACK}:{port}"), READY_TIMEOUT_S):
                 return
             raise PreflightFailed(f"the broker runs but does not answer (log: {self._record.services[BROKER].log})")
@@ -176,6 +189,8 @@ class _Starter:
         )
         broker.launch()
         if broker.identity:
+            # Recorded together with the process, because an address without a part of this stack is the user's own.
+            self._record.settings["bootstrap_servers"] = broker.bootstrap
             self._remember(BROKER, broker.identity, port, broker.log)
         broker.wait_ready()
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.devstack import stack
-from tidemark.devstack.record import StackRecord
+from tidemark.devstack.record import Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.processes import MARK, Identity
 from tidemark.settings import Settings
@@ -81,3 +81,67 @@ def test_a_stack_should_run_also_when_classes_cannot_be_archived(starter, monkey
     monkeypatch.setattr(stack.processes, "start", start)
     starter._archive_classes()
     assert "failed to start the process that archives classes: no more processes" in caplog.text
+
+
+@pytest.fixture
+def airflow_runs_with(starter, monkeypatch):
+    """What `up` did with Airflow: stopped its parts, or gave them an address. No part is started, and every broker answers."""
+    done: list[str] = []
+    monkeypatch.setattr(stack, "brokers_answer", lambda *_: True)
+    monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])
+    monkeypatch.setattr(stack.ports, "choose", lambda preferred, _taken=frozenset(): preferred)
+    monkeypatch.setattr(starter, "_broker", lambda _kafka, port: done.append(f"broker at {port}"))
+    monkeypatch.setattr(starter, "_stop_airflow", lambda: done.append("stopped"))
+    monkeypatch.setattr(starter, "_airflow", lambda settings, _report: done.append(settings.bootstrap_servers))
+    monkeypatch.setattr(starter, "_archive_classes", lambda: None)
+
+    def up_with(recorded, own_port=None, **given):
+        if recorded:
+            starter._record.settings["bootstrap_servers"] = recorded
+        if own_port:
+            starter._record.services[stack.BROKER] = Service(1, 0.0, own_port, "log")
+        starter._settings = Settings.load(var_dir=starter._settings.var_dir, **given)
+        starter.run(with_airflow=True)
+        return sorted(done)
+
+    return up_with
+
+
+_EXTERNAL = "kafka.example:9092"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "own_port", "given", "done"),
+    [
+        (None, None, None, ["127.0.0.1:9092", "broker at 9092"]),
+        ("127.0.0.1:9093", 9093, None, ["127.0.0.1:9093", "broker at 9093"]),
+        ("127.0.0.1:9093", 9093, "127.0.0.1:9093", ["127.0.0.1:9093", "broker at 9093"]),
+        (None, None, _EXTERNAL, [_EXTERNAL]),
+        (_EXTERNAL, None, _EXTERNAL, [_EXTERNAL]),
+        (_EXTERNAL, None, None, [_EXTERNAL]),
+        ("127.0.0.1:9093", 9093, _EXTERNAL, [_EXTERNAL, "stopped"]),
+        (_EXTERNAL, 9093, "127.0.0.1:9093", ["127.0.0.1:9093", "broker at 9093", "stopped"]),
+        # One's own broker may listen where this stack's broker does by default.
+        (None, None, "127.0.0.1:9092", ["127.0.0.1:9092"]),
+        ("127.0.0.1:9092", None, None, ["127.0.0.1:9092"]),
+        ("127.0.0.1:9093", 9093, "127.0.0.1:9092", ["127.0.0.1:9092", "stopped"]),
+    ],
+)
+def test_should_start_a_broker_only_if_no_other_address_is_set_or_recorded(
+    airflow_runs_with, recorded, own_port, given, done
+):
+    settings = {} if given is None else {"bootstrap_servers": given}
+    assert airflow_runs_with(recorded, own_port, **settings) == done
+
+
+def test_should_record_no_address_of_an_own_broker_that_was_not_started(starter, monkeypatch):
+    def fail(_broker):
+        raise PreflightFailed("failed to format the broker's folder")
+
+    monkeypatch.setattr(starter, "_is_alive", lambda _name: False)
+    monkeypatch.setattr(stack.EmbeddedBroker, "launch", fail)
+    monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])
+    with pytest.raises(PreflightFailed, match="failed to format"):
+        starter.run(with_airflow=False)
+    assert starter._record.settings == {}
+    assert starter._external_address() is None
