@@ -35,9 +35,19 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0) -> bool:
-    """Return whether at least `nodes` brokers are known at an address that needs no login. Blocks for at most `timeout_s`."""
-    return brokers_answer({"bootstrap.servers": bootstrap}, timeout_s, nodes)
+def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0, cluster_id: str | None = None) -> bool:
+    """Return whether at least `nodes` brokers are known at an address that needs no login. Blocks for at most `timeout_s`.
+
+    With `cluster_id`, only a broker of that cluster counts.
+    """
+    return brokers_answer({"bootstrap.servers": bootstrap}, timeout_s, nodes, cluster_id)
+
+
+def cluster_id_of(folder: Path) -> str:
+    """Return the id of the cluster whose data an embedded broker keeps in `folder`; an empty text if it has no data."""
+    file = folder / "data" / "meta.properties"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((line.removeprefix("cluster.id=") for line in lines if line.startswith("cluster.id=")), "")
 
 
 class EmbeddedBroker:
@@ -108,17 +118,24 @@ class EmbeddedBroker:
 
         def is_decided() -> bool:
             nonlocal ready
-            ready = answers(self.bootstrap, nodes)
+            ready = self.is_ready(nodes)
             return ready or not self.is_alive()
 
         processes.wait_until(is_decided, timeout_s)
         # A node that was ready is not asked again, because a busy one may be slow for a moment.
-        if not ready and not (self.is_alive() and answers(self.bootstrap, nodes, timeout_s=5.0)):
+        if not ready and not self.is_ready(nodes, timeout_s=5.0):
             self.kill()
             raise PreflightFailed(
                 f"the broker in {self.folder} did not answer at {self.bootstrap}: "
                 f"{self._last_words()} (log: {self.log})"
             )
+
+    def is_ready(self, nodes: int = 1, timeout_s: float = 1.0) -> bool:
+        """Return whether its process runs, answers and knows `nodes` brokers. Blocks for at most `timeout_s`.
+
+        The broker of another cluster that listens on its port does not count.
+        """
+        return self.is_alive() and answers(self.bootstrap, nodes, timeout_s, cluster_id_of(self.folder))
 
     def is_alive(self) -> bool:
         """Return whether its process runs."""
@@ -245,7 +262,7 @@ class EmbeddedCluster:
 
         def is_decided() -> bool:
             nonlocal ready
-            ready = all(answers(node.bootstrap, count) for node in nodes)
+            ready = all(node.is_ready(count) for node in nodes)
             return ready or any(not node.is_alive() for node in nodes)
 
         processes.wait_until(is_decided, timeout_s)

@@ -22,8 +22,8 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from tidemark import processes
 from tidemark.devstack import airflow_parts, archives, ports, record
-from tidemark.devstack.airflow import AirflowApi
-from tidemark.devstack.broker import EmbeddedBroker, answers
+from tidemark.devstack.airflow import AirflowApi, AirflowRefused
+from tidemark.devstack.broker import EmbeddedBroker, answers, cluster_id_of
 from tidemark.devstack.record import AirflowAccess, Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.kafka import jars, java
@@ -175,14 +175,16 @@ class _Starter:
         return service.port if service.identity.is_alive() else ports.choose(service.port)
 
     def _broker(self, kafka: list[Path], port: int) -> None:
+        folder = self._settings.var_dir / "kafka"
         if self._is_alive(BROKER):
             self._record.settings["bootstrap_servers"] = f"{ports.LOOPBACK}:{port}"
             self._save()
-            if processes.wait_until(lambda: answers(f"{ports.LOOPBACK}:{port}"), READY_TIMEOUT_S):
+            address, cluster_id = f"{ports.LOOPBACK}:{port}", cluster_id_of(folder)
+            if processes.wait_until(lambda: answers(address, cluster_id=cluster_id), READY_TIMEOUT_S):
                 return
             raise PreflightFailed(f"the broker runs but does not answer (log: {self._record.services[BROKER].log})")
         broker = EmbeddedBroker(
-            self._settings.var_dir / "kafka",
+            folder,
             kafka,
             port,
             environment=airflow_parts.base_environment(self._settings, self._record.stack_id),
@@ -248,6 +250,8 @@ class _Starter:
             missing[:] = api.unhealthy()
             if begun and not missing:
                 missing[:] = [part for part in api.unhealthy(since=begun) if part in started]
+            if not missing and not _accepts_password(api):
+                missing[:] = ["api-server"]
             if missing:
                 report(f"Airflow: waits for {', '.join(missing)}")
             return bool(dead) or not missing
@@ -278,6 +282,15 @@ class _Starter:
     def _save(self) -> None:
         with self._saving:
             record.save(self._record, self._settings.var_dir)
+
+
+def _accepts_password(api: AirflowApi) -> bool:
+    """Return whether the Airflow that answers is this stack's: another one on its port refuses the generated password."""
+    try:
+        api.log_in()
+    except AirflowRefused:
+        return False
+    return True
 
 
 def _describe(progress: Progress, task: TaskID, text: str) -> None:

@@ -23,17 +23,21 @@ from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 
-def brokers_answer(client_config: Mapping[str, Any], timeout_s: float, at_least: int = 1) -> bool:
+def brokers_answer(
+    client_config: Mapping[str, Any], timeout_s: float, at_least: int = 1, cluster_id: str | None = None
+) -> bool:
     """Return whether a broker answers within `timeout_s` and knows `at_least` brokers. Blocks until then.
 
-    A client that cannot be created, for example because a certificate is missing, has no answer.
+    With `cluster_id`, the broker of another cluster does not count. A client that cannot be created, for example because a
+    certificate is missing, has no answer.
     """
     # Nothing is logged: a broker that is away is an expected answer here.
     own = {"log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)}
     try:
-        return len(AdminClient({**client_config, **own}).list_topics(timeout=timeout_s).brokers) >= at_least
+        metadata = AdminClient({**client_config, **own}).list_topics(timeout=timeout_s)
     except KafkaException:
         return False
+    return len(metadata.brokers) >= at_least and cluster_id in {None, metadata.cluster_id}
 
 
 def short_timeout_s(settings: Settings, longest_s: float) -> float:

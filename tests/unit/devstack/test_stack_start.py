@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.devstack import stack
+from tidemark.devstack.airflow import AirflowRefused
 from tidemark.devstack.record import Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.processes import MARK, Identity
@@ -23,7 +24,8 @@ def starter(tmp_path, monkeypatch):
 def test_should_name_the_parts_that_are_not_healthy_yet(starter):
     answers = iter([["api-server", "scheduler"], ["scheduler"], []])
     reported = []
-    starter._wait_for_airflow(SimpleNamespace(unhealthy=lambda: next(answers)), 0.0, reported.append)
+    api = SimpleNamespace(unhealthy=lambda: next(answers), log_in=lambda: "token")
+    starter._wait_for_airflow(api, 0.0, reported.append)
     assert reported == ["Airflow: waits for api-server, scheduler", "Airflow: waits for scheduler"]
 
 
@@ -31,6 +33,16 @@ def test_should_name_the_part_that_never_became_healthy(starter, monkeypatch):
     monkeypatch.setattr(stack, "READY_TIMEOUT_S", 0.0)
     api = SimpleNamespace(unhealthy=lambda: ["dag_processor"])
     with pytest.raises(PreflightFailed, match="Airflow's dag-processor did not become healthy"):
+        starter._wait_for_airflow(api, 0.0, lambda _text: None)
+
+
+def test_should_not_take_another_airflow_on_the_same_port_for_its_own(starter, monkeypatch):
+    def refuse():
+        raise AirflowRefused("Airflow refused POST /auth/token with 401", 401)
+
+    monkeypatch.setattr(stack, "READY_TIMEOUT_S", 0.0)
+    api = SimpleNamespace(unhealthy=list, log_in=refuse)
+    with pytest.raises(PreflightFailed, match="Airflow's api-server did not become healthy"):
         starter._wait_for_airflow(api, 0.0, lambda _text: None)
 
 
