@@ -41,13 +41,17 @@ class AirflowAccess:
 
 @dataclass
 class StackRecord:
-    """The record of a stack. Every later command reads `settings` through `Settings.load`."""
+    """The record of a stack. Every later command reads `settings` through `Settings.load`.
+
+    `airflow_settings` is the digest of the settings with which Airflow's parts were started; empty if none was.
+    """
 
     stack_id: str
     started_at: float
     settings: dict[str, str] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
     airflow: AirflowAccess | None = None
+    airflow_settings: str = ""
 
 
 def load(var_dir: Path) -> StackRecord | None:
@@ -61,6 +65,7 @@ def load(var_dir: Path) -> StackRecord | None:
             settings=read.get("settings", {}),
             services={name: Service(**service) for name, service in read.get("services", {}).items()},
             airflow=AirflowAccess(**read["airflow"]) if read.get("airflow") else None,
+            airflow_settings=read.get("airflow_settings", ""),
         )
     except FileNotFoundError:
         return None

@@ -1,11 +1,14 @@
 """`tidemark up` and `tidemark down`: a broker and Airflow on this machine, recorded in one file.
 
-`up` keeps the parts that run and starts the others, so it also repairs a stack of which a part died. `down` ends the
-recorded parts, then every process that carries the stack's mark: nothing that a part started survives it.
+`up` keeps the parts that run and starts the others, so it also repairs a stack of which a part died. If settings have changed,
+it starts Airflow's parts again. `down` ends the recorded parts, then every process that carries the stack's mark: nothing that
+a part started survives it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import sys
 import time
@@ -126,7 +129,6 @@ class _Starter:
                 kafka = jars.ensure("kafka", self._settings)
                 port = self._broker_port()
                 address = f"{ports.LOOPBACK}:{port}"
-                self._give_up_address_other_than(address)
                 task = progress.add_task(f"broker at {address}", total=1)
                 work.append(pool.submit(_finishing, progress, task, partial(self._broker, kafka, port)))
             elif brokers_answer(
@@ -134,7 +136,6 @@ class _Starter:
                 self._settings.broker_timeout_ms / 1000,
             ):
                 address = external
-                self._give_up_address_other_than(address)
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
             else:
@@ -162,11 +163,6 @@ class _Starter:
         is_set = "bootstrap_servers" in self._settings.model_fields_set
         address = self._settings.bootstrap_servers if is_set else self._record.settings.get("bootstrap_servers")
         return None if address in {None, own} else address
-
-    def _give_up_address_other_than(self, address: str) -> None:
-        if self._record.settings.get("bootstrap_servers") not in {None, address}:
-            # Airflow's parts have the old address: they are started again with the new one.
-            self._stop_airflow()
 
     def _broker_port(self) -> int:
         service = self._record.services.get(BROKER)
@@ -210,6 +206,12 @@ class _Starter:
             logger.warning("failed to start the process that archives classes: %s", failed)
 
     def _airflow(self, settings: Settings, report: Callable[[str], None]) -> None:
+        wanted = _digest(settings)
+        if self._record.airflow_settings != wanted:
+            # The parts read their settings once, at their start, and streams that they launch inherit them.
+            self._stop_airflow()
+            self._record.airflow_settings = wanted
+            self._save()
         known = self._record.services.get("api-server")
         taken = {service.port for service in self._record.services.values()} - {known.port if known else 0}
         adopted = known is not None and known.identity.is_alive()
@@ -282,6 +284,11 @@ class _Starter:
     def _save(self) -> None:
         with self._saving:
             record.save(self._record, self._settings.var_dir)
+
+
+def _digest(settings: Settings) -> str:
+    """Return a text that differs for other settings, and from which no password can be read."""
+    return hashlib.sha256(json.dumps(settings.as_environment(), sort_keys=True).encode()).hexdigest()
 
 
 def _accepts_password(api: AirflowApi) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.devstack import stack
 from tidemark.devstack.airflow import AirflowRefused
-from tidemark.devstack.record import Service, StackRecord
+from tidemark.devstack.record import AirflowAccess, Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.processes import MARK, Identity
 from tidemark.settings import Settings
@@ -97,13 +97,12 @@ def test_a_stack_should_run_also_when_classes_cannot_be_archived(starter, monkey
 
 @pytest.fixture
 def airflow_runs_with(starter, monkeypatch):
-    """What `up` did with Airflow: stopped its parts, or gave them an address. No part is started, and every broker answers."""
+    """What `up` did: it started a broker, or started Airflow with an address. No process is started."""
     done: list[str] = []
     monkeypatch.setattr(stack, "brokers_answer", lambda *_: True)
     monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])
     monkeypatch.setattr(stack.ports, "choose", lambda preferred, _taken=frozenset(): preferred)
     monkeypatch.setattr(starter, "_broker", lambda _kafka, port: done.append(f"broker at {port}"))
-    monkeypatch.setattr(starter, "_stop_airflow", lambda: done.append("stopped"))
     monkeypatch.setattr(starter, "_airflow", lambda settings, _report: done.append(settings.bootstrap_servers))
     monkeypatch.setattr(starter, "_archive_classes", lambda: None)
 
@@ -131,12 +130,12 @@ _EXTERNAL = "kafka.example:9092"
         (None, None, _EXTERNAL, [_EXTERNAL]),
         (_EXTERNAL, None, _EXTERNAL, [_EXTERNAL]),
         (_EXTERNAL, None, None, [_EXTERNAL]),
-        ("127.0.0.1:9093", 9093, _EXTERNAL, [_EXTERNAL, "stopped"]),
-        (_EXTERNAL, 9093, "127.0.0.1:9093", ["127.0.0.1:9093", "broker at 9093", "stopped"]),
+        ("127.0.0.1:9093", 9093, _EXTERNAL, [_EXTERNAL]),
+        (_EXTERNAL, 9093, "127.0.0.1:9093", ["127.0.0.1:9093", "broker at 9093"]),
         # One's own broker may listen where this stack's broker does by default.
         (None, None, "127.0.0.1:9092", ["127.0.0.1:9092"]),
         ("127.0.0.1:9092", None, None, ["127.0.0.1:9092"]),
-        ("127.0.0.1:9093", 9093, "127.0.0.1:9092", ["127.0.0.1:9092", "stopped"]),
+        ("127.0.0.1:9093", 9093, "127.0.0.1:9092", ["127.0.0.1:9092"]),
     ],
 )
 def test_should_start_a_broker_only_if_no_other_address_is_set_or_recorded(
@@ -157,3 +156,32 @@ def test_should_record_no_address_of_an_own_broker_that_was_not_started(starter,
         starter.run(with_airflow=False)
     assert starter._record.settings == {}
     assert starter._external_address() is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "done"),
+    [
+        ({}, []),
+        ({"commit_interval_ms": 5}, ["stopped"]),
+        ({"bootstrap_servers": _EXTERNAL}, ["stopped"]),
+        ({"sasl_password": "another"}, ["stopped"]),
+    ],
+)
+def test_should_start_airflow_again_only_with_other_settings(starter, monkeypatch, changed, done):
+    stopped = []
+    access = AirflowAccess("http://127.0.0.1:1", "admin", "passwords.json")
+    starter._record.services["api-server"] = Service(1, 0.0, 1, "log")
+    monkeypatch.setattr(stack.airflow_parts, "environment", lambda *_: {})
+    monkeypatch.setattr(stack.airflow_parts, "prepare", lambda *_: None)
+    monkeypatch.setattr(stack, "AirflowAccess", lambda *_: access)
+    monkeypatch.setattr(stack.AirflowApi, "of", lambda _access: None)
+    monkeypatch.setattr(starter, "_wait_for_airflow", lambda *_: None)
+    monkeypatch.setattr(starter, "_stop_airflow", lambda: stopped.append("stopped"))
+    monkeypatch.setattr(stack.ports, "choose", lambda preferred, _taken=frozenset(): preferred)
+    starter._airflow(starter._settings, lambda _text: None)
+    stopped.clear()
+    # The next `up` reads the record from its file.
+    starter._record = stack.record.load(starter._settings.var_dir)
+    starter._airflow(Settings.load(var_dir=starter._settings.var_dir, **changed), lambda _text: None)
+    assert stopped == done
+    assert "another" not in stack.stack_file(starter._settings.var_dir).read_text()
