@@ -12,13 +12,14 @@ from tidemark_airflow.pausing import pauses_dag
 log = logging.getLogger(__name__)
 
 
-def _streams() -> Mapping[str, str]:
-    found: dict[str, str] = {}
+def _streams() -> Mapping[str, str | None]:
+    found: dict[str, str | None] = {}
     for name in names():
         try:
             found[f"stream__{name}"] = load(name).application_id
         except InvalidTopology as error:
             log.warning("topology %s cannot be loaded, so a pause does not stop its stream: %s", name, error)
+            found[f"stream__{name}"] = None
     return found
 
 

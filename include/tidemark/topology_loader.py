@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -54,6 +55,40 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
     except InvalidTopology as error:
         raise InvalidTopology(f"topology {name}: {error}") from error
     return built
+
+
+def load_all() -> dict[str, Topology | Exception]:
+    """Load every module. Returns by name the topology, or the error because of which the module cannot be a stream.
+
+    An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), else the one with
+    the shortest name, else the first by name. Each other module with that id gets an `InvalidTopology` that names the owner.
+    """
+    loaded: dict[str, Topology | Exception] = {}
+    for name in names():
+        try:
+            loaded[name] = load(name)
+        except Exception as error:  # noqa: BLE001 - a topology is user code, and the others must still be loaded
+            loaded[name] = error
+    owners: dict[str, str] = {}
+    for name in sorted(loaded, key=lambda name: (len(name), name)):
+        built = loaded[name]
+        if isinstance(built, Topology) and (_is_named_after(name, built) or built.application_id not in owners):
+            owners[built.application_id] = name
+    return {name: _refused_unless_owner(name, built, owners) for name, built in loaded.items()}
+
+
+def _is_named_after(name: str, built: Topology) -> bool:
+    return name == re.sub(r"\W", "_", built.application_id)
+
+
+def _refused_unless_owner(name: str, built: Topology | Exception, owners: Mapping[str, str]) -> Topology | Exception:
+    if isinstance(built, Exception) or owners[built.application_id] == name:
+        return built
+    return InvalidTopology(
+        f"topology {name}: the module topologies/{owners[built.application_id]}.py has the same application id "
+        f"'{built.application_id}'; give this one another id, or keep it outside of "
+        "include/topologies until it replaces that one"
+    )
 
 
 def _function(module: ModuleType) -> Callable[[], object]:

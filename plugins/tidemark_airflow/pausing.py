@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
@@ -24,14 +25,18 @@ Stops the instances and standbys of every `stream__<name>` DAG that is paused, w
 batch, takes a last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches them
 again in the same run.
 
-Instances and standbys that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
+An application that several DAGs name is stopped only if all of them are paused. Instances and standbys that were started by
+hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
 A task stops what runs on the machine of its worker. If standbys have a queue of their own (setting `standby_queue`), the task
 `stop_paused_standbys` runs in it; while no stream is paused it is skipped, so that a run needs no worker there.
 """
 
 
-def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
-    """Return the DAG that stops paused streams. `streams` returns application ids by the ids of their DAGs."""
+def pauses_dag(streams: Callable[[], Mapping[str, str | None]]) -> DAG:
+    """Return the DAG that stops paused streams.
+
+    `streams` returns application ids by the ids of their DAGs, and None for a DAG whose topology does not load.
+    """
     with operations_dag(
         "stream_pauses",
         kind=DagKind.OPERATION,
@@ -52,10 +57,10 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
         )
         def stop_paused(ti: RuntimeTaskInstanceProtocol | None = None) -> list[str]:
             settings = Settings.load()
-            paused = {dag_id: app for dag_id, app in streams().items() if ti is not None and is_paused(ti, dag_id)}
-            for application_id in paused.values():
+            stopping = {} if ti is None else applications_to_stop(ti, streams())
+            for application_id in sorted(set(stopping.values())):
                 stop_launched(settings, application_id)
-            return list(paused)
+            return list(stopping)
 
         stopped = stop_paused()
         parsed_with = Settings.load()
@@ -65,15 +70,34 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
     return dag
 
 
-def is_paused(ti: RuntimeTaskInstanceProtocol, dag_id: str) -> bool:
-    """Return whether a DAG is paused. Returns False for a DAG that Airflow has not read yet."""
+def applications_to_stop(ti: RuntimeTaskInstanceProtocol, streams: Mapping[str, str | None]) -> dict[str, str]:
+    """Return by the ids of paused DAGs the applications that no unpaused DAG names.
+
+    `streams` has the application ids by the ids of their DAGs. None stands for a module that does not load: the application of
+    its DAG is known by the tags that the DAG had when Airflow read it last. A DAG that Airflow has not read yet counts as none.
+    """
     from airflow.sdk.exceptions import AirflowRuntimeError
 
-    try:
-        return ti.get_dag(dag_id).is_paused
-    except AirflowRuntimeError as error:
-        log.info("failed to read whether the DAG %s is paused, so its stream is not stopped: %s", dag_id, error)
-        return False
+    paused: dict[str, str] = {}
+    named: set[str | None] = set()
+    for dag_id, application_id in streams.items():
+        try:
+            dag = ti.get_dag(dag_id)
+        except AirflowRuntimeError as error:
+            log.info("failed to read whether the DAG %s is paused, so it stops no stream: %s", dag_id, error)
+            if (error.error.detail or {}).get("status_code") != HTTPStatus.NOT_FOUND:
+                named.add(application_id)
+            continue
+        if not dag.is_paused:
+            named |= set(dag.tags) if application_id is None else {application_id}
+        elif application_id is not None:
+            paused[dag_id] = application_id
+    for dag_id, application_id in paused.items():
+        if application_id in named:
+            log.warning(
+                "the DAG %s is paused, but another DAG of %s is not, so nothing is stopped", dag_id, application_id
+            )
+    return {dag_id: application_id for dag_id, application_id in paused.items() if application_id not in named}
 
 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:

@@ -22,7 +22,7 @@ from tidemark.overview.store_history import SizeHistory, SizeHistoryReader
 from tidemark.overview.stores import SavepointView, StoreView, read_savepoint, read_stores
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
-from tidemark.topology_loader import load, names
+from tidemark.topology_loader import load_all
 
 FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 4.0, 15.0, 5.0, 60.0
 UNWATCHED_S = 30.0
@@ -110,14 +110,10 @@ class LoadedTopologies:
 
     @classmethod
     def load(cls) -> LoadedTopologies:
-        """Load every module of `include/topologies`."""
-        plans, faults = {}, {}
-        for name in names():
-            try:
-                plans[name] = load(name).plan()
-            except Exception as error:  # noqa: BLE001 - a topology is user code, and the others must still be shown
-                faults[name] = str(error)
-        return cls(plans, faults)
+        """Load every module of `include/topologies`. Each application id has one plan."""
+        loaded = load_all()
+        plans = {name: built.plan() for name, built in loaded.items() if not isinstance(built, Exception)}
+        return cls(plans, {name: str(error) for name, error in loaded.items() if isinstance(error, Exception)})
 
 
 @dataclass(frozen=True)

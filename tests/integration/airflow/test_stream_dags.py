@@ -295,6 +295,17 @@ def test_should_show_the_other_dags_when_one_topology_does_not_load(tmp_path: Pa
     assert "line 2" in message
 
 
+def test_should_make_one_dag_of_an_application_that_two_modules_name(tmp_path: Path) -> None:
+    folder = tmp_path / "include" / "topologies"
+    shutil.copytree(project_root() / "include" / "topologies", folder)
+    shutil.copy(folder / "clicks.py", folder / "a_clicks.py")
+    report = read_dags(tmp_path, tmp_path / "include")
+    assert "stream__clicks" in report["dags"]
+    assert "stream__a_clicks" not in report["dags"]
+    (message,) = report["errors"].values()
+    assert "topology a_clicks: the module topologies/clicks.py has the same application id" in message
+
+
 def test_should_not_shadow_a_module_of_the_standard_library() -> None:
     for path in (project_root() / "plugins").rglob("*.py"):
         assert path.stem not in sys.stdlib_module_names, path

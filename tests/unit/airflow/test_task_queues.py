@@ -92,7 +92,7 @@ def test_should_need_no_worker_of_standbys_while_no_stream_is_paused(
     monkeypatch.setenv("TIDEMARK_STANDBY_QUEUE", "b")
     dag = pauses_dag(lambda: {"stream__a": "app"})
     ti = SimpleNamespace(
-        get_dag=lambda _: SimpleNamespace(is_paused=is_paused), xcom_push=lambda **_: None, map_index=-1
+        get_dag=lambda _: SimpleNamespace(is_paused=is_paused, tags=[]), xcom_push=lambda **_: None, map_index=-1
     )
     context: Any = {"ti": ti, "task": dag.get_task("stop_paused"), "dag_run": None}
     if is_paused:

@@ -10,7 +10,8 @@ import pytest
 
 import topologies
 from tidemark.errors import InvalidTopology
-from tidemark.topology_loader import load, names
+from tidemark.topology.builder import Topology
+from tidemark.topology_loader import load, load_all, names
 
 
 @pytest.fixture
@@ -73,6 +74,41 @@ def test_should_name_a_module_that_does_not_load_and_its_error(module, source: s
         load(name)
     assert str(refused.value).startswith(f"topology {name}")
     assert says in str(refused.value)
+
+
+_SOURCE = """
+from tidemark.topology.builder import Topology
+def topology():
+    topology = Topology({application_id!r})
+    topology.stream("x", schema="a STRING", key="a").filter("a != ''").to("y")
+    return topology
+"""
+
+
+@pytest.mark.parametrize(
+    ("application_id", "modules", "owner"),
+    [
+        ("page-clicks", ["a_copy", "page_clicks", "pages"], "page_clicks"),
+        ("page-clicks", ["a_copy_of_pages", "pages", "pages_v2"], "pages"),
+        ("page-clicks", ["pages_b", "pages_a"], "pages_a"),
+    ],
+    ids=["named after the application", "shortest", "first by name"],
+)
+def test_should_leave_an_application_id_to_one_module_and_name_it_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, application_id: str, modules: list[str], owner: str
+) -> None:
+    monkeypatch.setattr(topologies, "__path__", [str(tmp_path)])
+    for name, source in [*((name, _SOURCE.format(application_id=application_id)) for name in modules), ("odd", "1 +")]:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, f"topologies.{name}", raising=False)
+    loaded = load_all()
+    assert sorted(loaded) == sorted([*modules, "odd"])
+    assert [name for name, built in loaded.items() if isinstance(built, Topology)] == [owner]
+    for name in {*modules} - {owner}:
+        assert str(loaded[name]).startswith(
+            f"topology {name}: the module topologies/{owner}.py has the same application id"
+        )
+    assert "SyntaxError" in str(loaded["odd"])
 
 
 def _environment() -> dict[str, str]:
