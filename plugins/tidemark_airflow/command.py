@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidemark.kafka.properties import as_properties
 from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
 from tidemark.supervision.instance_files import InstanceFiles
@@ -89,7 +90,7 @@ def _write_properties(files: InstanceFiles, extra: Mapping[str, str]) -> str | N
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as properties:
-        properties.writelines(f"{name} {value}\n" for name, value in extra.items())
+        properties.write(as_properties(extra))
     return str(path)
 
 

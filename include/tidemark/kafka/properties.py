@@ -1,20 +1,29 @@
-"""Files of properties as the tools and brokers of Kafka read them."""
+"""Files of properties as the tools and brokers of Kafka, and Spark, read them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def as_properties(entries: Mapping[str, str]) -> str:
     """Return the entries in Java's `.properties` format, in ASCII: Java reads the file as Latin-1."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
+    return "".join(f"{_escaped_name(name)}={_escaped_value(value)}\n" for name, value in entries.items())
 
 
-def _escaped(value: str) -> str:
-    text = value.replace("\\", "\\\\")
-    plain = "".join(c if " " <= c <= "~" else _units(c) for c in text)
+def _escaped_name(name: str) -> str:
+    # A space, `=` or `:` would end the name, and `#` or `!` would make the line a comment.
+    return re.sub(r"([ =:#!])", r"\\\1", _escaped(name))
+
+
+def _escaped_value(value: str) -> str:
+    plain = _escaped(value)
     return "\\" + plain if plain.startswith(" ") else plain
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if " " <= c <= "~" else _units(c) for c in text.replace("\\", "\\\\"))
 
 
 def _units(character: str) -> str:

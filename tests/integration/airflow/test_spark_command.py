@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from tidemark.kafka.java import find
 from tidemark.settings import Settings
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
 from tidemark.supervision.launch import Command
@@ -87,8 +90,24 @@ def test_should_keep_secrets_out_of_the_command_line_and_the_log(
     assert command.environment["TIDEMARK_SASL_PASSWORD"] == SECRET
     assert SECRET not in repr(command)
     properties = Path(command.argv[command.argv.index("--properties-file") + 1])
-    assert properties.read_text() == f"spark.ssl.keyPassword {SECRET}\n"
+    assert properties.read_text() == f"spark.ssl.keyPassword={SECRET}\n"
     assert stat.S_IMODE(properties.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("value", ["ab\\cd", "a\nspark.ui.enabled=true", "#!=x", "a\\u0062"])
+def test_should_give_spark_each_extra_setting_as_it_is(
+    files: InstanceFiles, spark_jars: list[Path], value: str
+) -> None:
+    command = command_for(files, spark_extra_conf={"spark.driver.extraClassPath": value})
+    properties = command.argv[command.argv.index("--properties-file") + 1]
+    # Spark's launcher reads the file and prints the command of the driver's JVM.
+    spark = Path(pyspark.__path__[0])
+    launcher = [str(find().executable), "-cp", f"{spark}/jars/*", "org.apache.spark.launcher.Main"]
+    submit = ["org.apache.spark.deploy.SparkSubmit", "--properties-file", properties, command.script]
+    environment = os.environ | {"SPARK_HOME": str(spark), "SPARK_SCALA_VERSION": "2.13"}
+    printed = subprocess.run([*launcher, *submit], env=environment, capture_output=True, check=True, timeout=120)
+    arguments = printed.stdout.decode().split("\0")
+    assert arguments[arguments.index("-cp") + 1].startswith(f"{value}:")
 
 
 def test_should_not_pass_airflows_own_keys_to_a_stream(files: InstanceFiles) -> None:

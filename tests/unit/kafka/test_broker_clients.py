@@ -238,8 +238,8 @@ def test_should_hide_a_secret_among_extra_options() -> None:
 
 
 def test_should_write_a_properties_file_that_java_reads_correctly() -> None:
-    text = as_properties({"a": 'ü"\\ \n\U0001f510', "b": " padded"})
-    assert text == 'a=\\u00fc"\\\\ \\u000a\\ud83d\\udd10\nb=\\ padded\n'
+    text = as_properties({"a": 'ü"\\ \n\U0001f510', "b": " padded", "!c: =#": "=:"})
+    assert text == 'a=\\u00fc"\\\\ \\u000a\\ud83d\\udd10\nb=\\ padded\n\\!c\\:\\ \\=\\#==:\n'
 
 
 def test_should_be_accepted_by_a_client() -> None:
