@@ -36,6 +36,7 @@ from tidemark_airflow.whereabouts import where_is_it
 _LAUNCH = "launch"
 _RESTARTS = "restarts"
 _SHORT_RUNS = "short_runs"
+_GAVE_UP = "gave_up"
 _SHOWS_ITSELF_S = 5.0
 # A relaunched copy joins the consumer group within this time, Spark's start included.
 _JOINS_S = 20.0
@@ -77,7 +78,16 @@ class StreamOperator(BaseOperator):
         ti = context.get("ti")
         if ti is None or ti.try_number <= 1:
             forget_standstill(self._files(Settings.load()))
+        self._renew_budget(context["task_state_store"])
         self._watch(context)
+
+    def _renew_budget(self, store: Any) -> None:
+        """Give the whole restart budget to a task that gave up and was cleared. A retry keeps what is left of it."""
+        if store.get(_GAVE_UP):
+            # The mark goes last: a worker that is killed in between renews the budget once more.
+            store.set(_RESTARTS, [])
+            store.set(_SHORT_RUNS, 0)
+            store.set(_GAVE_UP, False)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> NoReturn:
         """React to the end of the instance: relaunch it, adopt another copy, wait, or fail."""
@@ -122,6 +132,8 @@ class StreamOperator(BaseOperator):
         if isinstance(decision, Adopt):
             self._adopt_only(context, files)
         if isinstance(decision, GiveUp):
+            # Airflow keeps the store when the task is cleared.
+            store.set(_GAVE_UP, True)
             said = last_error(lines)
             reason = f"{decision.reason}. Its last message: {said}" if said else decision.reason
             raise Alarm(self._alert_of(decision), self.application_id, reason)

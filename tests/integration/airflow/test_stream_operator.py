@@ -74,6 +74,34 @@ def test_should_fail_when_the_restart_budget_is_spent(task: Task) -> None:
     assert task.bench.starts() == 2
 
 
+def test_should_have_the_whole_budget_again_when_it_is_cleared_after_it_gave_up(task: Task) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=9)
+    task.step()
+    task.bench.await_end()
+    task.resume(10)
+    task.bench.await_end()
+    assert "its budget" in str(task.fail(10))
+    # A person clears the task: the context's store is kept.
+    task.step()
+    task.bench.await_end()
+    assert isinstance(task.resume(10), StreamTrigger)
+    task.bench.await_end()
+    assert "its budget" in str(task.fail(10))
+
+
+def test_should_keep_the_rest_of_the_budget_in_a_retry(task: Task) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=9)
+    task.step()
+    task.bench.await_end()
+    task.resume(10)
+    task.bench.await_end()
+    task.step()
+    task.bench.await_end()
+    assert "its budget" in str(task.fail(10))
+
+
 def test_should_not_spend_the_restart_budget_while_brokers_are_away(task: Task) -> None:
     task.context["params"] = {"max_restarts": 1}
     task.bench.order(exit_code=10, times=5, outage="no broker answers at b:9092")
