@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BaseOperator, TaskInstanceState
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 
 from tidemark.alerts import AlertKind
 from tidemark.clock import wall_clock_ms
@@ -40,6 +40,11 @@ _GAVE_UP = "gave_up"
 _SHOWS_ITSELF_S = 5.0
 # A relaunched copy joins the consumer group within this time, Spark's start included.
 _JOINS_S = 20.0
+_ENDED_STATES = frozenset({TaskInstanceState.FAILED, TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED})
+
+
+class LaunchCancelled(Exception):
+    """The task was told to end while it launched or adopted its instance. What it had launched is asked to stop."""
 
 
 class StreamOperator(BaseOperator):
@@ -72,6 +77,7 @@ class StreamOperator(BaseOperator):
         self.conn_id = conn_id
         self.script = script
         self._watched: tuple[InstanceFiles, str] | None = None
+        self._must_end = False
 
     def execute(self, context: Mapping[str, Any]) -> NoReturn:
         """Launch or adopt the instance, then defer to the trigger."""
@@ -167,7 +173,15 @@ class StreamOperator(BaseOperator):
         self._watch(context)
 
     def on_kill(self) -> None:
-        """Stop an instance that was launched but not handed to a trigger yet, because the worker has to end."""
+        """Stop an instance that was launched but not handed to a trigger yet, because the worker has to end.
+
+        Airflow calls this once, possibly in the middle of a launch: the launch then ends before it starts the instance, or
+        stops it as soon as its record is written.
+        """
+        self._must_end = True
+        self._stop_watched()
+
+    def _stop_watched(self) -> None:
         if self._watched is None:
             return
         files, me = self._watched
@@ -184,16 +198,20 @@ class StreamOperator(BaseOperator):
         RtoWatch(files).look(wall_clock_ms())
         script = Path(self.script) if self.script else None
         command = self.build_command(settings, self.topology, files, self.conn_id, script)
-        me = uuid.uuid4().hex
-        self._watched = (files, me)
+        remembered = LaunchRecord.from_json(store.get(_LAUNCH))
         try:
-            launched = launch_or_adopt(files, command, LaunchRecord.from_json(store.get(_LAUNCH)))
+            launched = launch_or_adopt(files, command, remembered, lambda: self._claim(files))
         except Held as held:
             self._wait_for_release(files, str(held))
+        self._hand_over(context, files, launched)
+
+    def _claim(self, files: InstanceFiles) -> None:
+        """Record this task as the one that watches the instance until its trigger does."""
+        if self._must_end:
+            raise LaunchCancelled(f"the task was told to end, so {files.key.kind} {files.key} is not launched")
+        me = uuid.uuid4().hex
+        self._watched = (files, me)
         watch_claim.take(files, me)
-        if launched.seen.launch:
-            store.set(_LAUNCH, launched.seen.launch.as_json())
-        self._hand_over(files, launched)
 
     def _wait_for_release(self, files: InstanceFiles, why: str) -> NoReturn:
         self._watched = None
@@ -238,21 +256,38 @@ class StreamOperator(BaseOperator):
         seen = find_live(files)
         if seen is None:
             return
-        watch_claim.take(files, uuid.uuid4().hex)
+        self._claim(files)
+        self._hand_over(context, files, Launched(seen, adopted=True))
+
+    def _hand_over(self, context: Mapping[str, Any], files: InstanceFiles, launched: Launched) -> NoReturn:
+        seen = launched.seen
         if seen.launch:
             context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
-        self._hand_over(files, Launched(seen, adopted=True))
-
-    def _hand_over(self, files: InstanceFiles, launched: Launched) -> NoReturn:
-        seen = launched.seen
         pid = seen.launch.pid if seen.launch else seen.run.process.pid if seen.run else None
         did = "adopted" if launched.adopted else "launched"
         self.log.info("%s %s %s, pid %s", did, files.key.kind, files.key, pid)
         self.log.info("its log is %s", files.log)
+        if self._must_end or self._was_ended(context):
+            self._stop_watched()
+            raise LaunchCancelled(f"the task was told to end, so {files.key.kind} {files.key} is asked to stop")
         self.defer(
             trigger=StreamTrigger.of(files, launch_id=seen.launch_id),
             method_name="resume",
         )
+
+    def _was_ended(self, context: Mapping[str, Any]) -> bool:
+        """Return whether a user has ended this task. Airflow then refuses to defer it, so no trigger would ever watch it."""
+        ti = context.get("ti")
+        if ti is None:
+            return False
+        try:
+            states = ti.get_task_states(
+                dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
+            )
+        except AirflowRuntimeError as error:
+            self.log.info("failed to read the state of this task, so its instance is not stopped: %s", error)
+            return False
+        return any(state in _ENDED_STATES for state in states.get(ti.run_id, {}).values())
 
     def _files(self, settings: Settings) -> InstanceFiles:
         return InstanceFiles(settings.var_dir, InstanceKey(self.application_id, int(self.instance), self.is_standby))

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,20 +56,29 @@ class Launched:
     adopted: bool
 
 
-def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRecord | None = None) -> Launched:
+def launch_or_adopt(
+    files: InstanceFiles,
+    command: Command,
+    remembered: LaunchRecord | None = None,
+    claim: Callable[[], None] = lambda: None,
+) -> Launched:
     """Return the live instance, and start it only if there is none. Blocks while another process does the same.
 
     `remembered` is a launch that Airflow's task state has recorded; it is used if its process lives but its file is gone.
+    `claim` records who watches the instance. It is called under the lock before anything is started, so that no instance
+    runs unwatched; if it raises, nothing is started.
     Raises `LaunchFailed`, `Held`, and `LivesElsewhere` if another machine runs the instance.
     """
     files.make_folders()
     with locked_file(files.lock) as lock:
         seen = find_live(files, remembered)
         if seen:
+            claim()
             return Launched(seen, adopted=True)
         hold = read_hold(files.var_dir, files.key.application_id)
         if hold is not None:
             raise Held(describe_hold(files.var_dir, files.key.application_id, hold))
+        claim()
         _start(files, command, lock)
         return Launched(observe(files), adopted=False)
 

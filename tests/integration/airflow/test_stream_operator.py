@@ -14,15 +14,27 @@ from tests.support.airflow.stream_task import Task
 
 from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
-from tidemark.supervision import watch_claim
+from tidemark.supervision import launch, watch_claim
 from tidemark.supervision.instance_files import read_json, write_json
-from tidemark.supervision.launch import launch_or_adopt
+from tidemark.supervision.launch import Command, launch_or_adopt
 from tidemark.supervision.liveness import observe
 from tidemark_airflow import stream_operator
 from tidemark_airflow.alerting import Alarm
-from tidemark_airflow.stream_operator import StreamOperator
+from tidemark_airflow.stream_operator import LaunchCancelled, StreamOperator
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
 from tidemark_airflow.whereabouts import Whereabouts
+
+
+def task_instance(state: str = "running", try_number: int = 1) -> SimpleNamespace:
+    """As Airflow gives it to a task; `state` is what Airflow's database says of the task."""
+    return SimpleNamespace(
+        try_number=try_number,
+        dag_id="d",
+        task_id="instance",
+        run_id="r",
+        map_index=0,
+        get_task_states=lambda **_: {"r": {"instance_0": state}},
+    )
 
 
 def test_should_launch_and_defer_to_the_trigger(task: Task) -> None:
@@ -140,7 +152,7 @@ def test_should_forget_a_standstill_with_a_new_run_but_not_with_a_new_try(task: 
     files = task.bench.files
     for number in (2, 1):
         write_json(files.standstill, {"since_ms": 5, "why": "it was down"})
-        task.context["ti"] = SimpleNamespace(try_number=number)
+        task.context["ti"] = task_instance(try_number=number)
         # It ends at once, so that the next try finds nothing to adopt.
         task.bench.order(exit_code=10)
         task.step()
@@ -238,6 +250,43 @@ def test_should_copy_only_the_log_of_the_launch_that_ended(task: Task, capsys: p
 def test_should_stop_what_it_launched_when_its_worker_is_told_to_end(task: Task) -> None:
     task.step()
     task.operator.on_kill()
+    task.bench.await_end()
+    assert task.bench.living() == []
+
+
+def test_should_start_nothing_when_its_worker_is_told_to_end_before_the_launch(task: Task) -> None:
+    def build(*_: object) -> Command:
+        task.operator.on_kill()
+        return task.bench.command
+
+    task.operator.build_command = build
+    with pytest.raises(LaunchCancelled, match="is not launched"):
+        task.operator.execute(context=task.context)
+    assert task.bench.starts() == 0
+    assert watch_claim.recorded(task.bench.files) is None
+
+
+def test_should_stop_what_it_starts_when_its_worker_is_told_to_end_before_the_launch_is_recorded(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = launch._start
+
+    def told_meanwhile(*arguments: Any) -> None:
+        task.operator.on_kill()
+        start(*arguments)
+
+    monkeypatch.setattr(launch, "_start", told_meanwhile)
+    with pytest.raises(LaunchCancelled, match="is asked to stop"):
+        task.operator.execute(context=task.context)
+    task.bench.await_end()
+    assert task.bench.living() == []
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_should_stop_what_it_launched_when_a_user_has_ended_the_task_meanwhile(task: Task, state: str) -> None:
+    task.context["ti"] = task_instance(state)
+    with pytest.raises(LaunchCancelled, match="is asked to stop"):
+        task.operator.execute(context=task.context)
     task.bench.await_end()
     assert task.bench.living() == []
 
