@@ -107,7 +107,7 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
     """
     from tidemark.supervision.instance_files import known_instances, known_standbys
     from tidemark.supervision.liveness import observe
-    from tidemark.supervision.stop import ask_to_leave
+    from tidemark.supervision.stop import ask_to_leave, record_pause
 
     asked: list[str] = []
     known = known_instances(settings.var_dir, application_id) + known_standbys(settings.var_dir, application_id)
@@ -116,6 +116,7 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
         if seen.liveness.is_alive_here and seen.launch is not None:
             ends = "" if files.key.is_standby else ": it commits its batch and ends"
             log.info("stopping %s %s, because its DAG is paused%s", files.key.kind, files.key, ends)
+            record_pause(files, seen.launch.launch_id)
             ask_to_leave(files, seen, settings)
             asked.append(str(files.key))
     return asked

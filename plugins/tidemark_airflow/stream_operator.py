@@ -26,7 +26,7 @@ from tidemark.supervision.launch import Command, Held, Launched, find_live, laun
 from tidemark.supervision.liveness import observe
 from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
-from tidemark.supervision.stop import ask_to_stop
+from tidemark.supervision.stop import ask_to_stop, was_paused
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.command import spark_command, standby_command
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
@@ -105,12 +105,12 @@ class StreamOperator(BaseOperator):
         lines = self._log_of_last_launch(files)
         self._copy_to_task_log(files, lines)
         hold = read_hold(files.var_dir, self.application_id)
+        if was_paused(files, observe(files).launch_id) or (exit_code == ExitCode.OK and hold is None):
+            # It was stopped on purpose and is started again now, or when the hold is released.
+            forget_standstill(files)
         if hold is not None:
             # The operation that holds the application has stopped it, so this does not use up the restart budget.
             self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
-        if exit_code == ExitCode.OK:
-            # It was stopped on purpose and is started again now.
-            forget_standstill(files)
         self._react(context, files, exit_code, lines)
 
     def _require_ended(self, context: Mapping[str, Any], files: InstanceFiles) -> None:

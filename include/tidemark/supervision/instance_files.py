@@ -78,6 +78,11 @@ class InstanceFiles:
         return self._beside(".standstill")
 
     @property
+    def pause(self) -> Path:
+        """The launch that was asked to stop because its DAG is paused; it says nothing of a later launch."""
+        return self._beside(".pause")
+
+    @property
     def outage(self) -> Path:
         """The record of an end for which unavailable brokers are the reason (`outage_file`). A launch removes it."""
         return self._beside(OUTAGE_SUFFIX)

@@ -12,7 +12,7 @@ import psutil
 from tidemark.clock import wall_clock_ms
 from tidemark.settings import Settings
 from tidemark.supervision.final_savepoint_request import ask_for_last
-from tidemark.supervision.instance_files import InstanceFiles
+from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
 from tidemark.supervision.live_instances import Request
 from tidemark.supervision.liveness import Liveness, Observation, observe, session_members
 
@@ -40,6 +40,20 @@ def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) ->
             log.warning("instance %s stops without a last savepoint: %s", files.key, error)
     ask_to_stop(seen)
     return asked
+
+
+def record_pause(files: InstanceFiles, launch_id: str) -> None:
+    """Record that the launch is asked to stop because its DAG is paused. A full disk is only logged."""
+    try:
+        write_json(files.pause, {"launch_id": launch_id})
+    except OSError as error:
+        log.warning("%s %s: failed to record that it is stopped on purpose: %s", files.key.kind, files.key, error)
+
+
+def was_paused(files: InstanceFiles, launch_id: str | None) -> bool:
+    """Return whether this launch was asked to stop because its DAG is paused."""
+    recorded = read_json(files.pause)
+    return launch_id is not None and isinstance(recorded, dict) and recorded.get("launch_id") == launch_id
 
 
 def ask_to_stop(seen: Observation) -> None:

@@ -15,11 +15,15 @@ from tests.support.airflow.stream_task import Task
 from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
 from tidemark.supervision import launch, watch_claim
+from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.supervision.instance_files import read_json, write_json
 from tidemark.supervision.launch import Command, launch_or_adopt
 from tidemark.supervision.liveness import observe
+from tidemark.supervision.standstill_file import Standstill
+from tidemark.supervision.stop import kill_rest
 from tidemark_airflow import stream_operator
 from tidemark_airflow.alerting import Alarm
+from tidemark_airflow.pausing import stop_launched
 from tidemark_airflow.stream_operator import LaunchCancelled, StreamOperator
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
 from tidemark_airflow.whereabouts import Whereabouts
@@ -146,6 +150,37 @@ def test_should_keep_the_start_of_a_standstill_through_relaunches(task: Task, co
     known = read_json(task.bench.files.standstill)
     assert isinstance(known, dict)
     assert (known["since_ms"] == 5) is is_kept
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_should_forget_a_standstill_when_an_instance_that_was_paused_is_launched_again(
+    task: Task, is_held: bool
+) -> None:
+    """It did not end within its grace time and was killed, and the watcher had counted the time of its stop."""
+    files = task.bench.files
+    task.bench.order(deaf=True)
+    task.step()
+    task.bench.await_state("RUNNING")
+    assert stop_launched(task.bench.settings, files.key.application_id) == [str(files.key)]
+    kill_rest(observe(files))
+    task.bench.await_end()
+    task.bench.order()
+    write_json(files.standstill, {"since_ms": 5, "why": "it is PENDING_SHUTDOWN"})
+    if is_held:
+        take_hold(files.var_dir, files.key.application_id, Hold("c7", "a restore", 5))
+    task.resume(None)
+    known = Standstill.of(read_json(files.standstill))
+    assert known is None or known.since_ms != 5
+    # The record is of that launch only.
+    task.bench.order(exit_code=10)
+    release_hold(files.var_dir, files.key.application_id, "c7")
+    task.step("relaunch")
+    task.bench.await_end()
+    write_json(files.standstill, {"since_ms": 6, "why": "it was down"})
+    task.resume(10)
+    known = Standstill.of(read_json(files.standstill))
+    assert known is not None
+    assert known.since_ms == 6
 
 
 def test_should_forget_a_standstill_with_a_new_run_but_not_with_a_new_try(task: Task) -> None:
