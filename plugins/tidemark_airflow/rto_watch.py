@@ -13,13 +13,11 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tidemark.alerts import Alert, AlertKind, raise_alert
 from tidemark.checks.liveness import CHECK, Input, Look, ended, follow, forgotten, judged
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TopicPartition
-from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
@@ -30,9 +28,6 @@ from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.threads import own_thread
-
-if TYPE_CHECKING:
-    from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +45,7 @@ class RtoWatch:
         """`ask` returns the input that waits in the sources of the instance; tests replace it."""
         self._files = files
         self._settings = Settings.load()
-        self._ask = ask or WaitingInput().of
+        self._ask = ask or input_of
         self._asked_ms = 0
         self._unwritten: Standstill | None = None
         self._writing = threading.Lock()
@@ -134,7 +129,7 @@ class RtoWatch:
             outage = read_outage(self._files.outage)
             waits_for = "" if outage is None else outage.why
             return Look(now_ms, None, input=self._ask(run, self._settings), waits_for=waits_for)
-        except Exception as error:  # noqa: BLE001 - whatever a broker or a topology raises
+        except Exception as error:  # noqa: BLE001 - whatever a broker raises
             log.info("instance %s: failed to find out whether input waits: %s", self._files.key, error)
             return Look(now_ms, None)
 
@@ -182,27 +177,16 @@ def forget_standstill(files: InstanceFiles) -> None:
         log.warning("%s; this finding is only in the log", away)
 
 
-class WaitingInput:
-    """Finds the input that waits in the sources of an instance's tasks. Caches the plan for the last process."""
+def input_of(run: RunView, settings: Settings) -> Input:
+    """Return the input that waits in the sources of an instance's tasks, which its run file names. Blocks.
 
-    def __init__(self) -> None:
-        self._process: Identity | None = None
-        self._plan: TopologyPlan | None = None
+    The topology module says nothing of them: after an upgrade it is not the version that runs, and this process may have
+    imported an older one. Raises whatever the broker raises, and `KeyError` if the run file does not name the sources.
+    """
+    from tidemark.checks.liveness_sampling import waiting_input
 
-    def of(self, run: RunView, settings: Settings) -> Input:
-        """Return the waiting input. Blocks. Raises whatever the broker or the topology raises."""
-        from confluent_kafka.admin import AdminClient
-
-        from tidemark.checks.liveness_sampling import waiting_input
-        from tidemark.kafka.clients import librdkafka_config
-        from tidemark.registry.reader import named_plan
-        from tidemark.topology_loader import load
-
-        if self._plan is None or run.process != self._process:
-            plan = load(str(run.values["topology"])).plan()
-            self._plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
-            self._process = run.process
-        return waiting_input(self._plan, settings, [TopicPartition.parse(p) for p in run.values.get("partitions", ())])
+    leads = [TopicPartition.parse(place) for place in run.values.get("partitions", ())]
+    return waiting_input(str(run.values["application_id"]), run.values["sources"], settings, leads)
 
 
 @contextlib.asynccontextmanager

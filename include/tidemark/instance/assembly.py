@@ -100,6 +100,8 @@ def make_instance(
             "topology_version": plan.version,
             "instance": number,
             "acks": plan.acks.value,
+            # Of each sub-topology, the lead topic first.
+            "sources": [list(subtopology.source_topics) for subtopology in plan.subtopologies],
             "batch_records": size.records,
         },
     )

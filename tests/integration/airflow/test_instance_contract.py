@@ -19,6 +19,7 @@ from tests.support.brokers import brief
 from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode
 from tidemark.kafka.topics import user_topics
+from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, read_json
@@ -155,6 +156,9 @@ def test_should_identify_itself_and_end_with_the_documented_exit_codes(program: 
     assert run.values["topology"] == program.topology
     assert run.values["instance"] == 0
     assert run.values["partitions"]
+    # Who watches the deadline asks the broker for these.
+    leads = [topics[0] for topics in run.values["sources"]]
+    assert {TopicPartition.parse(place).topic for place in run.values["partitions"]} <= set(leads)
 
     # The file is rewritten while nothing happens: that is the sign of life.
     assert wait_until(lambda: program.files.run.stat().st_mtime > run.written_at + 1, 60)

@@ -29,13 +29,23 @@ def commit(settings, plan, offsets):
     consumer.close()
 
 
+def waiting(plan, settings, leads):
+    return waiting_input(plan.application_id, [one.source_topics for one in plan.subtopologies], settings, leads)
+
+
+def test_should_not_take_the_partitions_of_an_unknown_lead_for_no_input(settings, plan):
+    lead = TopicPartition(plan.subtopologies[0].lead.topic, 0)
+    with pytest.raises(ValueError, match="has the lead topic renamed"):
+        waiting(plan, settings, [lead, TopicPartition("renamed", 0)])
+
+
 def test_should_count_the_unread_input_of_its_own_partitions(settings, plan):
     zero, one = (TopicPartition(plan.subtopologies[0].lead.topic, number) for number in (0, 1))
-    assert waiting_input(plan, settings, [zero, one]) == Input(10, 0)
+    assert waiting(plan, settings, [zero, one]) == Input(10, 0)
     commit(settings, plan, {0: 5, 1: 2})
-    assert waiting_input(plan, settings, [zero, one]) == Input(3, 7)
-    assert waiting_input(plan, settings, [zero]) == Input(0, 5)
-    assert waiting_input(plan, settings, []) == Input(0, 0)
+    assert waiting(plan, settings, [zero, one]) == Input(3, 7)
+    assert waiting(plan, settings, [zero]) == Input(0, 5)
+    assert waiting(plan, settings, []) == Input(0, 0)
 
 
 def test_should_not_count_what_an_open_transaction_hides(settings, plan, unique):
@@ -46,7 +56,7 @@ def test_should_not_count_what_an_open_transaction_hides(settings, plan, unique)
     producer.begin_transaction()
     producer.produce(zero.topic, b"{}", b"k", partition=0)
     assert producer.flush(60) == 0
-    assert waiting_input(plan, settings, [zero]) == Input(0, 5)
+    assert waiting(plan, settings, [zero]) == Input(0, 5)
     producer.commit_transaction(60)
     # Its marker comes later than the answer.
-    assert wait_until(lambda: waiting_input(plan, settings, [zero]).waiting >= 1, 60)
+    assert wait_until(lambda: waiting(plan, settings, [zero]).waiting >= 1, 60)

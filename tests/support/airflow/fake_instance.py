@@ -56,7 +56,7 @@ def main() -> int:
     print(f"{key.kind} {key} begins", flush=True)
     # As a producer's init does: the last one to come fences the others.
     owner.write_text(str(os.getpid()))
-    run_file.update({"state": "RUNNING", "partitions": ["pulse-events[0]"]}, now=True)
+    run_file.update({"state": "RUNNING", "partitions": ["pulse-events[0]"], "sources": [["pulse-events"]]}, now=True)
     batch = 0
     while True:
         order = json.loads(orders.read_text()) if orders.exists() else {}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,11 +15,13 @@ import pytest
 from tests.support.airflow.stream_bench import Bench
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 
+from tidemark.checks import liveness_sampling
 from tidemark.checks.liveness import CHECK, Input
 from tidemark.checks.verdict_table import past_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
 from tidemark.events.table import EventReader
+from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.supervision import watch_claim
@@ -26,7 +29,7 @@ from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.supervision.instance_files import read_json, write_json
 from tidemark.supervision.standstill_file import Standstill
 from tidemark_airflow import rto_watch, stream_trigger
-from tidemark_airflow.rto_watch import RtoWatch, WaitingInput, forget_standstill, rto_watched
+from tidemark_airflow.rto_watch import RtoWatch, forget_standstill, rto_watched
 from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
 
 RTO_S = 300
@@ -193,12 +196,12 @@ def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(watched.files.var_dir))
     asked, answers = threading.Event(), threading.Event()
 
-    def ask(_self: WaitingInput, _run: object, _settings: Settings) -> Input:
+    def ask(_run: object, _settings: Settings) -> Input:
         asked.set()
         assert answers.wait(60)
         return Input(4, 70)
 
-    monkeypatch.setattr(WaitingInput, "of", ask)
+    monkeypatch.setattr(rto_watch, "input_of", ask)
 
     async def watch() -> list[threading.Thread]:
         async with rto_watched(watched.files):
@@ -212,6 +215,37 @@ def test_should_not_write_back_a_standstill_that_was_forgotten_during_a_look(
         thread.join(60)
     assert looking
     assert not watched.files.standstill.exists()
+
+
+@pytest.mark.parametrize("sources", [[["clicks", "users"], ["views"]], [["renamed"]], None])
+def test_should_take_the_sources_from_the_instance_and_know_nothing_without_them(
+    watched: Watched, sources: list[list[str]] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The triggerer may have imported the topology before an upgrade that renames its topics."""
+    asked: list[TopicPartition] = []
+
+    def offsets(places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.extend(places)
+        return dict.fromkeys(places, 0)
+
+    ends = SimpleNamespace(beginnings=offsets, stable=lambda places: dict.fromkeys(places, 7))
+    monkeypatch.setattr(liveness_sampling, "EndOffsets", lambda *_: ends)
+    monkeypatch.setattr(liveness_sampling, "committed_offsets", lambda *_: {})
+    write_json(watched.files.standstill, {"since_ms": T, "why": "it was down"})
+    watched.says("RUNNING")
+    run = read_json(watched.files.run)
+    assert isinstance(run, dict)
+    named = {} if sources is None else {"sources": sources}
+    write_json(watched.files.run, {**run, "topology": "none_of_this_name", "partitions": ["clicks[1]"], **named})
+    RtoWatch(watched.files).look(T + 1000)
+    kept = Standstill.of(read_json(watched.files.standstill))
+    assert kept is not None
+    assert kept.since_ms == T
+    if sources == [["clicks", "users"], ["views"]]:
+        assert asked == [TopicPartition("clicks", 1), TopicPartition("users", 1)]
+        assert kept.why == "it runs and commits nothing while 14 offsets wait"
+    else:
+        assert (asked, kept.why) == ([], "it was down")
 
 
 def test_should_record_an_alert_whose_callback_outlasts_the_watch(
