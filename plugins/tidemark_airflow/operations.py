@@ -13,7 +13,6 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
 from tidemark.topology_loader import load, names
-from tidemark_airflow.alarm_text import alarm_text
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
 from tidemark_airflow.dag_kinds import DagKind, documented
 
@@ -163,23 +162,25 @@ def chosen(params: dict[str, Any]) -> list[str]:
 def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     """Write the verdicts to their history, log each, and end the task as the worst of them requires.
 
-    Returns the verdict if nothing failed. Raises `Alarm`, which says what failed without keys and values of records, and
-    `AirflowSkipException` if nothing was found wrong but the evidence does not suffice for an OK.
+    The log and the alarm show no keys and values of records: whoever may read the DAG sees them. Returns the verdict if
+    nothing failed. Raises `Alarm`, which says what failed, and `AirflowSkipException` if nothing was found wrong but the
+    evidence does not suffice for an OK.
     """
     from tidemark.checks.verdict_table import keep_verdicts
+    from tidemark.redaction import redacted
     from tidemark.verdict import Verdict, worst
 
-    for finding in findings:
+    application_id, settings = load(topology).application_id, Settings.load()
+    shown = [redacted(finding, application_id, topology) for finding in findings]
+    for finding in shown:
         level = logging.INFO if finding.verdict is Verdict.OK else logging.WARNING
         log.log(level, "%s: %s: %s", finding.verdict, finding.subject, finding.message)
-    application_id, settings = load(topology).application_id, Settings.load()
     if away := keep_verdicts(settings, application_id, check, findings):
         log.warning("%s; this verdict is only in this log", away)
     verdict = worst(findings)
     if verdict is Verdict.FAILED:
-        bad = [finding for finding in findings if finding.verdict is Verdict.FAILED]
         what = AlertKind.DRILL_TOO_OLD if check == DRILL_AGE else AlertKind.CHECK_FAILED
-        text = alarm_text(bad, settings.var_dir, application_id, topology)
+        text = "; ".join(f"{bad.subject}: {bad.message}" for bad in shown if bad.verdict is Verdict.FAILED)
         raise Alarm(what, application_id, f"{check} of {topology}: {text}")
     if verdict is Verdict.NOT_ENOUGH_EVIDENCE:
         raise AirflowSkipException(f"{check} of {topology}: not enough evidence; see the lines above")

@@ -190,8 +190,12 @@ def case(topology: str, case_id: str, view: Shown, who: Known) -> Response:
 
 @ROUTES.get("/applications/{topology}/audit")
 def audit(topology: str, view: Shown, who: Known) -> Response:
-    """Show the page of the last audit."""
+    """Show the page of the last audit, which has records of what failed."""
     app_id = view.application(topology, who.rights).application_id
+    if not who.rights.reads_data_of(topology):
+        raise HTTPException(
+            _FORBIDDEN, f"this page shows records, so only those who may run {stream_dag_id(topology)} see it"
+        )
     return _file(view.settings.var_dir / "audit" / app_id / "pages" / "index.html", "no audit has written a page here")
 
 

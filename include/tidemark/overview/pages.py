@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -27,6 +27,7 @@ from tidemark.overview.forms import DagForm, Field
 from tidemark.overview.rights import Rights
 from tidemark.overview.sampler import Overview
 from tidemark.overview.store_history import SizePoint
+from tidemark.redaction import redacted
 from tidemark.topology.drawing.layout import live_picture
 from tidemark.verdict import Verdict
 
@@ -104,6 +105,7 @@ class Links:
 
 def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[str, str]:
     """Return the sections of the page of all streams, by name."""
+    overview = replace(overview, applications=tuple(_shown(app, rights) for app in overview.applications))
     found = [(app, concern) for app in overview.applications for concern in concerns(app)]
     values = _values(overview, rights, links) | {
         "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
@@ -116,13 +118,15 @@ def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[
 
 def application_sections(overview: Overview, app: Application, rights: Rights, links: Links) -> dict[str, str]:
     """Return the sections of the page of one stream, by name."""
+    app, reads_data = _shown(app, rights), rights.reads_data_of(app.topology)
     known = app.live is not None and app.live.figures is not None
     values = _values(overview, rights, links) | {
         "app": app,
         "concerns": [(app, concern) for concern in concerns(app)],
         "is_named": False,
         "operations": rights.allowed(operations(app)),
-        "samples": app.live.samples if app.live is not None and rights.reads_data_of(app.topology) else (),
+        "reads_data": reads_data,
+        "samples": app.live.samples if app.live is not None and reads_data else (),
         "stream_dag": stream_dag_id(app.topology),
         "drawing": Markup(live_picture(app.plan, drawing_figures(app))),
         "chart": _chart(app) if known else None,
@@ -131,6 +135,17 @@ def application_sections(overview: Overview, app: Application, rights: Rights, l
         else [],
     }
     return {name: render_page(f"overview/{name}.html", **values) for name in APPLICATION_SECTIONS}
+
+
+def _shown(app: Application, rights: Rights) -> Application:
+    """Return the stream with what this person may see: findings show records only to those who may run its DAG."""
+    if app.history is None or rights.reads_data_of(app.topology):
+        return app
+    checks = tuple(
+        replace(check, findings=tuple(redacted(one, app.application_id, app.topology) for one in check.findings))
+        for check in app.history.checks
+    )
+    return replace(app, history=replace(app.history, checks=checks))
 
 
 def whole_page(title: str, sections: Mapping[str, str], links: Links, topology: str | None, nonce: str) -> str:

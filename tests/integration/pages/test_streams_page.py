@@ -404,8 +404,15 @@ def test_only_pages_of_the_streams_own_cases_should_be_sent(site: Site) -> None:
     assert site.get(f"/streams/applications/clicks/cases/{_CASE}", "guest").status_code == 404
     (folder.folder / "report.html").write_text("<p>the report</p>")
     assert site.get(f"/streams/applications/clicks/cases/{_CASE}", "guest").text == "<p>the report</p>"
-    for path in ("cases/..%2f..%2fsecrets.json", "cases/x", "audit"):
+    for path in ("cases/..%2f..%2fsecrets.json", "cases/x"):
         assert site.get(f"/streams/applications/clicks/{path}", "guest").status_code == 404
+    # The page of an audit shows records.
+    assert site.get("/streams/applications/clicks/audit", "admin").status_code == 404
+    page = site.settings.var_dir / "audit" / "clicks" / "pages" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<p>the audit</p>")
+    assert site.get("/streams/applications/clicks/audit", "admin").text == "<p>the audit</p>"
+    assert site.get("/streams/applications/clicks/audit", "guest").status_code == 403
     assert site.get("/streams/applications/unknown", "admin").status_code == 404
 
 

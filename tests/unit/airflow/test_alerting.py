@@ -14,7 +14,10 @@ from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 from tidemark.alerts import AlertKind
 from tidemark.audit.expectations import CHECKS
 from tidemark.audit.suites import ExpectationOutcome, finding
+from tidemark.checks.verdict_table import past_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.operations.drill_history.report import RebuildMethod, StoreDrill
+from tidemark.settings import Settings
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow import dag as dag_module
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, PlanWaits, alert_on_time_out
@@ -78,8 +81,8 @@ def test_should_end_a_task_with_an_alarm_when_a_verdict_is_failed(
     assert (ended.value.what, ended.value.application_id) == (what, "shopping")
 
 
-def test_should_name_no_key_and_no_value_in_the_alarm_of_an_audit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_should_name_no_key_and_no_value_in_the_alarm_and_in_the_log_of_an_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
     check = next(check for check in CHECKS if check.name == "outputs_are_not_lost")
@@ -90,12 +93,16 @@ def test_should_name_no_key_and_no_value_in_the_alarm_of_an_audit(
         conclude("audit", "shopping", [bad])
     assert str(ended.value) == (
         "audit of shopping: outputs_are_not_lost: 3 of 40 rows break this expectation, the first at topic bills, partition 1, "
-        f"offset 17; the rows are in {tmp_path}/audit/shopping/quarantine and on the page of the audit"
+        "offset 17; the rows are in audit/shopping/quarantine under var_dir, and on the page of the audit"
     )
+    assert "failed: outputs_are_not_lost: 3 of 40 rows" in caplog.text
+    assert "ada@example.org" not in caplog.text
+    (kept,) = past_verdicts(FactsDatabase(Settings.load()), "shopping", "audit")
+    assert kept.finding == bad, "the history has the records"
 
 
-def test_should_name_no_key_and_no_value_in_the_alarm_of_a_drill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_should_name_no_key_and_no_value_in_the_alarm_and_in_the_log_of_a_drill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
     first = ("altered ada@example.org: 'flu', but rebuilt 'cold'",)
@@ -104,6 +111,7 @@ def test_should_name_no_key_and_no_value_in_the_alarm_of_a_drill(
     broken = StoreDrill("0_2", "n", way, "s1", Verdict.FAILED, "it cannot be rebuilt: too short")
     with pytest.raises(Alarm) as ended:
         conclude("restore_drill", "shopping", [differs.finding, broken.finding])
+    assert "ada@example.org" not in caplog.text
     assert str(ended.value) == (
         "restore_drill of shopping: 0_1/n by whole changelog: 1 keys differ from savepoint s1 (1 altered, 0 missing, 0 extra): "
         "the store or its changelog is wrong, so do not restore from the changelog alone; the keys are in `tidemark drill "

@@ -17,6 +17,7 @@ from tidemark.overview.chart import size_chart, throughput_chart
 from tidemark.overview.dead_letter_samples import DeadLetterSample
 from tidemark.overview.figures import drawing_figures
 from tidemark.overview.forms import DagForm, Parameter, fields_of
+from tidemark.overview.history import AuditView, CheckView, History
 from tidemark.overview.pages import (
     APPLICATION_SECTIONS,
     OVERVIEW_SECTIONS,
@@ -36,7 +37,7 @@ from tidemark.supervision.local_instances import RunningRestore
 from tidemark.supervision.run_file import LOST
 from tidemark.topology.drawing.layout import live_picture
 from tidemark.topology_loader import load, names
-from tidemark.verdict import Verdict
+from tidemark.verdict import Finding, Verdict
 
 LINKS = Links("/air", "/air/streams")
 DAGS = frozenset(
@@ -252,6 +253,29 @@ def test_who_may_not_run_the_stream_should_see_reasons_and_no_record(rights):
     for html in sections.values():
         assert "patient-17" not in html
         assert "offset 12" not in html
+
+
+ROW = {"topic": "bills", "partition": 1, "offset": 17, "key": "patient-17"}
+BAD = Finding("x", Verdict.FAILED, "first key=patient-17", {"rows": 9, "unexpected": 2, "examples": [ROW]})
+CHECK = CheckView("audit", NOW - 5000, (BAD, BAD))
+AUDITED = replace(WELL, history=History(checks=(CHECK,), audit=AuditView("a1", NOW, Verdict.FAILED)))
+
+
+def test_findings_should_show_records_to_those_who_may_run_the_stream():
+    runs = Rights(DAGS | {"stream__clicks"}, DAGS | {"stream__clicks"})
+    assert "first key=patient-17" in text(of_one(AUDITED, rights=runs)["checks"])
+    assert "applications/clicks/audit" in of_one(AUDITED, rights=runs)["checks"]
+    assert "first key=patient-17" in text(of_all(AUDITED, rights=runs)["concerns"])
+
+
+@pytest.mark.parametrize("rights", [READS, MAY])
+def test_findings_should_show_who_may_not_run_the_stream_coordinates_and_no_record(rights):
+    for sections in (of_all(AUDITED, rights=rights), of_one(AUDITED, rights=rights)):
+        assert (
+            "2 of 9 rows break this expectation, the first at topic bills, partition 1, offset 17"
+            in sections["concerns"]
+        )
+        assert not any("patient-17" in html or "clicks/audit" in html for html in sections.values())
 
 
 def test_sizes_over_time_should_have_a_line_per_store_and_say_it_in_words():
