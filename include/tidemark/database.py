@@ -71,9 +71,14 @@ class FactsDatabase:
         return f"{self._url.get_backend_name()} {place}"
 
     def insert(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows, all or none. Blocks. Raises `FactsUnavailable`."""
+        """Add rows, all or none. Blocks. Raises `FactsUnavailable`.
+
+        In texts, characters that a database refuses are written as their escapes: NUL, which PostgreSQL cannot store, and
+        halves of surrogate pairs.
+        """
+        storable = [{name: _storable(value) for name, value in row.items()} for row in rows]
         with self._transaction() as connection:
-            connection.execute(table.insert(), [dict(row) for row in rows])
+            connection.execute(table.insert(), storable)
 
     def read(
         self, query: Select[Any] | CompoundSelect[Any], values: Mapping[str, Any] | None = None
@@ -222,3 +227,9 @@ def _is_busy(error: BaseException) -> bool:
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     """Switch to WAL. If two switch a new file at once, SQLite refuses one without waiting for its timeout."""
     cursor.execute("PRAGMA journal_mode = WAL")
+
+
+def _storable(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return value.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()

@@ -42,3 +42,13 @@ def test_should_return_the_history_newest_first(tmp_path):
     ]
     assert [row.finding for row in past_verdicts(facts, "app", "lag", limit=1)] == [BAD]
     assert list(past_verdicts(facts, "app", since_ms=21)) == []
+
+
+def test_should_keep_a_verdict_with_characters_that_a_database_refuses(tmp_path):
+    """They come from keys and values of records: PostgreSQL stores no NUL, and no database half of a surrogate pair."""
+    facts = FactsDatabase(Settings.load(var_dir=tmp_path))
+    write_verdicts(
+        facts, "app", "audit", 10, [Finding("t\x00", Verdict.FAILED, "key=a\x00b\ud800é", {"key": "a\x00b"})]
+    )
+    (row,) = past_verdicts(facts, "app")
+    assert row.finding == Finding(r"t\x00", Verdict.FAILED, r"key=a\x00b\ud800é", {"key": "a\x00b"})
