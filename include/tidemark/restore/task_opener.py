@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from tidemark.commit.takeover import Takeover
 from tidemark.errors import CopyUnusable, StartRefused
@@ -20,12 +21,13 @@ from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.source_of_state import SourceOfState
-from tidemark.recovery.start_plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
+from tidemark.recovery.start_plan import Fresh, Refuse, Resume, committed_progress_of, plan_start, unlogged_fault
+from tidemark.restore.folder_rank import rank_folder
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.restorer import RestoreJob
 from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.settings import Settings
-from tidemark.stores.directory import InstanceDirectory, TaskDirectory
+from tidemark.stores.directory import FolderRank, InstanceDirectory, TaskDirectory, unranked
 from tidemark.stores.protocol import Store
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
@@ -106,7 +108,7 @@ class TaskOpener:
         elsewhere: Mapping[str, Sequence[StateCopy]],
         should_continue: Callable[[], bool],
     ) -> OpenedTask:
-        directory = self.directory.open_task(assignment.task)
+        directory = self.directory.open_task(assignment.task, rank=self._rank_of(facts))
         stores: dict[str, Store] = {}
         try:
             for spec in self.plan.subtopologies[assignment.task.subtopology].stores:
@@ -135,6 +137,13 @@ class TaskOpener:
             limits=self.limits,
         )
         return OpenedTask(task, is_fresh)
+
+    def _rank_of(self, facts: TaskFacts) -> Callable[[Path], FolderRank]:
+        """Return the function that ranks the folders of a task; none is judged if it is not known what is committed."""
+        committed = committed_progress_of(self.witnesses.evidence(facts, {}))
+        if not isinstance(committed, CommittedProgress):
+            return unranked
+        return partial(rank_folder, self.plan.subtopologies[facts.task.subtopology], facts, committed)
 
     def _bring_level(
         self,

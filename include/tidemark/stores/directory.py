@@ -10,14 +10,19 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.atomic_file import as_full_disk
 from tidemark.errors import TaskLocked
-from tidemark.folder_lock import FolderLock, _held, locked_file
+from tidemark.folder_lock import FolderLock, _held, is_locked, locked_file
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
+from tidemark.temporary_folder import temporary_folders
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,32 @@ RESTORING_STORE = re.compile(r"(?P<store>.+)\.restoring")
 """Names of folders next to a task's stores: a store that could not be read and was moved aside, and one that is half built."""
 _LOCK_WAIT_S = 10.0
 STANDBY_PREFIX = "standby-"
+
+
+class FolderState(IntEnum):
+    """How a task's folder relates to the last commit. Later ones are better to continue with."""
+
+    UNKNOWN = 0
+    BEHIND = 1
+    LEVEL = 2
+
+
+class FolderRank(NamedTuple):
+    """What decides between two folders of one task. The greater one is better.
+
+    `changelog_offsets` is the sum over its stores.
+    """
+
+    state: FolderState
+    changelog_offsets: int
+
+
+UNKNOWN_RANK = FolderRank(FolderState.UNKNOWN, 0)
+
+
+def unranked(_folder: Path) -> FolderRank:
+    """Return the rank of a folder that is not judged."""
+    return UNKNOWN_RANK
 
 
 def locks_around(path: Path) -> list[int]:
@@ -85,37 +116,60 @@ class InstanceDirectory:
         """Return the tasks that have a folder here."""
         return _task_ids(self.folder)
 
-    def open_task(self, task: TaskId, *, adopts: bool = True) -> TaskDirectory:
-        """Lock a task's folder. With `adopts`, the folder of a dead peer is taken over if there is none here yet."""
+    def open_task(
+        self, task: TaskId, *, adopts: bool = True, rank: Callable[[Path], FolderRank] = unranked
+    ) -> TaskDirectory:
+        """Lock a task's folder. With `adopts`, the best folder of a dead peer is taken over if it is better than the own one.
+
+        `rank` judges a folder of the task. An own folder is only replaced if it is behind the last commit and the peer's is
+        level with it: then nothing is in it that the peer's lacks.
+        """
         folder = self.folder / str(task)
-        if adopts and not (folder / STORES_FOLDER).exists():
+        if adopts:
             # An heir holds the lock of a dead peer meanwhile, which another one would take for a sign that the peer is alive.
             try:
                 with locked_file(self._state_dir / f".heir-of-{self._application_id}.lock"):
-                    self._adopt(task, folder)
+                    self._adopt(task, folder, rank)
             except OSError as error:
                 if full := as_full_disk(error):
                     raise full from error
                 raise
         return TaskDirectory(folder)
 
-    def _adopt(self, task: TaskId, folder: Path) -> None:
+    def _adopt(self, task: TaskId, folder: Path, rank: Callable[[Path], FolderRank]) -> None:
         """Lock the peer, then rename: a peer's folder is taken over only while its process lock is free."""
-        for peer in self._state_dir.glob(f"*/{self._application_id}/{task}/{STORES_FOLDER}"):
-            peer_root = peer.parent.parent
-            if peer_root == self.folder:
-                continue
+        for peer in self._dead_peers(task, folder, rank):
             try:
-                lock = FolderLock(peer_root)
+                lock = FolderLock(peer.parent)
             except TaskLocked:
                 continue
             with lock:
-                if not peer.exists():
+                if not (peer / STORES_FOLDER).exists():
                     continue  # Another heir has taken it meanwhile.
-                shutil.rmtree(folder, ignore_errors=True)
-                peer.parent.rename(folder)
-            log.info("task %s: took the state over from %s", task, peer_root)
+                # If this process is killed before the end, its next launch removes what is there.
+                name = f"{self._application_id}-{self.folder.parent.name}"
+                replaced = temporary_folders(self._state_dir, name) / uuid.uuid4().hex
+                if folder.exists():
+                    replaced.parent.mkdir(parents=True, exist_ok=True)
+                    folder.rename(replaced)
+                peer.rename(folder)
+                shutil.rmtree(replaced, ignore_errors=True)
+            log.info("task %s: took the state over from %s", task, peer.parent)
             return
+
+    def _dead_peers(self, task: TaskId, folder: Path, rank: Callable[[Path], FolderRank]) -> list[Path]:
+        """Return the task's folders of dead peers that are better than the own `folder`, the best one first."""
+        found = self._state_dir.glob(f"*/{self._application_id}/{task}/{STORES_FOLDER}")
+        peers = [peer.parent for peer in found if peer.parent != folder and not is_locked(peer.parent.parent)]
+        is_held = (folder / STORES_FOLDER).exists()
+        if not peers or (is_held and (is_locked(folder) or rank(folder).state is not FolderState.BEHIND)):
+            return []
+        ranks = {peer: rank(peer) for peer in peers}
+        if is_held:
+            peers = [peer for peer in peers if ranks[peer].state is FolderState.LEVEL]
+        # Copies of standbys have no batch, and no stores without a changelog.
+        is_instance = {peer: not peer.parents[1].name.startswith(STANDBY_PREFIX) for peer in peers}
+        return sorted(peers, key=lambda peer: (ranks[peer], is_instance[peer], str(peer)), reverse=True)
 
     def close(self) -> None:
         """Release the process lock. May be called twice."""

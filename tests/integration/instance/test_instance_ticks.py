@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 
 import pyarrow as pa
@@ -203,6 +204,20 @@ def test_should_keep_an_unlogged_store_that_is_up_to_date_and_empty_it_for_a_new
     assert wait_until(lambda: not set(internal) & partition_counts(admin, settings).keys(), 60)
     assert run(plan, settings, a_third_minute) == b'{"n":1}'
     assert "its folder holds batch 3, while nothing was ever committed: it starts empty" in caplog.text
+
+
+def test_should_keep_an_unlogged_store_that_a_dead_peer_holds_beside_an_older_own_one(settings, admin, unique, caplog):
+    plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
+    assert run(plan, settings, two_minutes) == b'{"n":2}'
+    own, peer = settings.state_dir / "0", settings.state_dir / "1"
+    shutil.copytree(own, peer)
+    assert run(plan, settings, a_third_minute) == b'{"n":3}'
+    # As after a second instance, which had the task meanwhile, has been removed.
+    own.rename(settings.state_dir / "newer")
+    peer.rename(own)
+    (settings.state_dir / "newer").rename(peer)
+    assert run(plan, settings, a_third_minute) == b'{"n":4}'
+    assert "starts empty" not in caplog.text
 
 
 def test_should_tick_even_when_other_tasks_always_have_a_batch(settings, admin, unique):

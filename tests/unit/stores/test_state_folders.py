@@ -19,7 +19,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.processes import wait_until
 from tidemark.stores import directory
 from tidemark.stores.checkpoint_file import read_checkpoint, write_checkpoint
-from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory
+from tidemark.stores.directory import STORES_FOLDER, FolderRank, FolderState, InstanceDirectory
 
 TASK = TaskId(0, 3)
 _HOLD = """
@@ -242,5 +242,60 @@ def test_an_heir_should_go_on_when_another_one_has_moved_the_folder_before_it_ha
     monkeypatch.setattr(FolderLock, "__init__", lock)
     task = heir.open_task(TASK)
     assert not (task.folder / STORES_FOLDER).exists()
+    task.close()
+    heir.close()
+
+
+BEHIND_10, BEHIND_20, LEVEL, UNKNOWN = (
+    FolderRank(state, offsets)
+    for state, offsets in (
+        (FolderState.BEHIND, 10), (FolderState.BEHIND, 20), (FolderState.LEVEL, 10), (FolderState.UNKNOWN, 99),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "taken"),
+    [
+        ({"0": BEHIND_10, "2": BEHIND_20}, "2"),
+        ({"0": BEHIND_20, "2": BEHIND_10}, "0"),
+        ({"0": BEHIND_20, "2": LEVEL}, "2"),
+        ({"0": UNKNOWN, "2": BEHIND_10}, "2"),
+        # Of two folders of one rank, only an instance's has stores without a changelog.
+        ({"standby-0": BEHIND_10, "0": BEHIND_10, "standby-1": BEHIND_10}, "0"),
+        ({"standby-0": BEHIND_20, "0": BEHIND_10}, "standby-0"),
+        # The own folder is kept unless nothing is in it that the other one lacks.
+        ({"1": BEHIND_10, "0": BEHIND_20}, "1"),
+        ({"1": BEHIND_10, "0": LEVEL}, "0"),
+        ({"1": BEHIND_10, "0": UNKNOWN, "2": LEVEL}, "2"),
+        ({"1": UNKNOWN, "0": LEVEL}, "1"),
+        ({"1": LEVEL, "0": LEVEL}, "1"),
+    ],
+)
+def test_should_take_the_best_folder_over(tmp_path, ranks, taken):
+    for holder in ranks:
+        stores = tmp_path / holder / "app" / str(TASK) / STORES_FOLDER
+        stores.mkdir(parents=True)
+        (stores / holder).touch()
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    task = heir.open_task(TASK, rank=lambda folder: ranks[folder.parents[1].name])
+    assert [file.name for file in task.store_path("any").parent.iterdir()] == [taken]
+    assert heir.task_ids() == [TASK]
+    left = {found.parents[2].name for found in tmp_path.glob(f"*/app/{TASK}/{STORES_FOLDER}")}
+    assert left == {*ranks, "1"} - {taken} | {"1"}
+    assert sorted(child.name for child in heir.folder.iterdir()) == [".lock", str(TASK)]
+    task.close()
+    heir.close()
+
+
+def test_should_not_replace_a_folder_that_is_open(tmp_path):
+    """Its stores would be another folder's from one moment to the next."""
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    task = heir.open_task(TASK)
+    (task.folder / STORES_FOLDER / "own").mkdir(parents=True)
+    (tmp_path / "0" / "app" / str(TASK) / STORES_FOLDER).mkdir(parents=True)
+    with pytest.raises(TaskLocked):
+        heir.open_task(TASK, rank=lambda folder: LEVEL if "0" in folder.parts else BEHIND_10)
+    assert (task.folder / STORES_FOLDER / "own").is_dir()
     task.close()
     heir.close()

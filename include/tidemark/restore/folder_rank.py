@@ -1,0 +1,59 @@
+"""The rank of a task's folder among those of one machine, for the choice of the folder that a start continues with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemark.errors import StoreUnavailable, TaskCorrupted
+from tidemark.recovery.candidates import is_ahead
+from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.start_plan import unlogged_fault
+from tidemark.restore.local_copies import read_store_checkpoint
+from tidemark.stores.directory import STORES_FOLDER, UNKNOWN_RANK, FolderRank, FolderState
+from tidemark.tasks.values import generation_of, value_layouts, value_signature
+from tidemark.topology.plan import StoreSpec, SubTopology
+
+
+def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: CommittedProgress, folder: Path) -> FolderRank:
+    """Return how up to date the stores in a task's folder are, by their checkpoints. Opens them read-only.
+
+    The state is unknown if a store cannot be read, or if it is of another history than `committed`.
+    """
+    layouts = value_layouts(subtopology)
+    are_level, records = [], 0
+    for spec in subtopology.stores:
+        if spec.in_memory:
+            continue
+        path = folder / STORES_FOLDER / spec.name
+        if not path.exists():
+            are_level.append(False)
+            continue
+        if not spec.is_rocksdb:
+            return UNKNOWN_RANK
+        try:
+            checkpoint = read_store_checkpoint(path)
+        except (TaskCorrupted, StoreUnavailable):
+            return UNKNOWN_RANK
+        if checkpoint is None:
+            are_level.append(False)
+            continue
+        layout = value_signature(spec, layouts[spec.name])
+        is_level = unlogged_fault(checkpoint, layout, committed, facts.record) is None
+        are_level.append(is_level)
+        if generation_of(checkpoint.value_layout) < generation_of(layout):
+            continue
+        if (
+            checkpoint.value_layout != layout
+            or checkpoint.batch > committed.batch
+            or is_ahead(checkpoint, committed)
+            or _is_beyond_changelog(spec, facts, checkpoint.changelog_offset)
+        ):
+            return UNKNOWN_RANK
+        records += checkpoint.changelog_offset
+    return FolderRank(FolderState.LEVEL if are_level and all(are_level) else FolderState.BEHIND, records)
+
+
+def _is_beyond_changelog(spec: StoreSpec, facts: TaskFacts, changelog_offset: int) -> bool:
+    """Whether the store has read more than its changelog holds: it is of an earlier application of the same id."""
+    return spec.is_logged and changelog_offset > facts.changelogs[spec.name].end

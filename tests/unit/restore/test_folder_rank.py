@@ -1,0 +1,95 @@
+"""What the stores in a task's folder say about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.names import TaskId
+from tidemark.recovery.evidence import CommittedProgress, Watermarks
+from tidemark.recovery.facts import TaskFacts
+from tidemark.restore.folder_rank import rank_folder
+from tidemark.stores.directory import STORES_FOLDER, UNKNOWN_RANK, FolderRank, FolderState, InstanceDirectory
+from tidemark.stores.protocol import Writes
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import StoreCheckpoint
+from tidemark.stream_times import StreamTimes
+from tidemark.tasks.values import value_layouts, value_signature
+from tidemark.topology.builder import Topology
+
+TASK = TaskId(0, 3)
+NOW = 1_700_000_000_000
+COMMITTED = CommittedProgress({"in": 100}, 7, StreamTimes.none())
+RECORD = CommitRecord(
+    kind=CommitKind.BATCH, application_id="app", topology_version="1", task=TASK, instance=0, batch=7,
+    commit_time_ms=NOW, sources={"in": {3: (50, 100)}}, stream_times=StreamTimes.none(), rows=1, late_rows=0, bad_rows=0,
+    filtered_rows=0, sinks={}, changelogs={}, ends_before={},
+)  # fmt: skip
+FACTS = TaskFacts(TASK, {}, RECORD, {}, {"counts": Watermarks(0, 90)})
+BEHIND, LEVEL = FolderState.BEHIND, FolderState.LEVEL
+
+
+def subtopology():
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    stream.group_by_key().count(name="n", store="counts").to("out")
+    return topology.plan().subtopologies[0]
+
+
+PLAN = subtopology()
+LAYOUT = value_signature(PLAN.stores[0], value_layouts(PLAN)["counts"])
+AT_7 = StoreCheckpoint("app", "1", "counts", LAYOUT, 7, NOW, {"in": 100}, NOW, 80)
+AT_6 = replace(AT_7, batch=6, source_offsets={"in": 50}, changelog_offset=60)
+rank = partial(rank_folder, PLAN, FACTS, COMMITTED)
+
+
+def write(folder, checkpoint, value=b"v"):
+    store = RocksStore(folder / STORES_FOLDER / "counts", write_buffer_bytes=1 << 20)
+    store.put_many((Writes(0, [b"k"], [value]),), checkpoint, None)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        (AT_7, FolderRank(LEVEL, 80)),
+        (AT_6, FolderRank(BEHIND, 60)),
+        # A standby knows neither batches nor offsets of sources.
+        (replace(AT_7, batch=-1, source_offsets={}, changelog_offset=90), FolderRank(BEHIND, 90)),
+        # Of an earlier application of this id, or ahead of what is committed: a start says what to do.
+        (replace(AT_7, batch=8), UNKNOWN_RANK),
+        (replace(AT_7, source_offsets={"in": 101}), UNKNOWN_RANK),
+        (replace(AT_6, changelog_offset=91), UNKNOWN_RANK),
+        (replace(AT_7, value_layout=LAYOUT + "-other"), UNKNOWN_RANK),
+    ],
+)
+def test_should_rank_a_folder_by_the_checkpoints_of_its_stores(tmp_path, checkpoint, expected):
+    write(tmp_path, checkpoint)
+    assert rank(tmp_path) == expected
+
+
+def test_should_not_judge_a_folder_whose_store_cannot_be_read(tmp_path):
+    write(tmp_path, AT_6)
+    (tmp_path / STORES_FOLDER / "counts" / "CURRENT").write_text("damaged")
+    assert rank(tmp_path) == UNKNOWN_RANK
+
+
+def test_should_rank_a_folder_without_a_store_as_behind(tmp_path):
+    assert rank(tmp_path) == FolderRank(BEHIND, 0)
+
+
+@pytest.mark.parametrize(("own", "peer", "kept"), [(AT_6, AT_7, b"peer"), (AT_7, AT_6, b"own"), (AT_6, AT_6, b"own")])
+def test_should_continue_with_the_level_store_of_a_dead_peer_beside_an_older_own_one(tmp_path, own, peer, kept):
+    """One instance became two, and then one again: its own folder is that of the time before."""
+    write(tmp_path / "0" / "app" / str(TASK), own, b"own")
+    write(tmp_path / "1" / "app" / str(TASK), peer, b"peer")
+    instance = InstanceDirectory(tmp_path, "app", 0)
+    task = instance.open_task(TASK, rank=rank)
+    store = RocksStore(task.store_path("counts"), write_buffer_bytes=1 << 20)
+    assert list(store.items(0)) == [(b"k", kept)]
+    store.close()
+    task.close()
+    instance.close()
