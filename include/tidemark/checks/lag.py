@@ -6,7 +6,7 @@ read_committed reader can see; the distance from there to the end belongs to ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ class LagSample:
 
     `low_offset`: the first that exists. `stable_offset`: where a read_committed reader must stop. `committed_offset`: None
     if the group has none. Only then `recorded_offset` is read: the offset in the last commit record, None if there is no
-    record either. `is_owned`: a member of the group reads the partition; it is not stored, as only that of the newest sample
+    record either. `is_owned`: a member of the group owns its task; it is not stored, as only that of the newest sample
     counts.
     """
 
@@ -56,20 +56,57 @@ class LagRules:
     least_span_ms: int = 60_000
 
 
-def lag_findings(topology: str, samples: Sequence[LagSample], now_ms: int, rules: LagRules) -> list[Finding]:
+def lag_findings(
+    topology: str, samples: Sequence[LagSample], lead_topics: Mapping[str, str], now_ms: int, rules: LagRules
+) -> list[Finding]:
     """Return one finding per partition that has samples in the window, sorted; samples may come in any order.
 
-    `topology` names the module, for remedies.
+    `topology` names the module, for remedies. `lead_topics` has the lead topic of each source topic: partitions of one number
+    whose topics have one lead topic are the sources of one task.
     """
     by_partition: dict[TopicPartition, list[LagSample]] = {}
     for sample in sorted(samples, key=lambda each: each.time_ms):
         if now_ms - rules.window_ms <= sample.time_ms <= now_ms:
             by_partition.setdefault(sample.partition, []).append(sample)
-    return [_of_partition(topology, by_partition[partition], rules) for partition in sorted(by_partition)]
+    advances: dict[TopicPartition, list[_Advance]] = {}
+    for partition, seen in by_partition.items():
+        task = TopicPartition(lead_topics[partition.topic], partition.partition)
+        advances.setdefault(task, []).extend(_advances(seen))
+    return [
+        _of_partition(
+            topology,
+            by_partition[partition],
+            advances[TopicPartition(lead_topics[partition.topic], partition.partition)],
+            rules,
+        )
+        for partition in sorted(by_partition)
+    ]
 
 
-def _of_partition(topology: str, seen: Sequence[LagSample], rules: LagRules) -> Finding:
-    verdict, message = _verdict(topology, seen, rules)
+@dataclass(frozen=True)
+class _Advance:
+    """A source's committed offset grew between two samples, taken at `from_ms` and `to_ms`."""
+
+    partition: TopicPartition
+    from_ms: int
+    to_ms: int
+
+    def overlaps(self, earlier: LagSample, later: LagSample) -> bool:
+        return self.from_ms < later.time_ms and self.to_ms > earlier.time_ms
+
+
+def _advances(seen: Sequence[LagSample]) -> list[_Advance]:
+    return [
+        _Advance(later.partition, earlier.time_ms, later.time_ms)
+        for earlier, later in pairwise(seen)
+        if (before := earlier.committed_offset) is not None
+        and (after := later.committed_offset) is not None
+        and before < after
+    ]
+
+
+def _of_partition(topology: str, seen: Sequence[LagSample], advances: Sequence[_Advance], rules: LagRules) -> Finding:
+    verdict, message = _verdict(topology, seen, advances, rules)
     newest = seen[-1]
     evidence = {name: value for name, value in asdict(newest).items() if name != "partition"}
     evidence |= {
@@ -81,7 +118,9 @@ def _of_partition(topology: str, seen: Sequence[LagSample], rules: LagRules) -> 
     return Finding(str(newest.partition), verdict, message, evidence)
 
 
-def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
+def _verdict(
+    topology: str, seen: Sequence[LagSample], advances: Sequence[_Advance], rules: LagRules
+) -> tuple[Verdict, str]:
     newest = seen[-1]
     committed, lag = newest.standing_offset, newest.lag_offsets
     if committed is None:
@@ -128,19 +167,33 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
             f"{lag} offsets behind; {len(seen)} samples over {_span_ms(seen) / 1000:.0f} s do not show whether it moves, "
             f"{rules.least_samples} over {rules.least_span_ms / 1000:.0f} s do: check again",
         )
-    return _movement(topology, seen, rules)
+    return _movement(topology, seen, advances, rules)
 
 
-def _movement(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
-    """Return the verdict on a partition that is behind, with enough samples."""
+def _movement(
+    topology: str, seen: Sequence[LagSample], advances: Sequence[_Advance], rules: LagRules
+) -> tuple[Verdict, str]:
+    """Return the verdict on a partition that is behind, with enough samples.
+
+    `advances` are those of all sources of its task. They are read together in the order of their times, so one may wait
+    while another advances.
+    """
     newest, lag = seen[-1], seen[-1].lag_offsets
     still = _last_run(seen, lambda earlier, later: earlier.committed_offset == later.committed_offset)
     if _is_evidence(still, rules):
-        summary = f"nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait"
+        others = [advance for advance in advances if advance.overlaps(still[0], newest)]
+        alone = _last_run(still, lambda earlier, later: not any(each.overlaps(earlier, later) for each in others))
+        if not _is_evidence(alone, rules):
+            latest = max(others, key=lambda advance: advance.to_ms)
+            return (
+                Verdict.OK,
+                f"{lag} offsets behind, and waits for older records of {latest.partition}, which the same task reads first",
+            )
+        summary = f"nothing committed for {_span_ms(alone) / 1000:.0f} s or more while {lag} offsets wait"
         if not newest.is_owned:
             return (
                 Verdict.FAILED,
-                f"stopped: {summary}, and no member of the group reads this partition; unpause stream__{topology}, or start an "
+                f"stopped: {summary}, and no member of the group owns its task; unpause stream__{topology}, or start an "
                 "instance",
             )
         return Verdict.FAILED, f"stalled: {summary}; look at `tidemark status` and the instance's log"

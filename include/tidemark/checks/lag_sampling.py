@@ -60,7 +60,8 @@ def check_lag(
     admin = AdminClient(librdkafka_config(settings))
     if unknown := never_ran(plan, settings, admin):
         return unknown
-    seen = sample_lag(named_plan(plan, settings, admin), settings, admin, clock)
+    named = named_plan(plan, settings, admin)
+    seen = sample_lag(named, settings, admin, clock)
     app, now_ms = plan.application_id, clock()
     asked = {sample.partition for sample in seen.samples}
     earlier: list[LagSample] = []
@@ -76,8 +77,13 @@ def check_lag(
         alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, summary)]
     finally:
         facts.close()
-    findings = lag_findings(topology, earlier + seen.samples, now_ms, used) + offline_findings(seen.offline)
-    return findings + transaction_findings(seen.looked_at, seen.open_transactions, used) + alone
+    findings = lag_findings(topology, earlier + seen.samples, named.lead_topics, now_ms, used)
+    return (
+        findings
+        + offline_findings(seen.offline)
+        + transaction_findings(seen.looked_at, seen.open_transactions, used)
+        + alone
+    )
 
 
 def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> LagSeen:

@@ -19,7 +19,8 @@ from tidemark.topology.plan import TopologyPlan
 class PartitionLag:
     """Lag of one source partition. Offsets are next offsets.
 
-    `committed_offset` is None if nothing was ever committed, `member` if no member owns the partition.
+    `committed_offset` is None if nothing was ever committed, `member` if no member owns the
+    partition's task. The group assigns only lead topics, so the owner is that of the same partition of the lead topic.
     """
 
     partition: TopicPartition
@@ -60,7 +61,13 @@ def lag_of(
     group, timeout_s = plan.application_id, settings.broker_timeout_ms / 1000
     committed = retry_until_stable(lambda: _committed(group, places, settings), group, timeout_s)
     owners = retry_until_stable(lambda: _owners(group, admin, settings), group, timeout_s)
-    return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
+    lead = plan.lead_topics
+    return [
+        PartitionLag(
+            place, committed.get(place), ends[place], owners.get(TopicPartition(lead[place.topic], place.partition))
+        )
+        for place in places
+    ]
 
 
 def _committed(group: str, places: list[TopicPartition], settings: Settings) -> dict[TopicPartition, int]:

@@ -516,6 +516,11 @@ class TopologyPlan:
         return tuple(store for s in self.subtopologies for store in s.stores)
 
     @property
+    def lead_topics(self) -> dict[str, str]:
+        """The lead topic of the sub-topology that reads each source topic; only lead topics are assigned to members."""
+        return {topic: s.lead.topic for s in self.subtopologies for topic in s.source_topics}
+
+    @property
     def repartition_topics(self) -> tuple[str, ...]:
         """The topics between its sub-topologies, which Tidemark creates and purges."""
         return tuple(dict.fromkeys(sink.topic for s in self.subtopologies for sink in s.sinks if sink.is_repartition))

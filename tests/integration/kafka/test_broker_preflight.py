@@ -193,3 +193,25 @@ def test_should_measure_lag_from_the_committed_offsets_of_the_group(
         consumer.close()
     with pytest.raises(PreflightFailed, match=r"source topic .* does not exist"):
         lag_of(plan, {}, admin, settings)
+
+
+def test_should_name_the_owner_of_the_task_for_every_source_of_a_join(
+    admin: AdminClient, settings: Settings, unique: Unique
+) -> None:
+    topology = Topology(unique("app"))
+    table = topology.table(unique("patients"), store="patients", schema="name STRING")
+    topology.stream(unique("beats"), schema="n INT").join(table).to(unique("joined"))
+    plan = topology.plan()
+    ensure_user_topics(plan, settings, admin)
+    (subtopology,) = plan.subtopologies
+    partitions = dict.fromkeys(subtopology.source_topics, 4)
+    config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": plan.application_id, "log_level": 0}
+    consumer = Consumer(config | {"group.instance.id": unique("member"), "enable.auto.commit": False})
+    consumer.subscribe([subtopology.lead.topic])
+    try:
+        assert wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 4, 60)
+        owners = {row.partition: row.member for row in lag_of(plan, partitions, admin, settings)}
+    finally:
+        consumer.close()
+    assert owners == {TopicPartition(topic, n): unique("member") for topic in partitions for n in range(4)}
+    assert len(partitions) == 2

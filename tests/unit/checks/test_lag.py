@@ -15,6 +15,7 @@ from tidemark.verdict import Verdict
 PLACE = TopicPartition("in", 0)
 RULES = LagRules(open_transaction_ms=10_000, window_ms=600_000, least_samples=3, least_span_ms=60_000)
 NOW = 1_000_000
+LEADS = {"in": "in", "joined": "in", "apart": "apart"}
 
 
 def seen(*rows, low=0, every_ms=30_000):
@@ -48,7 +49,7 @@ CASES = [
     (
         stopped((1, 10), (1, 10), (1, 10)),
         Verdict.FAILED,
-        "no member of the group reads this partition; unpause stream__app",
+        "no member of the group owns its task; unpause stream__app",
     ),
     # Nobody reads it just now: a restart takes no longer than evidence does.
     (stopped((1, 10), (5, 10), (5, 10)), Verdict.OK, "5 offsets behind and moving"),
@@ -103,7 +104,7 @@ CASES += [
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_should_judge_a_partition(case):
     samples, verdict, said = CASES[case]
-    (finding,) = lag_findings("app", samples, NOW, RULES)
+    (finding,) = lag_findings("app", samples, LEADS, NOW, RULES)
     assert (finding.verdict, finding.subject) == (verdict, "in[0]")
     assert said in finding.message
     assert json.dumps(dict(finding.evidence))
@@ -112,30 +113,54 @@ def test_should_judge_a_partition(case):
 @pytest.mark.parametrize(("age_ms", "counts"), [(600_000, True), (600_001, False)])
 def test_should_look_no_further_back_than_its_window(age_ms, counts):
     old = LagSample(NOW - age_ms, PLACE, 0, 10, 10, 1)
-    (finding,) = lag_findings("app", [old, *seen((1, 10), (1, 10), every_ms=60_000)], NOW, RULES)
+    (finding,) = lag_findings("app", [old, *seen((1, 10), (1, 10), every_ms=60_000)], LEADS, NOW, RULES)
     assert (finding.verdict is Verdict.FAILED) is counts
-    assert lag_findings("app", [old], NOW + 600_000, RULES) == []
+    assert lag_findings("app", [old], LEADS, NOW + 600_000, RULES) == []
 
 
 def test_should_judge_each_partition_by_its_own_samples_in_any_order():
     other = TopicPartition("in", 1)
     samples = [*reversed(seen((1, 10), (2, 10), (10, 10))), LagSample(NOW, other, 0, 3, 3, None)]
-    found = lag_findings("app", samples, NOW, RULES)
+    found = lag_findings("app", samples, LEADS, NOW, RULES)
     assert [(f.subject, f.verdict) for f in found] == [
         ("in[0]", Verdict.OK),
         ("in[1]", Verdict.NOT_ENOUGH_EVIDENCE),
     ]
 
 
+ADVANCES = [
+    # (topic, partition, its committed offsets, verdict on in[0], in the message)
+    ("joined", 0, (10, 20, 30, 40), Verdict.OK, "9 offsets behind, and waits for older records of joined[0]"),
+    # It stopped two looks ago: 60 s without a commit of the task are evidence, 30 s are not.
+    ("joined", 0, (10, 20, 20, 20), Verdict.FAILED, "stalled: nothing committed for 60 s or more"),
+    ("joined", 0, (10, 20, 30, 30), Verdict.OK, "waits for older records of joined[0]"),
+    ("joined", 0, (10, 10, 10, 10), Verdict.FAILED, "stalled: nothing committed for 90 s"),
+    ("joined", 0, (40, 40, 40, 30), Verdict.FAILED, "stalled"),
+    ("joined", 0, (None, None, None, 30), Verdict.FAILED, "stalled"),
+    # Another task, by its partition or its sub-topology.
+    ("joined", 1, (10, 20, 30, 40), Verdict.FAILED, "stalled"),
+    ("apart", 0, (10, 20, 30, 40), Verdict.FAILED, "stalled"),
+]
+
+
+@pytest.mark.parametrize(("topic", "partition", "offsets", "verdict", "said"), ADVANCES)
+def test_should_not_call_a_source_stalled_while_another_of_its_task_advances(topic, partition, offsets, verdict, said):
+    other = [replace(each, partition=TopicPartition(topic, partition)) for each in seen(*((at, 99) for at in offsets))]
+    found = lag_findings("app", [*other, *seen(*[(1, 10)] * 4)], LEADS, NOW, RULES)
+    (finding,) = [each for each in found if each.subject == "in[0]"]
+    assert finding.verdict is verdict
+    assert said in finding.message
+
+
 def test_should_name_the_command_that_continues_without_deleted_records():
-    (finding,) = lag_findings("app", seen((5, 10), low=6), NOW, RULES)
+    (finding,) = lag_findings("app", seen((5, 10), low=6), LEADS, NOW, RULES)
     assert "`tidemark reset run app --to offsets --state keep --offset in:0=6`" in finding.message
     assert finding.evidence["low_offset"] == 6
 
 
 def test_should_count_records_hidden_by_an_open_transaction_separately_from_the_lag():
     sample = LagSample(NOW, PLACE, 0, 10, 15, 10)
-    (finding,) = lag_findings("app", [sample], NOW, RULES)
+    (finding,) = lag_findings("app", [sample], LEADS, NOW, RULES)
     assert (finding.verdict, finding.evidence["lag_offsets"], finding.evidence["held_offsets"]) == (Verdict.OK, 0, 5)
 
 
