@@ -182,7 +182,7 @@ STANDBY_LAG = _metric(
 )  # fmt: skip
 STANDBY_LAG_TIME = _metric(
     MetricType.GAUGE, MetricSource.STANDBY, "standby_lag_seconds", "seconds",
-    "how long ago the copy was last known to be complete", ("task", "store"),
+    "how long ago the copy was last known to be complete. Missing until it has been since it was opened", ("task", "store"),
 )  # fmt: skip
 STANDBY_RECORDS = _metric(
     MetricType.COUNTER, MetricSource.STANDBY, "standby_update_records_total", "records",
