@@ -28,6 +28,9 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
     if settings.spark_cores_max:
         conf["spark.cores.max"] = str(settings.spark_cores_max)
     has_secret = bool(settings.spark_authenticate_secret.get_secret_value())
+    # Spark refuses to start with encryption that has no authentication.
+    is_declined = settings.spark_extra_conf.get("spark.authenticate", "true").lower() == "false"
+    protection = {} if is_declined else _PROTECTED
     conf["spark.executor.memory"] = settings.spark_executor_memory
     if _is_loopback(host):
         elsewhere = [name for name in _hosts(settings.spark_master) if not _is_loopback(name)]
@@ -36,17 +39,15 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
                 f"the driver listens on {host}, so executors of {settings.spark_master} cannot reach it; set "
                 "`spark_driver_host` (TIDEMARK_SPARK_DRIVER_HOST) to this machine's address in their network"
             )
-        return conf | _PROTECTED if has_secret else conf
-    conf |= _PROTECTED
-    given = {**conf, **settings.spark_extra_conf}
-    if given["spark.authenticate"] == "true" and not has_secret:
+        return conf | protection if has_secret else conf
+    if protection and not has_secret:
         raise PreflightFailed(
             f"the driver listens on {host}, which other machines can reach: any of them could run code as this user. Set "
             "TIDEMARK_SPARK_AUTHENTICATE_SECRET to the secret that the cluster's master and workers have "
             '(`spark.authenticate.secret`), or "spark.authenticate": "false" in `spark_extra_conf` if the network is '
             "protected in another way"
         )
-    return conf
+    return conf | protection
 
 
 def _hosts(master: str) -> list[str]:

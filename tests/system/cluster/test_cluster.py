@@ -89,8 +89,23 @@ def test_should_refuse_a_cluster_whose_executors_cannot_reach_the_driver(master)
         conf(spark_master=master)
 
 
-def test_should_refuse_to_listen_beyond_loopback_without_a_secret_unless_that_is_allowed():
+def test_should_refuse_to_listen_beyond_loopback_without_a_secret():
     beyond = {"spark_master": "spark://192.0.2.7:7077", "spark_driver_host": "192.0.2.1"}
     with pytest.raises(PreflightFailed, match="TIDEMARK_SPARK_AUTHENTICATE_SECRET"):
         conf(**beyond)
-    conf(**beyond, spark_extra_conf={"spark.authenticate": "false"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"spark_driver_host": "192.0.2.1"},
+        {"spark_driver_host": "192.0.2.1", "spark_authenticate_secret": SECRET},
+        {"spark_master": "spark://127.0.0.2:7077", "spark_authenticate_secret": SECRET},
+    ],
+)
+def test_should_encrypt_nothing_for_a_network_that_is_protected_in_another_way(given):
+    """Spark refuses every driver whose connections are encrypted and not authenticated."""
+    unprotected = {"spark.authenticate": "false"}
+    settings = {"spark_master": "spark://192.0.2.7:7077", **given, "spark_extra_conf": unprotected}
+    merged = conf(**settings) | unprotected
+    assert {name for name, value in merged.items() if value == "true"} == set()
