@@ -10,5 +10,5 @@ COPY .ci/setup .ci/setup
 RUN UV_COMPILE_BYTECODE=1 bash .ci/setup && .tools/bin/uv pip install --no-cache --require-hashes --python .venv/bin/python -r requirements-postgres.txt
 COPY . .
 ENV PATH=/opt/tidemark/.venv/bin:$PATH TIDEMARK_CACHE_DIR=/opt/jars TIDEMARK_HOME=/opt/tidemark
-# Fetched into the image, so that no container needs a network beyond its own.
-RUN tidemark jars spark kafka
+# Jars are fetched into the image, so that no container needs a network beyond its own.
+RUN python -m compileall -q include plugins dags spark_jobs && tidemark jars spark kafka
