@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from spark_jobs.cluster import cluster_conf
 from tests.support.prometheus import RULES, tool
 
 from tidemark.database import facts_url
@@ -68,6 +71,60 @@ def test_should_give_its_airflow_the_maintenance_pool(services: dict[str, Any]) 
     assert pool in services["init"]["command"]
     parallelism = int(services["scheduler"]["environment"]["AIRFLOW__CORE__PARALLELISM"])
     assert parallelism > airflow_parts.MAINTENANCE_SLOTS
+
+
+def _in(folder: Path, command: list[str]) -> list[str]:
+    """The command as a container runs it, but with the volumes in `folder`."""
+    return [part.replace("$$", "$").replace("/var/", f"{folder}/") for part in command]
+
+
+def test_should_let_its_drivers_start_with_the_secret_of_the_cluster(services: dict[str, Any], tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    for folder in (tools, tmp_path / "spark", tmp_path / "tidemark"):
+        folder.mkdir()
+    for name in ("airflow", "python"):
+        (tools / name).write_text("#!/bin/sh\n")
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}{os.pathsep}{os.defpath}"}
+
+    def said(command: list[str]) -> str:
+        return subprocess.run(
+            _in(tmp_path, command), env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    wanted = {"spark-master": "_SPARK_AUTH_SECRET", "spark-worker": "_SPARK_AUTH_SECRET"}
+    wanted["scheduler"] = "TIDEMARK_SPARK_AUTHENTICATE_SECRET"
+    secrets = set()
+    # A second start keeps the secret, which the workers that run have.
+    for _ in range(2):
+        said(shlex.split(services["init"]["command"]))
+        for name, variable in wanted.items():
+            assert _mounts(services[name])["/var/spark"] == _mounts(services["init"])["/var/spark"]
+            secrets.add(said([*services[name]["entrypoint"], "printenv", variable]).strip())
+    (secret,) = secrets
+    assert len(secret) == 64
+    given = services["scheduler"]["environment"]
+    ours = {name: value for name, value in given.items() if name.startswith("TIDEMARK_SPARK_")}
+    settings = Settings.load(
+        **{name.removeprefix("TIDEMARK_").lower(): value for name, value in ours.items()},
+        spark_authenticate_secret=secret,
+    )
+    conf = cluster_conf(settings)
+    # Elsewhere this name is unknown, so that the driver is reached in this network.
+    assert services["scheduler"]["networks"]["streams"]["aliases"] == [conf["spark.driver.host"]]
+    for name in ("spark-master", "spark-worker"):
+        options = services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"].split()
+        shared = {key: conf[key] for key in ("spark.authenticate", "spark.network.crypto.enabled")}
+        assert set(options) == {f"-D{key}={value}" for key, value in shared.items()}
+
+
+def test_should_have_room_on_its_worker_for_every_stream_of_the_repository(services: dict[str, Any]) -> None:
+    streams = [file for file in (project_root() / "include" / "topologies").glob("*.py") if file.stem != "__init__"]
+    cores, memory = re.findall(r"--(?:cores|memory) (\d+)", services["spark-worker"]["command"])
+    needed = int(services["scheduler"]["environment"]["TIDEMARK_SPARK_CORES_MAX"]) * len(streams)
+    assert streams
+    assert int(cores) >= needed
+    assert int(memory) >= len(streams)
 
 
 def _mounts(service: dict[str, Any]) -> dict[str, str]:
