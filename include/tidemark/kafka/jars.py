@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tidemark.errors import PreflightFailed
 from tidemark.kafka import java
+from tidemark.kafka.java_proxy import java_proxy
 from tidemark.settings import Settings
 
 SetName = Literal["spark", "kafka", "bench"]
@@ -186,8 +188,9 @@ def _run_ivy(set_name: str, jars: list[Jar], work: Path, log: Path) -> None:
         '<ivy-module version="2.0"><info organisation="tidemark" module="jars"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
+    proxy = java_proxy(os.environ)
     command = [
-        str(java.find().executable), "-jar", str(_ivy_jar()), "-settings", str(work / "settings.xml"),
+        str(java.find().executable), *proxy.options, "-jar", str(_ivy_jar()), "-settings", str(work / "settings.xml"),
         "-ivy", str(work / "ivy.xml"), "-cache", str(work), "-confs", "default",
     ]  # fmt: skip
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -196,6 +199,8 @@ def _run_ivy(set_name: str, jars: list[Jar], work: Path, log: Path) -> None:
         Progress(*columns, console=Console(stderr=True)) as progress,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy,
     ):
+        for reason in proxy.left_out:
+            progress.console.print(reason, markup=False, highlight=False)
         bar = progress.add_task(f"fetching jars ({set_name})", total=len(jars))
         for line in ivy.stdout or ():
             kept.write(line)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +132,43 @@ def test_should_show_the_offline_message_when_ivy_cannot_connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real Ivy, with a proxy that nobody listens on: a machine without a network, in a second.
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(PreflightFailed, match=r"4 of 4 jars of set spark .*offline"):
         jars.ensure("spark", Settings.load(cache_dir=tmp_path))
+
+
+def test_should_fetch_through_the_proxy_of_the_environment_and_show_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(self.path)
+            self.send_error(403)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    commands: list[list[str]] = []
+    start = subprocess.Popen
+
+    def noted(command: list[str], **given: Any) -> Any:
+        commands.append(command)
+        return start(command, **given)
+
+    monkeypatch.setattr(jars.subprocess, "Popen", noted)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("https_proxy", f"http://alice:s3cret@127.0.0.1:{proxy.server_port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(PreflightFailed, match="cannot fetch"):
+            jars.ensure("spark", Settings.load(cache_dir=tmp_path))
+        proxy.shutdown()
+    assert set(asked) == {"repo1.maven.org:443"}
+    assert len(commands) == 1
+    log = (tmp_path / "ivy-spark.log").read_text()
+    told = capsys.readouterr().err
+    assert "password in HTTPS_PROXY" in " ".join(told.split())
+    assert "s3cret" not in log + told + " ".join(commands[0])
