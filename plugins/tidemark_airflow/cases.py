@@ -58,7 +58,10 @@ class Step:
 
 
 def case_of(context: Context) -> OpenCase:
-    """Return the case of a run. It is the same for each task and each try of the run."""
+    """Return the case of a run. It is the same for each task and each try of the run.
+
+    Raises `AirflowFailException` if another run with the same `run_after` has opened the case.
+    """
     params, run = context["params"], context["dag_run"]
     settings, topology = Settings.load(), load(params["topology"])
     case = Case(
@@ -70,8 +73,13 @@ def case_of(context: Context) -> OpenCase:
         dry_run=bool(params["dry_run"]),
         reason=params["reason"],
         asked_ms=int(run.run_after.timestamp() * 1000),
+        run_id=run.run_id,
     )
     folder = CaseFolder.of(settings.var_dir, case.application_id, case.case_id, wall_clock_ms)
+    try:
+        folder.require_same_run(case)
+    except StartRefused as error:
+        raise AirflowFailException(str(error)) from error
     return OpenCase(case, folder, settings, topology.plan())
 
 

@@ -398,7 +398,7 @@ def test_the_keyboard_should_reach_everything_and_keep_its_place(tab: Tab, site:
 @pytest.mark.airflow
 @pytest.mark.timeout(600)
 def test_only_pages_of_the_streams_own_cases_should_be_sent(site: Site) -> None:
-    case = Case(_CASE, "restore_oncall", "clicks", "clicks", {}, True, "try it", wall_clock_ms())
+    case = Case(_CASE, "restore_oncall", "clicks", "clicks", {}, True, "try it", wall_clock_ms(), "run-1")
     folder = CaseFolder.of(site.settings.var_dir, "clicks", _CASE, wall_clock_ms)
     folder.open(case)
     assert site.get(f"/streams/applications/clicks/cases/{_CASE}", "guest").status_code == 404

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import ParamValidationError
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from tests.support.airflow.approving import run_of
 
+from tidemark.operations.case.approval import AnswerState, PlanAnswer
+from tidemark.operations.case.case import RESTORE
 from tidemark.settings import project_root
+from tidemark.supervision.hold import Hold, read_hold, take_hold
+from tidemark_airflow import cases, oncall
 
 
 @pytest.fixture
@@ -79,3 +87,42 @@ def test_should_roll_back_when_a_step_up_to_the_swap_fails_and_always_release_an
     assert upstream(dag, "report") == {"drain", "release"}
     # The report alone decides how the run ends.
     assert [task.task_id for task in dag.leaves] == ["report"]
+
+
+@pytest.fixture
+def same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two runs with the same run_after; the first one has opened its case and holds the application."""
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    params = {
+        "topology": "shopping",
+        "source": "fastest",
+        "target": "latest",
+        "dry_run": False,
+        "reason": "the disk died",
+    }
+    first, second = ({"params": params, "dag_run": run_of(RESTORE, asked_by=user)} for user in ("ada", "grace"))
+    second["dag_run"].run_id = "the second"
+    cases.write_down(first)
+    case = cases.case_of(first).case
+    take_hold(tmp_path, case.application_id, Hold(case.case_id, case.reason, 1))
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "step", [oncall.preflight, oncall.plan, cases.fence, oncall.restore, cases.release, cases.report]
+)
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_run_should_neither_act_on_nor_end_well_with_the_case_of_another_run(
+    same_time: tuple[dict[str, Any], dict[str, Any]], step: Callable[[dict[str, Any]], Any], is_done: bool
+) -> None:
+    first, second = same_time
+    opened = cases.case_of(first)
+    if is_done:
+        answer = PlanAnswer(opened.case.case_id, "aa", "Approve", "7", "ada", "then", "ada", AnswerState.DONE)
+        opened.folder.write("answer.json", asdict(answer))
+        assert cases.is_done(first)
+    files = sorted(path.name for path in opened.folder.folder.iterdir())
+    with pytest.raises(AirflowFailException, match="the run the second of restore_oncall does nothing"):
+        step(second)
+    assert sorted(path.name for path in opened.folder.folder.iterdir()) == files
+    assert read_hold(opened.settings.var_dir, opened.case.application_id) is not None

@@ -27,7 +27,10 @@ BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "ke
 
 @dataclass(frozen=True)
 class Case:
-    """The request of a case. `kind` is the id of the DAG that does it; `asked` are the parameters that only this kind has."""
+    """The request of a case. `kind` and `run_id` are the ids of the DAG and of its run that does it.
+
+    `asked` are the parameters that only this kind has.
+    """
 
     case_id: str
     kind: str
@@ -37,6 +40,7 @@ class Case:
     dry_run: bool
     reason: str
     asked_ms: int
+    run_id: str
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,22 @@ class CaseFolder:
         return cls(case_path(var_dir, application_id, case_id), clock)
 
     def open(self, case: Case) -> None:
-        """Write down what was asked, once."""
+        """Write down what was asked, once. Raises `StartRefused` if the folder has the case of another run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.require_same_run(case)
         if not self.holds("case.json"):
             replace_file(self.folder / "case.json", json.dumps(asdict(case), indent=1), synced=True)
+
+    def require_same_run(self, case: Case) -> None:
+        """Raise `StartRefused` if the case that was opened here belongs to another run than `case`."""
+        if not self.holds("case.json"):
+            return
+        opened = self.case()
+        if (opened.kind, opened.run_id) != (case.kind, case.run_id):
+            raise StartRefused(
+                f"the run {opened.run_id} of {opened.kind} has the same run_after and so the same case {case.case_id}: the run "
+                f"{case.run_id} of {case.kind} does nothing; trigger it again with another run_after, or without one"
+            )
 
     def case(self) -> Case:
         """Return what was asked. Raises `StartRefused` if the case was not opened."""

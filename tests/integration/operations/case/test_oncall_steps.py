@@ -57,7 +57,7 @@ def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None, 
     case_id = case_id or new_id()
     folder = CaseFolder.of(app.settings.var_dir, app.name, case_id, wall_clock_ms)
     asked = {"source": source, "tasks": list(tasks), "stores": list(stores), "target": target}
-    folder.open(Case(case_id, RESTORE, "made", app.name, asked, False, "a | <b>", wall_clock_ms()))
+    folder.open(Case(case_id, RESTORE, "made", app.name, asked, False, "a | <b>", wall_clock_ms(), "run-1"))
     contexts = (
         OperationContext.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
         for find in (copy_sources, past_sources)

@@ -24,7 +24,7 @@ SETTINGS = Settings.load()
 NAMED = SETTINGS.model_copy(update={"oncall_approvers": ["7", "grace"]})
 ANOTHER = SETTINGS.model_copy(update={"approval_by_another": True})
 AT_MS = 1_795_230_000_000
-CASE = Case("c1", "rescale", "counts", "app", {"tasks": 3}, False, "why", NOW)
+CASE = Case("c1", "rescale", "counts", "app", {"tasks": 3}, False, "why", NOW, "run-1")
 YES = PlanAnswer("c1", "aa", "Approve", "7", "Grace", AT, "ada")
 TOPOLOGY = version_one("app").plan()
 

@@ -20,7 +20,7 @@ from tidemark.supervision.hold import Hold, hold_path, read_hold, release_hold, 
 NOW = 1_700_000_000_000
 SOURCE = TopicPartition("in", 2)
 ASKED = {"source": "fastest", "target": "latest"}
-CASE = Case("c1", RESTORE, "counts", "app", ASKED, False, "the disk <died>", NOW)
+CASE = Case("c1", RESTORE, "counts", "app", ASKED, False, "the disk <died>", NOW, "run-1")
 CHANGE = replace(CASE, kind="rescale", asked={"tasks": 3})
 
 
@@ -120,6 +120,15 @@ def test_should_keep_the_first_request_and_a_timeline_that_includes_killed_steps
     ]  # fmt: skip
     with pytest.raises(StartRefused, match="has not run"):
         folder.read("plan.json")
+
+
+@pytest.mark.parametrize("other", [replace(CASE, run_id="run-2"), replace(CASE, kind="rescale")], ids=["run", "dag"])
+def test_should_refuse_the_case_of_another_run_with_the_same_time(folder, other):
+    with pytest.raises(
+        StartRefused, match=f"the run run-1 of {RESTORE} .* the run {other.run_id} of {other.kind} does"
+    ):
+        folder.open(other)
+    assert folder.case() == CASE
 
 
 def test_should_skip_a_truncated_line_and_continue_after_it(folder):

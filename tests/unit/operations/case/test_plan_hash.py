@@ -19,7 +19,7 @@ from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind
 from tidemark.topology.plan import Fold
 
-CASE = Case("c1", RESET, "counts", "app", {"to": "earliest", "state": "empty"}, False, "why", 5)
+CASE = Case("c1", RESET, "counts", "app", {"to": "earliest", "state": "empty"}, False, "why", 5, "run-1")
 TOPOLOGY = version_one("app").plan()
 EFFECTS = {"offsets": {"in[0]": 0, "in[1]": 7}, "emptied": ["n"]}
 
