@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -75,6 +77,27 @@ def load_all() -> dict[str, Topology | Exception]:
         if isinstance(built, Topology) and (_is_named_after(name, built) or built.application_id not in owners):
             owners[built.application_id] = name
     return {name: _refused_unless_owner(name, built, owners) for name, built in loaded.items()}
+
+
+def module_versions() -> frozenset[tuple[str, int, int]]:
+    """Return the path, modification time (ns) and size of every Python file in `include/topologies`, helpers included."""
+    versions = set()
+    for folder in topologies.__path__:
+        for path in Path(folder).rglob("*.py"):
+            # A file may be removed in this moment.
+            with suppress(FileNotFoundError):
+                seen = path.stat()
+                versions.add((str(path), seen.st_mtime_ns, seen.st_size))
+    return frozenset(versions)
+
+
+def forget_modules() -> None:
+    """Let the next load read every module in `include/topologies` again, also those that topologies import from there."""
+    for name in [name for name in sys.modules if name.startswith(f"{topologies.__name__}.")]:
+        sys.modules.pop(name, None)
+        # `from topologies import helper` takes the attribute without looking for the module.
+        vars(topologies).pop(name.split(".")[1], None)
+    importlib.invalidate_caches()
 
 
 def _is_named_after(name: str, built: Topology) -> bool:

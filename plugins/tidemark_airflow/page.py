@@ -41,12 +41,15 @@ from tidemark.overview.sampler import LoadedTopologies, Overview, Sampler
 from tidemark.overview.scrape_targets import scrape_targets
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import forget_modules, module_versions
 from tidemark_airflow.page_access import dags_of, dags_that_are_on, form_of, login_address, rights_of
 from tidemark_airflow.page_mount import URL_PREFIX
 
 _UPDATE_S = 3.0
 _STREAM_S = 20.0
 """An open stream of updates ends after this time. The browser opens the next one, which asks Airflow again who is there."""
+_MODULES_S = 3.0
+"""How often the topology modules are looked at while somebody looks at the page."""
 _RENDERED_S = 1.0
 """Tabs that show the same to people with the same rights share what was rendered within this time."""
 _OPERATION_DAGS = (
@@ -71,11 +74,33 @@ class StreamsView:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._versions = module_versions()
+        self._looked_s = time.monotonic()
+        self._loading = threading.Lock()
         self.topologies = LoadedTopologies.load()
         self._sampler = Sampler(settings, self.topologies)
         self._metrics = MetricRegistry({})
         self._rendered: dict[tuple[str | None, Visitor], tuple[float, Sections]] = {}
         self._lock = threading.Lock()
+
+    def follow_modules(self) -> None:
+        """Load the topologies again if a module was added, changed or removed. Looks every few seconds, in one thread."""
+        if not self._loading.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() - self._looked_s < _MODULES_S:
+                return
+            # Read before the modules, so that a change in between is found by the next look.
+            versions = module_versions()
+            if versions != self._versions:
+                forget_modules()
+                self.topologies = LoadedTopologies.load()
+                # The threads of the old one end when nobody has asked it for half a minute.
+                self._sampler = Sampler(self.settings, self.topologies)
+                self._versions = versions
+            self._looked_s = time.monotonic()
+        finally:
+            self._loading.release()
 
     @property
     def dag_ids(self) -> list[str]:
@@ -138,6 +163,7 @@ Shown = Annotated[StreamsView, Depends(_view)]
 
 
 def _visitor(request: Request, view: Shown, user: Annotated[BaseUser, Depends(get_user)]) -> Visitor:
+    view.follow_modules()
     return Visitor(rights_of(user, view.dag_ids), _links(request))
 
 
@@ -173,11 +199,18 @@ def tab(dag_id: str, view: Shown, who: Known) -> Response:
     topology = next((name for name in view.topologies.plans if stream_dag_id(name) == dag_id), None)
     if topology is not None:
         return _page(view, f"{topology} · Streams", topology, who)
-    nonce = secrets.token_urlsafe(12)
-    message = (
-        "It works on streams, or has nothing to do with them. The DAG of a stream has a name that begins with stream__."
-    )
-    title, link = "This DAG keeps no stream running", f"{who.links.airflow}/plugin/streams"
+    nonce, link = secrets.token_urlsafe(12), f"{who.links.airflow}/plugin/streams"
+    if dag_id.startswith(stream_dag_id("")):
+        title = "This stream is not known yet"
+        message = (
+            "Its topology was not deployed to the API server yet, and is shown within seconds after that; or it does not load, "
+            "and the page of all streams says why."
+        )
+    else:
+        title = "This DAG keeps no stream running"
+        message = (
+            "It works on streams, or has nothing to do with them. A stream's DAG has a name that begins with stream__."
+        )
     return _html(message_page(title, message, link, "Show all streams", nonce), nonce)
 
 

@@ -1,0 +1,86 @@
+"""The Streams page and the topology modules that are deployed while the API server runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import topologies
+from tidemark.overview.pages import Links
+from tidemark.overview.rights import Rights
+from tidemark.settings import Settings
+from tidemark.topology_loader import forget_modules
+from tidemark_airflow import page
+from tidemark_airflow.page import StreamsView, Visitor, tab
+
+_SOURCE = """
+from tidemark.topology.builder import Topology
+from topologies import _helper
+from topologies._helper import VERSION
+def topology():
+    assert VERSION == _helper.VERSION
+    topology = Topology({name!r}, version=VERSION)
+    topology.stream("x", schema="a STRING", key="a").filter("a != ''").to("y")
+    return topology
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in [name for name in sys.modules if name.startswith("topologies.")]:
+        monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(topologies, name.split(".")[1], raising=False)
+    monkeypatch.setattr(topologies, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(page, "_MODULES_S", 0.0)
+    (tmp_path / "_helper.py").write_text("VERSION = '1'\n")
+    (tmp_path / "first.py").write_text(_SOURCE.format(name="first"))
+    yield tmp_path
+    forget_modules()
+
+
+def versions(view: StreamsView) -> dict[str, str]:
+    view.follow_modules()
+    return {name: plan.version for name, plan in view.topologies.plans.items()}
+
+
+def shown(view: StreamsView) -> list[str]:
+    return [app.topology for app in view._sampler.overview({}).applications]
+
+
+def test_should_follow_modules_that_are_added_changed_corrected_and_removed(folder: Path, tmp_path: Path) -> None:
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var", bootstrap_servers="127.0.0.1:1"))
+    assert versions(view) == {"first": "1"}
+    (folder / "second.py").write_text("1 +")
+    assert versions(view) == {"first": "1"}
+    assert list(view.topologies.faults) == ["second"]
+    (folder / "second.py").write_text(_SOURCE.format(name="second"))
+    assert versions(view) == {"first": "1", "second": "1"}
+    assert view.topologies.faults == {}
+    assert shown(view) == ["first", "second"]
+    (folder / "_helper.py").write_text("VERSION = '22'\n")
+    assert versions(view) == {"first": "22", "second": "22"}
+    (folder / "first.py").unlink()
+    assert versions(view) == {"second": "22"}
+    assert shown(view) == ["second"]
+
+
+def test_should_load_nothing_again_while_no_module_changes(folder: Path, tmp_path: Path) -> None:
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var"))
+    before = view.topologies
+    view.follow_modules()
+    assert view.topologies is before
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "title"),
+    [("stream__third", "This stream is not known yet"), ("lag_check", "This DAG keeps no stream running")],
+)
+def test_the_tab_should_not_deny_a_stream_that_is_not_known_yet(
+    folder: Path, tmp_path: Path, dag_id: str, title: str
+) -> None:
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var"))
+    who = Visitor(Rights(frozenset(), frozenset(), frozenset()), Links("", "/streams"))
+    assert title in bytes(tab(dag_id, view, who).body).decode()
