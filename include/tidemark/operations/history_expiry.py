@@ -7,6 +7,7 @@ and the reports of on-call cases are never removed here.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,12 +20,19 @@ from tidemark.checks.verdict_table import VERDICTS
 from tidemark.database import FactsDatabase
 from tidemark.events.table import EVENTS
 from tidemark.settings import Settings
+from tidemark.stores.directory import STANDBY_PREFIX
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.liveness import Liveness, observe
 from tidemark.supervision.run_file import INSTANCES_FOLDER, STANDBYS_FOLDER
 
 log = logging.getLogger(__name__)
 
 _DAY_MS = 86_400_000
-_LOGS = (INSTANCES_FOLDER, STANDBYS_FOLDER)
+_LOGS = {
+    INSTANCES_FOLDER: re.compile(r"(.+)-(\d+)\.log"),
+    STANDBYS_FOLDER: re.compile(rf"(.+)-{STANDBY_PREFIX}(\d+)\.log"),
+}
+"""The folders of logs, and the names of those that a process may have open. Rotated ones have another name."""
 _PAGES = ("pages", "quarantine", "openlineage")
 
 
@@ -107,7 +115,8 @@ def _old_files(settings: Settings, airflow_logs: Path, now_ms: int) -> Iterator[
         ("logs", settings.logs_kept_days, logs),
     ):
         before_ms = now_ms - days * _DAY_MS
-        old = tuple(sorted(_unwritten(paths, before_ms))) if days else ()
+        unwritten = _unwritten(paths, before_ms) if days else ()
+        old = tuple(sorted(path for path in unwritten if not _is_in_use(path, settings.var_dir)))
         if old:
             yield ExpiredFiles(kind, old, sum(_size(path) for path in old), before_ms)
 
@@ -117,6 +126,17 @@ def _unwritten(paths: Iterable[Path], before_ms: int) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             if not path.is_symlink() and path.is_file() and path.stat().st_mtime * 1000 < before_ms:
                 yield path
+
+
+def _is_in_use(path: Path, var_dir: Path) -> bool:
+    """Return whether it is the log of a live instance or standby, which may write nothing while no input comes."""
+    if path.parent.parent != var_dir / "log" or path.parent.name not in _LOGS:
+        return False
+    found = _LOGS[path.parent.name].fullmatch(path.name)
+    if found is None:
+        return False
+    key = InstanceKey(found[1], int(found[2]), is_standby=path.parent.name == STANDBYS_FOLDER)
+    return observe(InstanceFiles(var_dir, key)).liveness is not Liveness.GONE
 
 
 def _size(path: Path) -> int:

@@ -14,6 +14,8 @@ from tidemark.events.event import Event, EventKind
 from tidemark.events.table import EventReader, write_event
 from tidemark.operations.history_expiry import plan_expiry, remove_expired
 from tidemark.settings import Settings
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.run_file import RunFile
 from tidemark.verdict import Finding, Verdict
 
 DAY_MS = 86_400_000
@@ -104,6 +106,16 @@ def test_should_keep_a_log_that_was_written_since_the_plan(settings, facts):
     aged(log, 0)
     remove_expired(plan, facts)
     assert log.exists()
+
+
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_should_keep_the_log_of_a_process_that_lives_and_writes_nothing(settings, facts, is_standby):
+    files = [InstanceFiles(settings.var_dir, InstanceKey("my-app", number, is_standby)) for number in (0, 1)]
+    logs = [aged(one.log, 31) for one in files]
+    rotated = aged(logs[0].with_name(f"{logs[0].name}.1"), 31)
+    RunFile(files[0].run, {}).update({"state": "RUNNING"}, now=True)
+    remove(settings, facts)
+    assert [path.exists() for path in (*logs, rotated)] == [True, False, False]
 
 
 def test_should_remove_nothing_when_the_settings_say_so(settings, facts):
