@@ -37,7 +37,10 @@ them, and relaunches them when they end.
 | stop in one step | Mark every mapped `instance` and `standby` task *failed*: the run fails, and the DAG pauses itself. |
 | restart | Mark the run *failed* or *success* and leave the DAG unpaused. |
 | change the parameters | Trigger a run with them (it is queued), then mark the running one *success*. |
-| restart one of several | Mark its mapped task *failed*, then clear it. Clearing the task of a live instance adopts it. |
+| restart one of several | Mark its mapped task *failed*, wait until its log says stopped, then clear it. |
+| watch an instance again whose task has failed | Clear its mapped task: a live instance is adopted, not restarted. |
+
+Clearing the task of an instance that is watched stops the instance and launches it again.
 
 The DAG `stream_pauses` stops the instances of a paused DAG; keep it unpaused. When a run fails by itself, this DAG pauses
 itself: read the last lines of the task's log, remove the cause, and unpause. While another instance or a standby of the run is
