@@ -56,7 +56,16 @@ def main() -> int:
     print(f"{key.kind} {key} begins", flush=True)
     # As a producer's init does: the last one to come fences the others.
     owner.write_text(str(os.getpid()))
-    run_file.update({"state": "RUNNING", "partitions": ["pulse-events[0]"], "sources": [["pulse-events"]]}, now=True)
+    # With a rate, so that nobody asks a broker, which is not there, whether input waits.
+    run_file.update(
+        {
+            "state": "RUNNING",
+            "partitions": ["pulse-events[0]"],
+            "sources": [["pulse-events"]],
+            "records_per_second": 10.0,
+        },
+        now=True,
+    )
     batch = 0
     while True:
         order = json.loads(orders.read_text()) if orders.exists() else {}
