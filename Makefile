@@ -43,8 +43,9 @@ $(QUIX)/.ready: bench/quix/requirements.txt .venv/.ready
 demo: setup ## broker, Airflow and the three examples, live; the address of the page and the login are printed
 	@$(BIN)/tidemark demo
 
-stop: setup ## end exactly what demo (or `tidemark up`) started
-	@$(BIN)/tidemark down
+# Without `setup`, which would change the packages of what still runs, and needs the network.
+stop: ## end exactly what demo (or `tidemark up`) started
+	@if [ -x $(BIN)/tidemark ]; then $(BIN)/tidemark down; else echo "nothing was set up here, so nothing runs"; fi
 
 smoke: jars ## 300 000 events through the whole stack, compared with an independent count
 	@$(BIN)/python tests/system/smoke/run.py
