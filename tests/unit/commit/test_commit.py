@@ -54,6 +54,7 @@ class OwnedTask:
     lead = TopicPartition("in", 0)
     epoch = 1
     changelogs: ClassVar = [CHANGELOG]
+    changelog_offsets: ClassVar = {CHANGELOG: 0}
 
     def apply(self, update, changelog_ends, commit_time_ms):
         pass
