@@ -35,20 +35,20 @@ PASSWORD = "password-of-the-broker"
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
 import os, pathlib, threading
-from tidemark.supervision import watch_claim
 from tidemark_airflow.dag import stream_dag
 from tidemark_airflow.pausing import pauses_dag
+from tidemark_airflow.stream_operator import StreamOperator
 
 HOLD = pathlib.Path({hold!r})
-_take = watch_claim.take
+_hand_over = StreamOperator._hand_over
 
-def held_take(files, name):
+def held_hand_over(self, context, files, launched):
     if HOLD.exists():
         HOLD.with_name("worker").write_text(f"{{os.getpid()}} {{os.getppid()}}")
         threading.Event().wait(600)
-    _take(files, name)
+    _hand_over(self, context, files, launched)
 
-watch_claim.take = held_take
+StreamOperator._hand_over = held_hand_over
 
 class Topology:
     application_id = {application_id!r}
