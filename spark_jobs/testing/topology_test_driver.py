@@ -198,11 +198,16 @@ class TopologyTestDriver:
         self.commit()
 
     def advance_stream_time(self, to_ms: int) -> None:
-        """Commit the piped records, then a batch that moves stream time to `to_ms`, as a record of that time would."""
+        """Commit the piped records, then a batch that moves stream time to `to_ms`, as a record of that time would.
+
+        What a sub-topology writes then to the next one is committed before the time of that one moves.
+        """
         self.commit()
-        for task in self._tasks.values():
-            self._take(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._now_ms, to_ms))
-        self.commit()
+        for subtopology in self._plan.subtopologies:
+            for partition in range(self._partitions):
+                task = self._tasks[TaskId(subtopology.index, partition)]
+                self._take(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._now_ms, to_ms))
+            self.commit()
 
     def commit(self) -> None:
         """Commit a batch of every sub-topology, repeatedly until no record waits in the topics between them."""

@@ -170,6 +170,19 @@ def test_should_emit_the_final_result_of_a_session_that_ends_exactly_at_gap_and_
     assert [(v["window_end"] - T0, v["n"]) for v in values(driver.read("finals"))] == [(127_000, 1)]
 
 
+def test_should_advance_the_time_of_a_sub_topology_after_what_it_is_given(running):
+    """The final result of a window is in time for the larger window of the next sub-topology, as in production."""
+    topology, beats = a_topology()
+    counts = beats.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="counts")
+    finals = counts.suppress(until_window_closes()).to_stream()
+    finals.group_by("n", name="by-n").windowed_by(tumbling("5m")).count(name="m", store="again").to("out")
+    driver = running(topology)
+    driver.pipe_at(0)
+    driver.advance_stream_time(T0 + 10 * MINUTE)
+    assert [v["m"] for v in values(driver.read("out"))] == [1]
+    assert driver.late_records == 0
+
+
 @pytest.mark.parametrize(("seconds", "finals"), [(124, []), (125, [2])])
 def test_should_close_a_suppressed_session_a_gap_and_a_grace_after_its_end(running, seconds, finals):
     topology, beats = a_topology()
