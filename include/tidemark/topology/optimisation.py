@@ -59,12 +59,12 @@ def _repartitions(plain: TopologyPlan, taken: dict[str, str]) -> Iterator[tuple[
             for sink in pipeline.sinks:
                 if sink.is_repartition and isinstance(last, Rekey):
                     origin = taken.get(source.topic, source.topic)
-                    yield (origin, tuple(before), last.key.casefold()), sink.topic
+                    yield (origin, tuple(before), last.key), sink.topic
         keys = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
         for node in subtopology.nodes:
             if isinstance(node, RowSink) and node.sink.is_repartition:
                 rekey = keys[node.inputs[0]]
-                yield (rekey.inputs, (rekey.key or "").casefold()), node.sink.topic
+                yield (rekey.inputs, rekey.key), node.sink.topic
 
 
 def _saved(plain: TopologyPlan, optimised: TopologyPlan) -> Iterator[tuple[str, str]]:

@@ -99,6 +99,15 @@ def test_should_not_merge_repartitions_of_different_records_or_keys():
     assert difference_of(build).is_empty
 
 
+def test_should_not_merge_repartitions_whose_keys_differ_in_the_case_of_a_text():
+    def build(topology):
+        stream = views(topology)
+        stream.group_by("concat(page, 'X')", name="a").count(store="a")
+        stream.group_by("concat(page, 'x')", name="b").count(store="b")
+
+    assert difference_of(build).is_empty
+
+
 def test_should_merge_equal_repartitions_downstream_of_a_stateful_node():
     def build(topology):
         counts = views(topology).group_by_key().count(store="counts").to_stream()
