@@ -45,7 +45,7 @@ def _ensure(settings: Settings, name: str, module: Sequence[str]) -> bool:
         identity = processes.start(
             command, log, airflow_parts.base_environment(settings, known.stack_id), project_root()
         )
-        known.services[name] = Service(identity.pid, identity.start_time, 0, str(log))
+        known.services[name] = Service(identity.pid, identity.started_after_boot_s, identity.boot_id, 0, str(log))
         record.save(known, settings.var_dir)
         return True
 

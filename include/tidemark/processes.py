@@ -1,5 +1,5 @@
-"""Processes that outlive the command that started them. They run in a session of their own and are known by pid and start
-time; a mark in their environment finds them even if nothing recorded them.
+"""Processes that outlive the command that started them. They run in a session of their own and are known by pid,
+start and boot; a mark in their environment finds them even if nothing recorded them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pathlib import Path
 import psutil
 
 MARK = "TIDEMARK_STACK_ID"
-START_TIME_TOLERANCE_S = 2.0
-"""The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted."""
 
 
 def raise_limit_of_open_files() -> None:
@@ -35,21 +33,25 @@ def raise_limit_of_open_files() -> None:
 
 @dataclass(frozen=True)
 class Identity:
-    """A process; its start time (epoch seconds) distinguishes it from a later one with the same pid."""
+    """A process. Its start and the id of the boot distinguish it from a later one with the same pid.
+
+    The start is counted in seconds since the boot, and not since the epoch, because the wall clock may be set meanwhile.
+    """
 
     pid: int
-    start_time: float
+    started_after_boot_s: float
+    boot_id: str
 
     @classmethod
     def own(cls) -> Identity:
         """Return the identity of this process."""
-        return cls(os.getpid(), psutil.Process().create_time())
+        return cls(os.getpid(), started_after_boot_s(psutil.Process()), boot_id())
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
         """Return the identity of a running process; None if there is none."""
         try:
-            return cls(pid, psutil.Process(pid).create_time())
+            return cls(pid, started_after_boot_s(psutil.Process(pid)), boot_id())
         except psutil.Error:
             return None
 
@@ -57,7 +59,7 @@ class Identity:
         """Return the process while it runs, else None; a zombie has ended."""
         try:
             process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.start_time) > START_TIME_TOLERANCE_S:
+            if (started_after_boot_s(process), boot_id()) != (self.started_after_boot_s, self.boot_id):
                 return None
             return None if process.status() == psutil.STATUS_ZOMBIE else process
         except psutil.Error:
@@ -66,6 +68,17 @@ class Identity:
     def is_alive(self) -> bool:
         """Return whether it still runs."""
         return self.process() is not None
+
+
+def started_after_boot_s(process: psutil.Process) -> float:
+    """Return when the process started, in seconds since the boot. Raises `psutil.Error` if it does not run."""
+    # psutil identifies processes by this; its public start time is one of the wall clock.
+    return float(process._proc.create_time(monotonic=True))  # type: ignore[attr-defined]
+
+
+def boot_id() -> str:
+    """Return the id of the present boot of this machine; empty if the system does not provide one."""
+    return _read("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class Place:
     @classmethod
     def here(cls) -> Place:
         """Return the place of this process. Parts that the system does not provide are empty."""
-        return cls(socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _read_link("/proc/self/ns/pid"))
+        return cls(socket.gethostname(), boot_id(), _read_link("/proc/self/ns/pid"))
 
     def shares_processes_with(self, other: Place) -> bool:
         """Return whether a process id recorded in the other place can be looked up in this one."""
@@ -158,7 +171,7 @@ def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, st
         )
     _reap_in_background(started)
     identity = Identity.of(started.pid)
-    return identity or Identity(started.pid, time.time())
+    return identity or Identity(started.pid, 0.0, boot_id())
 
 
 def stop(identity: Identity, timeout_s: float = 15.0) -> bool:

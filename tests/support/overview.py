@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def overview(*applications: Application, **given: Any) -> Overview:
 def write_run_file(var_dir: Path, app: str, number: int = 0, **given: Any) -> None:
     """Write the run file of an instance; by default it is this very process."""
     own = Identity.own()
-    body = {"application_id": app, "instance": number, "pid": own.pid, "start_time": own.start_time, "state": "RUNNING"}
+    body = {"application_id": app, "instance": number, **asdict(own), "state": "RUNNING"}
     _write(run_file_path(var_dir, app, number), body | given)
 
 
@@ -101,7 +102,7 @@ def write_standby_file(var_dir: Path, app: str, number: int = 0, **given: Any) -
     """Write the run file of a standby; by default it is this very process."""
     own = Identity.own()
     name = f"standby-{number}"
-    body = {"application_id": app, "instance": name, "pid": own.pid, "start_time": own.start_time, "state": "RUNNING"}
+    body = {"application_id": app, "instance": name, **asdict(own), "state": "RUNNING"}
     _write(standby_file_path(var_dir, app, number), body | given)
 
 
@@ -110,7 +111,7 @@ def write_launch(
 ) -> None:
     """Write the record of a launch of an instance, or of a standby in `folder`, whose supervisor is this process there."""
     body = {
-        "launch_id": "l1", "pid": process.pid, "create_time": process.start_time, "pgid": 1, "log": "",
+        "launch_id": "l1", "pid": process.pid, "started_after_boot_s": process.started_after_boot_s, "pgid": 1, "log": "",
         "log_start_bytes": 0, "launched_at": time.time(), "place": place.__dict__,
     }  # fmt: skip
     _write(var_dir / folder / f"{app}-{number}.launch.json", body)

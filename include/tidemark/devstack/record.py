@@ -20,14 +20,15 @@ class Service:
     """One recorded process; `port` is 0 if it listens on none."""
 
     pid: int
-    start_time: float
+    started_after_boot_s: float
+    boot_id: str
     port: int
     log: str
 
     @property
     def identity(self) -> Identity:
         """Return the identity of the process, with which it can be checked and ended."""
-        return Identity(self.pid, self.start_time)
+        return Identity(self.pid, self.started_after_boot_s, self.boot_id)
 
 
 @dataclass(frozen=True)

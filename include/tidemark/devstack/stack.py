@@ -277,7 +277,9 @@ class _Starter:
 
     def _remember(self, name: str, identity: processes.Identity, port: int, log: Path) -> None:
         with self._saving:
-            self._record.services[name] = Service(identity.pid, identity.start_time, port, str(log))
+            self._record.services[name] = Service(
+                identity.pid, identity.started_after_boot_s, identity.boot_id, port, str(log)
+            )
             self._started.append(name)
             record.save(self._record, self._settings.var_dir)
 

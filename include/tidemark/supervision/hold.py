@@ -26,7 +26,7 @@ from typing import NoReturn
 from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.processes import START_TIME_TOLERANCE_S, Identity, Place
+from tidemark.processes import Identity, Place
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class HoldingProcess:
     boot_id: str
     pid_namespace: str
     pid: int
-    start_time: float
+    started_after_boot_s: float
     command: str
 
     @classmethod
@@ -59,18 +59,19 @@ class HoldingProcess:
         """Return the current process."""
         here, own = Place.here(), Identity.own()
         return cls(
-            _user_name(), here.host, here.boot_id, here.pid_namespace, own.pid, own.start_time, _command(sys.argv)
+            _user_name(),
+            here.host,
+            here.boot_id,
+            here.pid_namespace,
+            own.pid,
+            own.started_after_boot_s,
+            _command(sys.argv),
         )
 
     @property
     def name(self) -> str:
         """A name of the holder that is unique among all holders."""
         return f"{self.user}@{self.host}:{self.pid}"
-
-    def is_same(self, other: HoldingProcess) -> bool:
-        """Return whether both are one process; its start time is known only roughly."""
-        begun_apart_s = abs(self.start_time - other.start_time)
-        return replace(other, start_time=self.start_time) == self and begun_apart_s <= START_TIME_TOLERANCE_S
 
     def has_ended(self) -> bool:
         """Return whether the process has certainly ended. False if it cannot be looked up from here, as it may still run."""
@@ -79,7 +80,7 @@ class HoldingProcess:
             return True
         if not there.shares_processes_with(here):
             return False
-        return not Identity(self.pid, self.start_time).is_alive()
+        return not Identity(self.pid, self.started_after_boot_s, self.boot_id).is_alive()
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,7 @@ class Hold:
 
     def has_same_holder(self, other: Hold) -> bool:
         """Return whether both belong to one case or one process; processes of two containers may have the same name."""
-        if self.process is None or other.process is None:
-            return (self.by, self.process) == (other.by, other.process)
-        return self.by == other.by and self.process.is_same(other.process)
+        return (self.by, self.process) == (other.by, other.process)
 
 
 def hold_path(var_dir: Path, application_id: str) -> Path:

@@ -137,7 +137,7 @@ class LaunchRecord:
 
     launch_id: str
     pid: int
-    create_time: float
+    started_after_boot_s: float
     pgid: int
     log: str
     log_start_bytes: int
@@ -147,7 +147,7 @@ class LaunchRecord:
     @property
     def process(self) -> Identity:
         """The supervisor's process."""
-        return Identity(self.pid, self.create_time)
+        return Identity(self.pid, self.started_after_boot_s, self.place.boot_id)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, for a file or for Airflow's task state."""

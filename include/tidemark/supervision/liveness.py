@@ -9,7 +9,7 @@ from enum import Enum
 
 import psutil
 
-from tidemark.processes import START_TIME_TOLERANCE_S, Place
+from tidemark.processes import Place, started_after_boot_s
 from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, read_json
 from tidemark.supervision.run_file import RunView
 
@@ -91,8 +91,7 @@ def session_members(launch: LaunchRecord) -> list[psutil.Process]:
             continue
         try:
             # A process that started before the launch belongs to an older session with the same id.
-            oldest = launch.create_time - START_TIME_TOLERANCE_S
-            if os.getsid(process.pid) != launch.pid or process.create_time() < oldest:
+            if os.getsid(process.pid) != launch.pid or started_after_boot_s(process) < launch.started_after_boot_s:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:
                 members.append(process)

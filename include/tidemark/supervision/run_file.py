@@ -52,7 +52,7 @@ def read_run_file(path: Path) -> dict[str, Any] | None:
 def recorded_process(content: Mapping[str, Any]) -> Identity | None:
     """Return the process that wrote a run file with this content; None if the content does not name one."""
     try:
-        return Identity(int(content["pid"]), float(content["start_time"]))
+        return Identity(int(content["pid"]), float(content["started_after_boot_s"]), str(content["boot_id"]))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -103,7 +103,8 @@ class RunFile:
         own = Identity.own()
         self._content: dict[str, Any] = {
             "pid": own.pid,
-            "start_time": own.start_time,
+            "started_after_boot_s": own.started_after_boot_s,
+            "boot_id": own.boot_id,
             **fixed,
         }
         self._written_at = 0.0

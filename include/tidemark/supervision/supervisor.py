@@ -57,7 +57,7 @@ def record_launch(order: Order) -> None:
     record = LaunchRecord(
         launch_id=order.launch_id,
         pid=me.pid,
-        create_time=me.start_time,
+        started_after_boot_s=me.started_after_boot_s,
         pgid=os.getpgrp(),
         log=order.log,
         log_start_bytes=order.log_start_bytes,

@@ -225,7 +225,7 @@ def test_should_start_no_instance_when_another_machine_runs_it(bench: Bench) -> 
     try:
         run = read_json(bench.files.run)
         write_json(bench.files.launch, replace(launched.seen.launch, place=Place("other", "boot", "pids")).as_json())
-        write_json(bench.files.run, {**run, "start_time": 0.0})
+        write_json(bench.files.run, {**run, "started_after_boot_s": 0.0})
         with pytest.raises(LivesElsewhere, match="runs on other"):
             launch_or_adopt(bench.files, bench.command)
         write_json(bench.files.run, run)

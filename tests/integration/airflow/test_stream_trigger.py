@@ -231,7 +231,7 @@ def test_should_wait_until_the_backoff_is_over(bench: Bench) -> None:
 
 
 def view(state: str, written_at: float, **values: object) -> RunView:
-    return RunView(Identity(7, 1.0), state, written_at, values)
+    return RunView(Identity(7, 1.0, "b"), state, written_at, values)
 
 
 def test_should_log_each_state_once_and_progress_at_intervals() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -19,6 +19,7 @@ from tidemark.cli import check
 from tidemark.cli.main import build
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.topics import ensure_user_topics
+from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import run_file_path
 from tidemark.topology.builder import Topology
@@ -73,12 +74,12 @@ def test_top_should_show_the_lag_of_the_partitions_that_an_instance_holds(
     consumer = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": app})
     consumer.commit(offsets=[ClientPartition(topic, 0, 10), ClientPartition(topic, 1, 7)], asynchronous=False)
     consumer.close()
-    own = psutil.Process()
+    own = Identity.own()
     for number, partitions in enumerate(([f"{topic}[0]", f"{topic}[1]"], [f"{topic}[1]"])):
         path = run_file_path(settings.var_dir, app, number)
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
-            "pid": own.pid, "start_time": own.create_time(), "application_id": app, "instance": number, "topology": "none",
+            **asdict(own), "application_id": app, "instance": number, "topology": "none",
             "state": "RUNNING", "partitions": partitions, "last_commit_ms": int(time.time() * 1000),
         }  # fmt: skip
         path.write_text(json.dumps(content))

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from tidemark.cli import top as command
 from tidemark.cli.main import build
 from tidemark.cli.top import frame
 from tidemark.operations.machine.instance_load import Lags, instance_loads
+from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import run_file_path
 
@@ -34,11 +36,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("TIDEMARK_BROKER_TIMEOUT_MS", "100")
-    made, own = Settings.load(), psutil.Process()
+    made, own = Settings.load(), Identity.own()
     path = run_file_path(tmp_path, "patient-monitoring", 0)
     path.parent.mkdir(parents=True)
     content = {
-        "pid": own.pid, "start_time": own.create_time(), "application_id": "patient-monitoring", "instance": 0,
+        **asdict(own), "application_id": "patient-monitoring", "instance": 0,
         "topology": "patient_monitoring", "state": "RUNNING", "batch": 1_234, "last_commit_ms": int(time.time() * 1000),
         "records_per_second": 1_500.0, "partitions": ["pulse-events[0]"],
     }  # fmt: skip

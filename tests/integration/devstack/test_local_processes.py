@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -46,8 +47,17 @@ def test_should_not_treat_a_reused_pid_as_alive() -> None:
     assert me is not None
     assert me.is_alive()
     assert me == Identity.own()
-    assert Identity(me.pid, me.start_time - processes.START_TIME_TOLERANCE_S + 0.1).is_alive()
-    assert not Identity(me.pid, me.start_time - processes.START_TIME_TOLERANCE_S - 0.1).is_alive()
+    assert not replace(me, started_after_boot_s=me.started_after_boot_s - 0.01).is_alive()
+    assert not replace(me, boot_id="an earlier one").is_alive()
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_should_know_a_process_after_the_wall_clock_was_set(step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Identity.own()
+    booted_at = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_at + step_s)
+    assert before.is_alive()
+    assert Identity.own() == before
 
 
 def test_should_give_no_identity_to_a_process_that_never_existed() -> None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -65,7 +66,7 @@ def tidemark(*arguments: str, code: int = 0) -> str:
 def start(mark: str, folder: Path, *command: str) -> Service:
     environment = os.environ | {processes.MARK: mark}
     identity = processes.start([sys.executable, "-c", *command], folder / "log", environment, folder)
-    return Service(identity.pid, identity.start_time, 0, str(folder / "log"))
+    return Service(identity.pid, identity.started_after_boot_s, identity.boot_id, 0, str(folder / "log"))
 
 
 def write_run_file(settings: Settings, name: str, content: dict[str, object]) -> None:
@@ -87,10 +88,10 @@ def test_should_end_parts_streams_and_stray_processes_and_nothing_else_at_down(
     stream = start(recorded.stack_id, tmp_path, COMMITS_BEFORE_IT_ENDS, str(summary))
     stray = start(recorded.stack_id, tmp_path, SLEEP)
     foreign = start("another-stack", tmp_path, COMMITS_BEFORE_IT_ENDS, str(tmp_path / "foreign"))
-    recorded.services |= {"scheduler": part, "triggerer": Service(2**22 + 1, 1.0, 0, "gone")}
+    recorded.services |= {"scheduler": part, "triggerer": Service(2**22 + 1, 1.0, "b", 0, "gone")}
     record.save(recorded, settings.var_dir)
     for name, said in {"app-0": stream, "other-0": foreign}.items():
-        write_run_file(settings, name, {"pid": said.pid, "start_time": said.start_time})
+        write_run_file(settings, name, asdict(said.identity))
     assert processes.wait_until(summary.exists, 60)
     assert processes.wait_until(lambda: summary.read_text() == "running", 60)
     try:
@@ -113,7 +114,8 @@ def test_should_name_a_configured_broker_that_is_away(recorded: StackRecord, mon
 
 
 def test_should_show_a_lost_stream_in_the_status(recorded: StackRecord) -> None:
-    said = {"pid": 2**22 + 1, "start_time": 1.0, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
+    gone = {"pid": 2**22 + 1, "started_after_boot_s": 1.0, "boot_id": "b"}
+    said = {**gone, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
     write_run_file(Settings.load(), "app-0", said)
     shown = json.loads(tidemark("status", "--json", code=1))
     assert [(row["application"], row["state"], row["batch"]) for row in shown["instances"]] == [("app", "LOST", 7)]

@@ -6,7 +6,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -171,7 +171,7 @@ def test_prometheus_should_scrape_what_its_user_may_see(site: Site) -> None:
 def test_a_killed_instance_should_be_an_alert_of_prometheus(site: Site, tmp_path: Path) -> None:
     instance = processes.start(["sleep", "600"], tmp_path / "log", {}, tmp_path)
     # Nothing answers there, which is how it is seen that Prometheus knows the instance from Airflow.
-    site.instance(pid=instance.pid, start_time=instance.start_time, query_url="http://127.0.0.1:1")
+    site.instance(**asdict(instance), query_url="http://127.0.0.1:1")
     for name in ("airflow", "instances"):
         (tmp_path / name).write_text(site.tokens["guest"])
     text = (project_root() / "compose" / "prometheus.yaml").read_text()
@@ -195,7 +195,7 @@ def test_a_killed_instance_should_be_an_alert_of_prometheus(site: Site, tmp_path
 def test_a_viewer_should_read_and_see_no_buttons(tab: Tab, site: Site, tmp_path: Path) -> None:
     gone = processes.start(["sleep", "600"], tmp_path / "log", {}, tmp_path)
     processes.stop(gone, timeout_s=0)
-    site.instance(pid=gone.pid, start_time=gone.start_time)
+    site.instance(**asdict(gone))
     log_in(tab, site, "guest")
     for path in ("/streams/", "/streams/applications/clicks"):
         tab.open(site.url + path)

@@ -160,7 +160,7 @@ class Scene:
         state_dir, app = self.settings.state_dir, self.bench.application_id
         folders = sorted((state_dir / "0" / app).glob("*/rocksdb/*"))
         return {
-            "process": (said.get("pid"), said.get("start_time")),
+            "process": recorded_process(said),
             "stores": {str(folder): folder.stat().st_ino for folder in folders},
             "hold": read_hold(self.settings.var_dir, app),
             "restores": [w.folder.name for w in workspaces(state_dir, app)],

@@ -25,7 +25,7 @@ from tidemark.supervision.run_file import RunView, run_file_path, standby_file_p
 
 def record(**changes: object) -> LaunchRecord:
     me = Identity.own()
-    made = LaunchRecord("l1", me.pid, me.start_time, me.pid, "log", 0, me.start_time, Place.here())
+    made = LaunchRecord("l1", me.pid, me.started_after_boot_s, me.pid, "log", 0, 0.0, Place.here())
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -83,7 +83,7 @@ def test_should_find_an_instance_that_was_started_by_hand_despite_the_record_of_
     """This happens after a restart of the machine, or in a container that replaces another one."""
     files, me = files_in(tmp_path), Identity.own()
     write_json(files.launch, record(place=place).as_json())
-    write_json(files.run, {"pid": me.pid, "start_time": me.start_time, "state": "RUNNING"})
+    write_json(files.run, {**dataclasses.asdict(me), "state": "RUNNING"})
     seen = find_live(files)
     assert seen is not None
     assert (seen.liveness, seen.host, seen.launch_id) == (Liveness.UNSUPERVISED, Place.here().host, None)
@@ -97,7 +97,7 @@ def test_should_recognise_an_instance_of_another_machine_by_its_fresh_run_file(t
     assert observe(files).liveness is Liveness.GONE
     # A process of this machine has the same number, as may be.
     me = Identity.own()
-    write_json(files.run, {"pid": me.pid, "start_time": me.start_time - 3600, "state": "RUNNING"})
+    write_json(files.run, {**dataclasses.asdict(me), "boot_id": "other", "state": "RUNNING"})
     seen = observe(files)
     assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, "other")
     os.utime(files.run, (1, 1))
@@ -106,7 +106,7 @@ def test_should_recognise_an_instance_of_another_machine_by_its_fresh_run_file(t
 
 def test_should_ignore_the_exit_code_of_an_earlier_launch(tmp_path: Path) -> None:
     files = files_in(tmp_path)
-    write_json(files.launch, record(create_time=1.0, launch_id="l2").as_json())
+    write_json(files.launch, record(started_after_boot_s=1.0, launch_id="l2").as_json())
     write_json(files.exit, {"launch_id": "l1", "exit_code": 20})
     assert observe(files).exit_code is None
     write_json(files.exit, {"launch_id": "l2", "exit_code": 10})

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
 from tidemark.events.table import EventReader
 from tidemark.names import TopicPartition
-from tidemark.processes import wait_until
+from tidemark.processes import Identity, wait_until
 from tidemark.settings import Settings
 from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import Hold, release_hold, take_hold
@@ -67,8 +68,7 @@ class Watched:
         write_json(
             self.files.run,
             {
-                "pid": self.process.pid,
-                "start_time": self.process.create_time(),
+                **asdict(Identity.of(self.process.pid)),
                 "application_id": self.files.key.application_id,
                 "topology_version": "7",
                 "state": state,

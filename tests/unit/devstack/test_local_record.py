@@ -17,7 +17,7 @@ def test_should_read_a_record_as_it_was_written(tmp_path: Path) -> None:
         stack_id="one",
         started_at=12.5,
         settings={"bootstrap_servers": "127.0.0.1:29092"},
-        services={"broker": Service(1, 2.5, 29092, "server.log")},
+        services={"broker": Service(1, 2.5, "b", 29092, "server.log")},
         airflow=AirflowAccess("http://127.0.0.1:28080", "admin", "passwords.json"),
     )
     record.save(written, tmp_path)

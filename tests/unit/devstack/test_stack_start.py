@@ -61,7 +61,7 @@ def test_should_archive_classes_beside_a_new_stack(
 ):
     began, gave_way, done = [], [], []
     if own_broker:
-        starter._record.services[stack.BROKER] = SimpleNamespace(identity=Identity(1, 0.0), port=9092, log="")
+        starter._record.services[stack.BROKER] = SimpleNamespace(identity=Identity(1, 0.0, "b"), port=9092, log="")
     monkeypatch.setattr(stack, "brokers_answer", lambda *_: True)
     monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])
     monkeypatch.setattr(stack.record, "save", lambda *_: None)
@@ -72,7 +72,7 @@ def test_should_archive_classes_beside_a_new_stack(
 
     def start(command, _log, environment, _folder):
         began.append((command[3:], environment[MARK], sorted(done)))
-        return Identity(7, 0.0)
+        return Identity(7, 0.0, "b")
 
     monkeypatch.setattr(stack.processes, "start", start)
     monkeypatch.setattr(stack.processes, "give_way", gave_way.append)

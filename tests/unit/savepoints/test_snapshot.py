@@ -8,10 +8,9 @@ import logging
 import os
 import re
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
@@ -19,7 +18,7 @@ from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.operations.savepoint import SavepointCommand
-from tidemark.processes import wait_until
+from tidemark.processes import Identity, wait_until
 from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
@@ -218,7 +217,7 @@ def test_should_name_the_instance_that_ended_during_the_savepoint(bench, ended):
     elif ended == "stopped":
         bench.run_file.update({"state": InstanceState.NOT_RUNNING}, now=True)
     else:
-        bench.run_file.update({"pid": os.getppid(), "start_time": psutil.Process(os.getppid()).create_time()}, now=True)
+        bench.run_file.update(asdict(Identity.of(os.getppid())), now=True)
     thread.join(60)
     (said,) = failures
     assert re.match(rf"instance 0 of {APP} \(process {os.getpid()}\) ended before", said)
@@ -268,7 +267,7 @@ def test_should_refuse_while_an_instance_still_copies_or_another_command_runs(be
 
 
 def test_should_find_live_instances_of_this_application_only(bench):
-    ours = {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "state": "RUNNING"}
+    ours = {**asdict(Identity.own()), "state": "RUNNING"}
     folder = bench.settings.var_dir / "instances"
     for name, content in {
         "app-1": {**ours, "application_id": "app", "instance": 1, "pid": 1 << 22},

@@ -210,7 +210,7 @@ def test_should_never_treat_a_holder_as_dead_when_it_cannot_be_looked_up(tmp_pat
     own = HoldingProcess.own()
     for other, is_stale in (
         (replace(own, pid=2**22 + 1), True),
-        (replace(own, start_time=own.start_time - 100), True),
+        (replace(own, started_after_boot_s=own.started_after_boot_s - 100), True),
         (replace(own, boot_id="before the restart", pid_namespace="other"), True),
         (replace(own, host="elsewhere", boot_id="other", pid_namespace="other", pid=2**22 + 1), False),
         (replace(own, pid_namespace="a container's", pid=2**22 + 1), False),
@@ -229,8 +229,7 @@ def test_should_tell_apart_processes_of_two_containers_that_have_the_same_host_n
     assert not release_hold(tmp_path, "app", own.name, own)
     assert read_hold(tmp_path, "app").process == twin
     assert release_hold(tmp_path, "app", twin.name, twin)
-    # A clock that was set changes the start time a little.
-    take_hold(tmp_path, "app", Hold(own.name, "a restore", 5, process=replace(own, start_time=own.start_time + 1)))
+    take_hold(tmp_path, "app", Hold(own.name, "a restore", 5, process=own))
     with holding(tmp_path, "app", print):
         pass
     assert release_hold(tmp_path, "app", own.name, own)

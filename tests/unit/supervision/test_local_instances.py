@@ -15,7 +15,7 @@ from tidemark.supervision.local_instances import local_instances, read_instances
 from tidemark.supervision.run_file import LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
 
 APP = "app"
-DEAD = {"pid": 1 << 22, "start_time": 1.0}
+DEAD = {"pid": 1 << 22, "started_after_boot_s": 1.0, "boot_id": "b"}
 
 
 def only(var_dir):
@@ -69,7 +69,7 @@ def test_an_instance_should_have_ended_when_it_or_its_supervisor_wrote_last(tmp_
 @pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False)])
 def test_an_instance_on_another_machine_should_be_alive_while_it_writes_its_file(tmp_path, age_s, is_alive):
     there = replace(Place.here(), host="elsewhere", boot_id="another")
-    write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0))
+    write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0, "b"))
     write_run_file(tmp_path, APP, **DEAD)
     written = time.time() - age_s
     os.utime(run_file_path(tmp_path, APP, 0), (written, written))
@@ -115,7 +115,7 @@ def test_a_standby_on_another_machine_should_be_alive_while_it_writes_its_file(t
 
 
 def test_a_standby_that_died_before_its_run_file_should_be_listed(tmp_path):
-    write_launch(tmp_path, APP, 1, Place.here(), Identity(1 << 22, 1.0), STANDBYS_FOLDER)
+    write_launch(tmp_path, APP, 1, Place.here(), Identity(1 << 22, 1.0, "b"), STANDBYS_FOLDER)
     (tmp_path / STANDBYS_FOLDER / f"{APP}-1.exit").write_text('{"launch_id": "l1", "exit_code": 137}')
     (found,) = read_standbys(tmp_path, APP, time.time())
     assert (found.instance, found.state, found.is_alive, found.exit_code) == ("standby-1", LOST, False, 137)
@@ -123,7 +123,7 @@ def test_a_standby_that_died_before_its_run_file_should_be_listed(tmp_path):
 
 
 def test_a_standby_of_this_machine_should_be_lost_as_soon_as_its_process_is_gone(tmp_path):
-    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0), STANDBYS_FOLDER)
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"), STANDBYS_FOLDER)
     write_standby_file(tmp_path, APP, useful=True, same_rack_tasks=["0_0"], **DEAD)
     (found,) = read_standbys(tmp_path, APP, time.time())
     assert (found.state, found.is_alive, found.useful, found.same_rack_tasks) == (LOST, False, None, ())
@@ -131,14 +131,14 @@ def test_a_standby_of_this_machine_should_be_lost_as_soon_as_its_process_is_gone
 
 @pytest.mark.parametrize(("exit_code", "has_given_up"), [(0, False), (1, False), (2, True), (10, False), (30, True)])
 def test_what_refused_to_start_should_have_given_up(tmp_path, exit_code, has_given_up):
-    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0))
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
     (tmp_path / "instances" / f"{APP}-0.exit").write_text(f'{{"launch_id": "l1", "exit_code": {exit_code}}}')
     assert only(tmp_path).has_given_up is has_given_up
 
 
 def test_all_instances_should_include_one_elsewhere_and_one_that_is_launched(tmp_path):
     there = replace(Place.here(), host="elsewhere", boot_id="another")
-    write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0))
+    write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0, "b"))
     write_run_file(tmp_path, APP, **DEAD)
     write_launch(tmp_path, "b-1", 0, Place.here(), Identity.own())
     write_run_file(tmp_path, "b-1", 2, state="NOT_RUNNING", **DEAD)

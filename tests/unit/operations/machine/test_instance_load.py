@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,10 @@ def settings(tmp_path: Path) -> Settings:
 
 def write(path: Path, *, alive: bool = True, **said: Any) -> None:
     """A run file of this process, or of one that is gone."""
-    own = psutil.Process()
-    pid, start = (own.pid, own.create_time()) if alive else (2**22 + 1, 1.0)
+    process = Identity.own() if alive else Identity(2**22 + 1, 1.0, "b")
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
-        "pid": pid,
-        "start_time": start,
+        **asdict(process),
         "state": "RUNNING",
         "application_id": APP,
         "topology": "clicks",
@@ -84,7 +83,11 @@ def test_should_show_standbys_and_instances_that_are_gone(settings: Settings) ->
 def test_a_run_file_that_says_nothing_should_be_left_out(settings: Settings) -> None:
     instance(settings)
     folder = settings.var_dir / "instances"
-    for name, text in (("x-0", '{"pid": 1'), ("x-1", "[]"), ("x-2", '{"pid": 1, "start_time": 1}')):
+    for name, text in (
+        ("x-0", '{"pid": 1'),
+        ("x-1", "[]"),
+        ("x-2", '{"pid": 1, "started_after_boot_s": 1, "boot_id": "b"}'),
+    ):
         (folder / f"{name}.json").write_text(text)
     assert [instance.name for instance in local_instances(settings.var_dir, NOW_S)] == ["clicks-0"]
 
