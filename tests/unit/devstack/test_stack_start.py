@@ -110,7 +110,7 @@ def airflow_runs_with(starter, monkeypatch):
         if recorded:
             starter._record.settings["bootstrap_servers"] = recorded
         if own_port:
-            starter._record.services[stack.BROKER] = Service(1, 0.0, own_port, "log")
+            starter._record.services[stack.BROKER] = Service(1, 0.0, "b", own_port, "log")
         starter._settings = Settings.load(var_dir=starter._settings.var_dir, **given)
         starter.run(with_airflow=True)
         return sorted(done)
@@ -170,7 +170,7 @@ def test_should_record_no_address_of_an_own_broker_that_was_not_started(starter,
 def test_should_start_airflow_again_only_with_other_settings(starter, monkeypatch, changed, done):
     stopped = []
     access = AirflowAccess("http://127.0.0.1:1", "admin", "passwords.json")
-    starter._record.services["api-server"] = Service(1, 0.0, 1, "log")
+    starter._record.services["api-server"] = Service(1, 0.0, "b", 1, "log")
     monkeypatch.setattr(stack.airflow_parts, "environment", lambda *_: {})
     monkeypatch.setattr(stack.airflow_parts, "prepare", lambda *_: None)
     monkeypatch.setattr(stack, "AirflowAccess", lambda *_: access)
