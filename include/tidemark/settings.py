@@ -21,7 +21,15 @@ from pydantic_settings import (
 )
 
 from tidemark.errors import InvalidSettings
-from tidemark.settings_names import file_entries, flat_options, refuse_password, refuse_secrets, refuse_unknown
+from tidemark.settings_names import (
+    file_entries,
+    flat_options,
+    is_service_address,
+    refuse_password,
+    refuse_secrets,
+    refuse_unknown,
+    variable_of,
+)
 
 
 def project_root() -> Path:
@@ -33,6 +41,11 @@ def project_root() -> Path:
 def settings_file() -> Path:
     """Return the settings file: `tidemark.toml` in the project, or the file that `TIDEMARK_CONFIG` names."""
     return Path(os.environ.get("TIDEMARK_CONFIG") or project_root() / "tidemark.toml")
+
+
+def _folder(path: str | Path) -> Path:
+    """Return the folder that a setting names: relative ones are in the project, `~` is the user's."""
+    return project_root() / Path(path).expanduser()
 
 
 def stack_file(var_dir: Path) -> Path:
@@ -47,11 +60,14 @@ class _StackSource(PydanticBaseSettingsSource):
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        var_dir = Path(os.environ.get("TIDEMARK_VAR_DIR", project_root() / "var"))
+        default = self.settings_cls.model_fields["var_dir"].default
+        file = stack_file(_folder(self.current_state.get("var_dir", default)))
         try:
-            recorded = json.loads(stack_file(var_dir).read_text())
+            recorded = json.loads(file.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
+        if not isinstance(recorded, dict):
+            raise InvalidSettings(f"{file} does not hold what `tidemark up` writes: remove it")
         return cast(dict[str, Any], recorded.get("settings", {}))
 
 
@@ -63,9 +79,22 @@ Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
 """Options of a client by their dotted names."""
 
 
-def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
-    """Return a field that also holds its name in Kafka Streams or Kafka. A number below `least` is refused."""
-    return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
+_MEMORY = r"^[1-9]\d*[kKmMgGtT]?$"
+
+
+def setting(
+    default: Any,
+    description: str,
+    streams: str = "",
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    pattern: str | None = None,
+) -> Any:
+    """Return a field that also holds its name in Kafka Streams or Kafka. A value outside of these bounds is refused."""
+    return Field(
+        default, description=description, json_schema_extra={"streams": streams}, ge=least, le=most, pattern=pattern
+    )
 
 
 class Settings(BaseSettings):
@@ -73,7 +102,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="forbid")
 
-    bootstrap_servers: str = setting("127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers")
+    bootstrap_servers: str = setting(
+        "127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers", pattern=r"\S"
+    )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "protocol of connections to the brokers", "security.protocol"
     )
@@ -236,6 +267,7 @@ class Settings(BaseSettings):
         "queries are not answered",
         "application.server",
         least=-1,
+        most=65_535,
     )
     query_host: str = setting("127.0.0.1", "address on which queries are answered", "application.server")
     query_advertised_host: str = setting(
@@ -333,8 +365,8 @@ class Settings(BaseSettings):
         "address on which the Spark driver listens and executors of a cluster reach it",
         "",
     )
-    spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
-    spark_executor_memory: str = setting("1g", "heap of each executor on a cluster", "")
+    spark_driver_memory: str = setting("1g", "heap of the Spark driver", "", pattern=_MEMORY)
+    spark_executor_memory: str = setting("1g", "heap of each executor on a cluster", "", pattern=_MEMORY)
     spark_cores_max: int = setting(
         0, "cores of a standalone cluster for one instance; 0: all that are free", "", least=0
     )
@@ -393,18 +425,23 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
+            if is_service_address(os.environ.get(variable_of(name), "")):
+                raise InvalidSettings(
+                    f"setting {name}: Kubernetes has set {variable_of(name)} for one of its Services: set enableServiceLinks: "
+                    "false in the pod's spec, or give the Service another name"
+                ) from None
             raise InvalidSettings(
-                f"setting {name}: {first['msg']}; set TIDEMARK_{name.upper()} or `{name}` in tidemark.toml "
+                f"setting {name}: {first['msg']}; set {variable_of(name)} or `{name}` in tidemark.toml "
                 f"(docs/settings.md lists them)"
             ) from None
-        root = project_root()
-        folders = {
-            name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")
-        }
+        named = {name: str(getattr(read, name)) for name in ("var_dir", "state_dir", "cache_dir")}
+        for name in (name for name, folder in named.items() if folder == "."):
+            raise InvalidSettings(f"setting {name}: names no folder; set {variable_of(name)} to one, or unset it")
+        folders = {name: _folder(folder) for name, folder in named.items()}
         refuse_password("savepoint_location", read.savepoint_location)
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
         if "://" not in savepoints:
-            savepoints = str(root / Path(savepoints).expanduser())
+            savepoints = str(_folder(savepoints))
         return read.model_copy(update={**folders, "savepoint_location": savepoints})
 
     @classmethod
@@ -414,12 +451,12 @@ class Settings(BaseSettings):
         name = next(name for name in cls.model_fields if f'"{name}"' in str(error))
         is_list = isinstance(cls.model_fields[name].get_default(call_default_factory=True), list)
         what = 'list, such as ["alice"]' if is_list else 'object, such as {"name": "value"}'
-        return f"setting {name}: TIDEMARK_{name.upper()} is not JSON; write a JSON {what} (docs/settings.md lists them)"
+        return f"setting {name}: {variable_of(name)} is not JSON; write a JSON {what} (docs/settings.md lists them)"
 
     @classmethod
     def _check_names(cls) -> None:
         file = settings_file()
-        entries = file_entries(file, required="TIDEMARK_CONFIG" in os.environ)
+        entries = file_entries(file, required=bool(os.environ.get("TIDEMARK_CONFIG")))
         refuse_unknown(cls.model_fields, os.environ, entries, file)
         refuse_secrets({n for n, f in cls.model_fields.items() if f.annotation is SecretStr}, entries, file)
 
@@ -434,5 +471,5 @@ class Settings(BaseSettings):
                 text = json.dumps(value)
             else:
                 text = str(value)
-            environment[f"TIDEMARK_{name.upper()}"] = text
+            environment[variable_of(name)] = text
         return environment

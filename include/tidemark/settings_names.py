@@ -28,6 +28,9 @@ _SECRET_NAME = re.compile(
 )
 
 
+_OF_SERVICES = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?$")
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether an option of a client or of Spark holds a secret, judged by its name."""
     return _SECRET_NAME.search(name) is not None
@@ -47,10 +50,25 @@ def file_entries(file: Path, *, required: bool) -> dict[str, Any]:
         raise InvalidSettings(f"failed to read the settings in {file}: {error}; correct the file") from None
 
 
-def refuse_unknown(known: Collection[str], environment: Iterable[str], entries: Iterable[str], file: Path) -> None:
-    """Raise `InvalidSettings` for a name in the environment or the file that no setting has; suggest the nearest one."""
-    variables = {f"{PREFIX}{name.upper()}" for name in known} | set(NOT_SETTINGS)
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def is_service_address(value: str) -> bool:
+    """Return whether an environment variable has the address of a Service of Kubernetes, such as `tcp://10.0.0.1:9092`."""
+    return value.startswith(("tcp://", "udp://", "sctp://"))
+
+
+def refuse_unknown(known: Collection[str], environment: Mapping[str, str], entries: Iterable[str], file: Path) -> None:
+    """Raise `InvalidSettings` for a name in the environment or the file that no setting has; suggest the nearest one.
+
+    The variables that Kubernetes adds to pods for a Service with the name `tidemark` are none of ours.
+    """
+    variables = {variable_of(name) for name in known} | set(NOT_SETTINGS)
     for name in sorted(environment):
+        if _OF_SERVICES.search(name) or (name.endswith("_PORT") and is_service_address(environment[name])):
+            continue
         if name.upper().startswith(PREFIX) and name.upper() not in variables:
             _refuse(f"variable {name} of the environment", name.upper(), variables)
     for name in entries:
@@ -124,5 +142,5 @@ def _refuse(what: str, name: str, known: Collection[str]) -> None:
 def _refuse_secret(name: str, what: str, file: Path) -> None:
     raise InvalidSettings(
         f"{what} in {file} is a secret, and others may read the file: remove it there, replace the secret, because it was "
-        f"written down, and set {PREFIX}{name.upper()} in the environment"
+        f"written down, and set {variable_of(name)} in the environment"
     )

@@ -117,3 +117,27 @@ def test_should_recognise_a_secret_by_its_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["sasl.username", "sasl.oauthbearer.token.endpoint.url", "client.id", "spark.ui.port"])
 def test_should_not_treat_other_names_as_secret(name: str) -> None:
     assert not is_secret_name(name)
+
+
+def test_should_ignore_what_kubernetes_sets_for_a_service_named_tidemark(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = {"": "tcp://10.0.0.1:9092", "_PROTO": "tcp", "_PORT": "9092", "_ADDR": "10.0.0.1"}
+    for service in ("TIDEMARK", "TIDEMARK_WEB"):
+        monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.0.0.1")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT", "9092")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT_KAFKA", "9092")
+        monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.1:9092")
+        for end, value in address.items():
+            monkeypatch.setenv(f"{service}_PORT_9092_TCP{end}", value)
+    Settings.load()
+
+
+def test_should_say_that_a_service_of_kubernetes_has_the_name_of_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_QUERY_PORT", "tcp://10.0.0.1:8088")
+    with pytest.raises(InvalidSettings, match="enableServiceLinks: false"):
+        Settings.load()
+
+
+def test_should_still_refuse_a_misspelt_name_with_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_BOOTSTRAP_SERVER", "tcp://10.0.0.1:9092")
+    with pytest.raises(InvalidSettings, match="nearest is TIDEMARK_BOOTSTRAP_SERVERS"):
+        Settings.load()

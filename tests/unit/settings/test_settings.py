@@ -27,6 +27,58 @@ def test_should_let_the_environment_win_over_the_file_and_the_file_over_the_runn
     assert Settings.load().bootstrap_servers == "127.0.0.1:3"
 
 
+def test_should_find_the_running_stack_in_the_folder_that_the_file_names(tmp_path, monkeypatch):
+    toml = tmp_path / "tidemark.toml"
+    toml.write_text('var_dir = "~/own"')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(toml))
+    monkeypatch.delenv("TIDEMARK_VAR_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = tmp_path / "own"
+    own.mkdir()
+    stack_file(own).write_text(json.dumps({"settings": {"bootstrap_servers": "127.0.0.1:1"}}))
+    found = Settings.load()
+    assert (found.var_dir, found.bootstrap_servers) == (own, "127.0.0.1:1")
+
+
+def test_should_find_the_running_stack_in_a_folder_relative_to_the_project(tmp_path, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", "own")
+    (tmp_path / "own").mkdir()
+    stack_file(tmp_path / "own").write_text(json.dumps({"settings": {"bootstrap_servers": "127.0.0.1:1"}}))
+    assert Settings.load().bootstrap_servers == "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "7"])
+def test_should_refuse_a_record_of_the_stack_that_is_not_one(text, tmp_path):
+    stack_file(tmp_path).write_text(text)
+    with pytest.raises(InvalidSettings, match=f"{stack_file(tmp_path)} .*: remove it"):
+        Settings.load(var_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STATE_DIR", ""),
+        ("VAR_DIR", ""),
+        ("BOOTSTRAP_SERVERS", ""),
+        ("BOOTSTRAP_SERVERS", " "),
+        ("SPARK_DRIVER_MEMORY", "2 GB"),
+        ("SPARK_EXECUTOR_MEMORY", "0g"),
+        ("QUERY_PORT", "70000"),
+    ],
+)
+def test_should_refuse_what_can_never_be_used(name, value, monkeypatch):
+    monkeypatch.setenv(f"TIDEMARK_{name}", value)
+    with pytest.raises(InvalidSettings, match=f"TIDEMARK_{name}"):
+        Settings.load()
+
+
+def test_should_take_an_empty_name_of_the_file_for_none(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_CONFIG", "")
+    assert Settings.load().bootstrap_servers
+
+
 def test_should_name_a_setting_that_cannot_be_used(monkeypatch):
     monkeypatch.setenv("TIDEMARK_COMMIT_INTERVAL_MS", "soon")
     with pytest.raises(InvalidSettings, match="TIDEMARK_COMMIT_INTERVAL_MS"):
