@@ -9,13 +9,13 @@ from typing import Any
 from tidemark.verdict import Finding
 
 _COORDINATES = ("task", "batch", "topic", "partition", "offset")
-_RECORDS = frozenset({"examples", "first"})
+_RECORDS = frozenset({"examples", "first", "frequent_keys"})
 
 
 def redacted(finding: Finding, application_id: str, topology: str) -> Finding:
     """Return the finding with counts and coordinates in place of records, and where the records are.
 
-    Only the findings of an audit and of a drill show records. Others are returned as they are.
+    Only findings of an audit, of a drill and of the skew of keys show records. Others are returned as they are.
     """
     message = _message(finding.evidence, application_id, topology)
     if message is None:
@@ -35,6 +35,11 @@ def _message(found: Mapping[str, Any], application_id: str, topology: str) -> st
             f"{found['differing']} keys differ from savepoint {found['savepoint_id']} ({found['altered']} altered, "
             f"{found['missing']} missing, {found['extra']} extra): the store or its changelog is wrong, so do not restore from "
             f"the changelog alone; the keys are in `tidemark drill history {topology} --json`"
+        )
+    if shares := found.get("frequent_keys"):
+        return (
+            f"one key has {max(shares.values()):.0%} of the newest {found['read_records']:,} records; `tidemark check skew "
+            f"{topology}` names it"
         )
     return None
 

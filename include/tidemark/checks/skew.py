@@ -69,7 +69,7 @@ def topic_finding(topic: str, samples: Sequence[PartitionSample], rules: SkewRul
             }
             for s in samples
         },
-        "keys": {shown_key(key): round(share, 4) for key, share in keys.items()},
+        "frequent_keys": {shown_key(key): round(share, 4) for key, share in keys.items()},
         "read_records": read,
     }  # fmt: skip
     spread = f"{len(samples)} partitions with {_least_and_most(list(shares.values()))} of the offsets"

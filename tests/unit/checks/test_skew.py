@@ -53,12 +53,12 @@ def test_a_key_that_fills_more_than_an_even_partition_should_be_named(count: int
     if verdict is WARNING:
         assert "key 'p-17' has 25% of the newest 400 records, more than an even partition" in found.message
         assert "aggregate in two steps" in found.message
-        assert found.evidence["keys"]["p-17"] == 0.25
+        assert found.evidence["frequent_keys"]["p-17"] == 0.25
 
 
 def test_the_share_of_a_key_should_count_how_much_its_partition_holds() -> None:
     found = judged((9_000, {b"hot": 50, **even(0, 50)}), (1_000, {b"cold": 90, b"x": 10}))
-    assert found.evidence["keys"] == {"hot": 0.45, "cold": 0.09, "x": 0.01}
+    assert found.evidence["frequent_keys"] == {"hot": 0.45, "cold": 0.09, "x": 0.01}
 
 
 @pytest.mark.parametrize(("count", "is_named"), [(10, True), (9, False)])
@@ -68,7 +68,7 @@ def test_of_many_partitions_only_a_key_with_a_twentieth_of_the_topic_should_be_t
     # Half of the topic is in one of forty partitions, and a tenth of that has one key.
     others: dict[bytes | None, int] = {b"%d" % n: 1 for n in range(100 - count)}
     found = judged((39_000, {b"hot": count, **others}), *((1_000, even(n)) for n in range(39)))
-    assert found.evidence["keys"]["hot"] == count / 200
+    assert found.evidence["frequent_keys"]["hot"] == count / 200
     assert found.verdict is WARNING
     assert ("more than an even partition" in found.message) is is_named
     assert ("no single key explains that" in found.message) is not is_named
