@@ -62,6 +62,7 @@ coalesce(i, d); nullif(i, j); ifnull(i, 0); nvl(s, 'none'); i > j; i = j; i <> j
 f = d; f > 0.1; l > 1.5; i < 2.5; d < CAST('NaN' AS DOUBLE); s = u; s < u; b = c; i IS NULL; i IS NOT NULL; b AND c; b OR c
 NOT b; b AND NULL; b OR NULL; NOT (b AND c); i IN (1, 2, 3); i IN (1, NULL); i NOT IN (1, NULL); s IN ('abc', 'x'); i IN (l, 7L)
 i BETWEEN 1 AND 5; i NOT BETWEEN 1 AND 5; i BETWEEN j AND l; i <=> j; i <=> NULL; d <=> f; NOT (i <=> j); s <=> u; l = f
+l <> -9223372036854775808; l > -9223372036854775808
 l > 1.000000000000000000; l < 9223372036854775806.999999999999999999; l IN (1.5, 9223372036854775807, 1.000000000000000001)
 l BETWEEN 1.000000000000000001 AND 9223372036854775806.5; l > 3.14159265358979323846D; d * 3.14159265358979323846D"""
 TEXTS = r"""concat(s, u); concat(s, i); s || u; concat(s, '-', b, l); substring(s, 2); substring(s, 1, 2); substring(s, -2)

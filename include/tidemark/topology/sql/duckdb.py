@@ -172,6 +172,9 @@ class _Translator:
         return Typed(node.this, _DECIMAL)
 
     def _negative(self, node: exp.Neg) -> Typed:
+        if node.this.is_number and node.this.name == str(1 << 63):
+            # The smallest BIGINT: without its sign the number is beyond them.
+            return Typed(f"CAST('-{1 << 63}' AS BIGINT)", "BIGINT")
         value = self._number(node.this)
         if value.type in _BITS:
             return Typed(_wrapped(f"-{_wide(value)}", value.type), value.type)
