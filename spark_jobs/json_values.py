@@ -6,7 +6,7 @@ value that has a number with an exponent of four or more digits, where it could 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_jobs.sql_text import literal, quoted
@@ -32,9 +32,11 @@ def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
     cannot be parsed.
     """
     parsed = _from_json(value, [f"{quoted(c.name)} {c.type}" for c in columns])
-    if not any("DECIMAL" in c.type.upper() for c in columns):
+    # A first look at the text, because parsing a type takes longer than the rest.
+    decimal = _with_decimal(columns) if any("DECIMAL" in c.type.upper() for c in columns) else {}
+    if not decimal:
         return parsed
-    return f"CASE WHEN NOT coalesce({_is_huge_sql(value, columns)}, false) THEN {parsed} END"
+    return f"CASE WHEN NOT coalesce({_is_huge_sql(value, decimal)}, false) THEN {parsed} END"
 
 
 def _from_json(value: str, fields: Sequence[str]) -> str:
@@ -42,15 +44,19 @@ def _from_json(value: str, fields: Sequence[str]) -> str:
     return f"from_json({value}, {schema}, {_PERMISSIVE})"
 
 
-def _is_huge_sql(value: str, columns: Sequence[Column]) -> str:
+def _with_decimal(columns: Sequence[Column]) -> dict[str, exp.DataType]:
+    """Return the types of the columns that have a DECIMAL at any depth."""
+    from sqlglot import exp
+
+    types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns}
+    return {name: kind for name, kind in types.items() if any(map(_is_decimal, kind.find_all(exp.DataType)))}
+
+
+def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
     """Return the SQL of whether a number of many digits could become a DECIMAL.
 
     Numbers in other columns are refused too, as texts only if they are in a DECIMAL column: there Spark reads them as numbers.
     """
-    from sqlglot import exp
-
-    types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns}
-    decimal = {name: kind for name, kind in types.items() if any(map(_is_decimal, kind.find_all(exp.DataType)))}
     texts = [f"{quoted(name)} {kind.transform(_with_text).sql('spark')}" for name, kind in decimal.items()]
     outside = f"regexp_replace(regexp_replace({value}, {literal(_ESCAPE)}, ''), {literal(_TEXT)}, '')"
     huge = " OR ".join(
