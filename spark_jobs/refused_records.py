@@ -96,6 +96,8 @@ class RefusedRecords:
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, dict[int, Refusal]] = {}
+        self._computed: set[frozenset[str]] = set()
+        """The topics whose statements have computed a record."""
 
     def read(self, starts: Offsets, ends: Offsets, run: Callable[[Sequence[Span], bool], _T]) -> _T:
         """Return what `run` returns for the records from `starts` up to but excluding `ends`, without those that Spark refuses.
@@ -105,10 +107,14 @@ class RefusedRecords:
         the errors that do not come from a record, and the error of a statement that refuses record after record.
         """
         is_careful = bool(self.between(starts, ends))
+        topics = frozenset(place.topic for place in ends)
         while True:
             spans = self.readable(starts, ends)
             try:
-                return run(spans, is_careful)
+                found = run(spans, is_careful)
+                if topics not in self._computed and _has_value(found):
+                    self._computed.add(topics)
+                return found
             except SPARK_ERRORS as error:
                 refusal = refusal_of(error)
                 if refusal is None or not spans:
@@ -119,7 +125,7 @@ class RefusedRecords:
                         refusal.reason, offsets_of(spans),
                     )  # fmt: skip
                     run([], True)
-                    _Search(self, run, error).go(spans, refusal)
+                    _Search(self, run, error, has_computed=topics in self._computed).go(spans, refusal)
                     if self.readable(starts, ends) == spans:
                         raise
                 is_careful = True
@@ -157,14 +163,18 @@ class RefusedRecords:
 
 
 class _Search:
-    """The search for the records in some spans that Spark refuses; `error` is the one with which it refused all of them."""
+    """The search for the records in some spans that Spark refuses; `error` is the one with which it refused all of them.
 
-    def __init__(self, known: RefusedRecords, run: _Run, error: Exception) -> None:
+    `has_computed`: the statement is known to compute records.
+    """
+
+    def __init__(self, known: RefusedRecords, run: _Run, error: Exception, *, has_computed: bool) -> None:
         self._known = known
         self._run = run
         self._error = error
         self._found: list[tuple[TopicPartition, int, Refusal]] = []
-        self._has_read = False
+        self._has_computed = has_computed
+        self._refused_by_sql = 0
 
     def go(self, spans: Sequence[Span], refusal: Refusal) -> None:
         """Remember the refused records. Raises `error`, and remembers none, if it seems to be the statement's fault."""
@@ -178,12 +188,13 @@ class _Search:
         if offsets_of(spans) == 1:
             (place, offset, _), *_ = spans
             self._found.append((place, offset, refusal))
-            if not self._has_read and len(self._found) >= _ALL_REFUSED:
+            self._refused_by_sql += refusal.reason == REFUSED_BY_SQL
+            if not self._has_computed and self._refused_by_sql >= _ALL_REFUSED:
                 raise self._error
             return
         for half in _halves(spans):
             try:
-                self._has_read |= _has_value(self._run(half, True))
+                self._has_computed |= _has_value(self._run(half, True))
             except SPARK_ERRORS as error:
                 of_half = refusal_of(error)
                 if of_half is None:
@@ -196,15 +207,18 @@ def _has_value(found: pa.Table | Mapping[int, pa.Table]) -> bool:
 
     Offsets of markers and of compacted records, deletions and records that a filter left out say nothing about them.
     """
-    return any(_counts_values(table) > 0 for table in (found.values() if isinstance(found, Mapping) else (found,)))
+    return any(_values_in(table) > 0 for table in (found.values() if isinstance(found, Mapping) else (found,)))
 
 
-def _counts_values(table: pa.Table) -> int:
+def _values_in(table: pa.Table) -> int:
+    """Return the number of rows for which expressions were computed. Some tables do not tell which ones are deletions."""
     if Partial.STATUS not in table.column_names:
         return int(table.num_rows)
-    counts = pc.equal(table.column(Partial.STATUS), Status.GOOD)
+    counts = pc.is_in(table.column(Partial.STATUS), pa.array([Status.GOOD, Status.NO_KEY]))
     if Partial.DELETED in table.column_names:
         counts = pc.and_not(counts, pc.fill_null(table.column(Partial.DELETED), False))
+    elif Partial.VALUE in table.column_names:
+        counts = pc.and_(counts, pc.is_valid(table.column(Partial.VALUE)))
     return int(pc.sum(counts).as_py() or 0)
 
 

@@ -67,6 +67,20 @@ def test_should_take_the_statement_for_wrong_when_it_computed_no_record(other, e
     assert refused.between({PLACE: 0}, {PLACE: RECORDS}) == {}
 
 
+def test_should_not_blame_a_statement_that_has_computed_records_before():
+    refused = RefusedRecords()
+    run = statement(lambda offset: (Status.GOOD, False) if offset < RECORDS else LEFT_OUT if offset % 2 else None)
+    refused.read({PLACE: 0}, {PLACE: RECORDS}, run)
+    refused.read({PLACE: RECORDS}, {PLACE: 2 * RECORDS}, run)
+    assert len(refused.between({PLACE: 0}, {PLACE: 2 * RECORDS})[PLACE]) == RECORDS // 2
+
+
+def test_should_count_records_without_a_key_as_computed():
+    refused = RefusedRecords()
+    refused.read({PLACE: 0}, {PLACE: RECORDS}, statement(lambda at: (Status.NO_KEY, None) if at % 2 else None))
+    assert len(refused.between({PLACE: 0}, {PLACE: RECORDS})[PLACE]) == RECORDS // 2
+
+
 def test_should_find_many_refused_records_when_the_statement_computes_others():
     refused = RefusedRecords()
     run = statement(lambda offset: (Status.GOOD, False) if offset < RECORDS // 2 else None)
