@@ -151,8 +151,8 @@ def events(app: StreamingApp) -> list[Event]:
 
 def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_on(cluster, make, caplog):
     caplog.set_level("INFO")
-    # librdkafka may wait for ever for a coordinator that has gone. The instance ends then, so it must not be the other one's.
-    app, other = make("waits", [[GONE], [1]]), make("goes-on", [[1], [2]], spared=True)
+    # librdkafka may wait for ever for a coordinator that has gone. The instance ends then, so it must be neither one's.
+    app, other = make("waits", [[GONE], [1]], spared=True), make("goes-on", [[1], [2]], spared=True)
     partition = f"{app.name}-out[0]"
     with app.streaming() as ended, other.streaming() as other_ended:
         app.drain(5000)

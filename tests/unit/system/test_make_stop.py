@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 def make_stop(folder: Path) -> str:
     """Run it in a folder without the script that sets an environment up, so that it fails if it needs that."""
     return subprocess.run(
-        ["make", "-f", MAKEFILE, "stop"], cwd=folder, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-f", MAKEFILE, "stop"], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
 
 
