@@ -64,7 +64,7 @@ class _StackSource(PydanticBaseSettingsSource):
         file = stack_file(_folder(self.current_state.get("var_dir", default)))
         try:
             recorded = json.loads(file.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
             return {}
         if not isinstance(recorded, dict):
             raise InvalidSettings(f"{file} does not hold what `tidemark up` writes: remove it")
