@@ -39,7 +39,7 @@ _KAFKA_ERROR = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 _TIMESTAMP_OVERFLOW = "overflows when converting to Spark's microsecond-precision TimestampType"
 _ERROR_BYTES = 1024
 _ALL_REFUSED = 100
-"""If so many records are refused before the first one can be read, the fault is taken to be the statement's."""
+"""If a statement refuses so many records and has computed none, the fault is taken to be the statement's."""
 
 _T = TypeVar("_T", pa.Table, dict[int, pa.Table])
 

@@ -162,9 +162,9 @@ def chosen(params: dict[str, Any]) -> list[str]:
 def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     """Write the verdicts to their history, log each, and end the task as the worst of them requires.
 
-    The log and the alarm show no keys and values of records: whoever may read the DAG sees them. Returns the verdict if
-    nothing failed. Raises `Alarm`, which says what failed, and `AirflowSkipException` if nothing was found wrong but the
-    evidence does not suffice for an OK.
+    The log and the alarm contain no keys and values of records, because everybody who may read the DAG can read both. Returns
+    the verdict if nothing failed. Raises `Alarm`, which says what failed, and `AirflowSkipException` if nothing was found
+    wrong but the evidence does not suffice for an OK.
     """
     from tidemark.checks.verdict_table import keep_verdicts
     from tidemark.redaction import redacted

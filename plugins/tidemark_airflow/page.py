@@ -49,7 +49,7 @@ _UPDATE_S = 3.0
 _STREAM_S = 20.0
 """An open stream of updates ends after this time. The browser opens the next one, which asks Airflow again who is there."""
 _MODULES_S = 3.0
-"""How often the topology modules are looked at while somebody looks at the page."""
+"""The least time between two comparisons of the topology modules' files. They are compared only when a page is requested."""
 _RENDERED_S = 1.0
 """Tabs that show the same to people with the same rights share what was rendered within this time."""
 _OPERATION_DAGS = (
@@ -95,7 +95,7 @@ class StreamsView:
             if versions != self._versions:
                 forget_modules()
                 self.topologies = LoadedTopologies.load()
-                # The threads of the old one end when nobody has asked it for half a minute.
+                # The threads of the previous sampler end by themselves half a minute after its last use.
                 self._sampler = Sampler(self.settings, self.topologies)
                 self._versions = versions
             self._looked_s = time.monotonic()

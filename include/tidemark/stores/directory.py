@@ -36,7 +36,7 @@ STANDBY_PREFIX = "standby-"
 
 
 class FolderState(IntEnum):
-    """How a task's folder relates to the last commit. Later ones are better to continue with."""
+    """The state of a task's folder, compared with the last commit. A start prefers the folder with the greater value."""
 
     UNKNOWN = 0
     BEHIND = 1
@@ -44,7 +44,7 @@ class FolderState(IntEnum):
 
 
 class FolderRank(NamedTuple):
-    """What decides between two folders of one task. The greater one is better.
+    """The rank of a task's folder. Of several folders of one task, a start prefers the one with the greatest rank.
 
     `changelog_offsets` is the sum over its stores.
     """

@@ -26,7 +26,7 @@ FUTURE_MS = 4_070_908_800_000
 
 
 def records():
-    """What a user's topic may hold: (key, value), in order. SQL raises for the timestamp of a row whose `beds` is 0."""
+    """Keys and values of a topic with good and bad records, in order. The SQL of the timestamp raises if `beds` is 0."""
     good = {"ward": "A", "beds": 3, "at": wall_clock_ms()}
     yield b"good", json.dumps(good).encode()
     yield b"spaced", b'{ "beds":4,"at":17,   "ward":"B" }'

@@ -56,7 +56,7 @@ def main() -> int:
     print(f"{key.kind} {key} begins", flush=True)
     # As a producer's init does: the last one to come fences the others.
     owner.write_text(str(os.getpid()))
-    # With a rate, so that nobody asks a broker, which is not there, whether input waits.
+    # An instance with a rate makes progress, so its watcher does not ask the broker for waiting input. There is no broker here.
     run_file.update(
         {
             "state": "RUNNING",

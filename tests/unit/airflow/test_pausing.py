@@ -1,4 +1,4 @@
-"""Which applications are stopped because their DAGs are paused."""
+"""`stream_pauses` stops an application only if all DAGs that name it are paused."""
 
 from __future__ import annotations
 

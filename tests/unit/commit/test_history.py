@@ -1,4 +1,4 @@
-"""How much of the commits topic is read."""
+"""A search in the commit records reads each partition only until it has what it looks for."""
 
 from __future__ import annotations
 

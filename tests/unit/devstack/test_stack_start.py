@@ -97,7 +97,7 @@ def test_a_stack_should_run_also_when_classes_cannot_be_archived(starter, monkey
 
 @pytest.fixture
 def airflow_runs_with(starter, monkeypatch):
-    """What `up` did: it started a broker, or started Airflow with an address. No process is started."""
+    """A function that runs `up` and returns its steps: the broker that it would start, and the address for Airflow."""
     done: list[str] = []
     monkeypatch.setattr(stack, "brokers_answer", lambda *_: True)
     monkeypatch.setattr(stack.jars, "ensure", lambda *_: [])

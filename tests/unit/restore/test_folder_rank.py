@@ -1,4 +1,4 @@
-"""What the stores in a task's folder say about it."""
+"""The rank of a task's folder, from the checkpoints of its stores."""
 
 from __future__ import annotations
 

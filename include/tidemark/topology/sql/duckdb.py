@@ -54,7 +54,9 @@ _ARGUMENTS = {
 }
 _ARGUMENTS |= {"position", "decimals", "negate", "is_string", "safe", "ignore_nulls", "quoted"}
 _BLANKS, _JAVAS_BLANKS = "[\\x00-\\x20\\x7f]", "[\\x00-\\x20]"
-"""What Spark removes around a whole number or a truth value, and what Java removes around a fraction."""
+"""The characters around a value that a cast from text ignores: Spark's for whole numbers and booleans, Java's for FLOAT and
+DOUBLE.
+"""
 
 
 class _Unlike(Exception):
