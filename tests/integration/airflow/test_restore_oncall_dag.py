@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from tests.support.airflow.approving import answer, approve, ask, run_of
+from tests.support.airflow.approving import RESTORE_ASKED, answer, approve, ask, run_of
 from tests.support.counting import CountingApp
 
 from tidemark.clock import wall_clock_ms
@@ -26,15 +26,8 @@ from tidemark_airflow import cases, oncall
 @pytest.fixture
 def context() -> dict[str, Any]:
     """What a task is given."""
-    params = {
-        "topology": "shopping",
-        "source": "fastest",
-        "target": "latest",
-        "dry_run": False,
-        "reason": "the disk died",
-    }
     task = SimpleNamespace(xcom_push=lambda *_: None)
-    given = {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}
+    given = {**RESTORE_ASKED, "relaunch_timeout_s": 7, "drain_timeout_s": 5}
     return {"params": given, "dag_run": run_of(RESTORE), "ti": task}
 
 

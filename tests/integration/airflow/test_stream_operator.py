@@ -41,6 +41,16 @@ def task_instance(state: str = "running", try_number: int = 1) -> SimpleNamespac
     )
 
 
+def relaunch_once(task: Task) -> None:
+    """Let the instance end twice with a budget of one restart, which the relaunch in between spends."""
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=9)
+    task.step()
+    task.bench.await_end()
+    task.resume(10)
+    task.bench.await_end()
+
+
 def test_should_launch_and_defer_to_the_trigger(task: Task) -> None:
     trigger = task.step()
     assert isinstance(trigger, StreamTrigger)
@@ -77,12 +87,7 @@ def test_should_relaunch_at_once_and_then_with_backoff(task: Task) -> None:
 
 
 def test_should_fail_when_the_restart_budget_is_spent(task: Task) -> None:
-    task.context["params"] = {"max_restarts": 1}
-    task.bench.order(exit_code=10, times=9)
-    task.step()
-    task.bench.await_end()
-    task.resume(10)
-    task.bench.await_end()
+    relaunch_once(task)
     ended = task.fail(10)
     assert isinstance(ended, Alarm)
     assert "its budget" in str(ended)
@@ -91,12 +96,7 @@ def test_should_fail_when_the_restart_budget_is_spent(task: Task) -> None:
 
 
 def test_should_have_the_whole_budget_again_when_it_is_cleared_after_it_gave_up(task: Task) -> None:
-    task.context["params"] = {"max_restarts": 1}
-    task.bench.order(exit_code=10, times=9)
-    task.step()
-    task.bench.await_end()
-    task.resume(10)
-    task.bench.await_end()
+    relaunch_once(task)
     assert "its budget" in str(task.fail(10))
     # A person clears the task: the context's store is kept.
     task.step()
@@ -107,12 +107,7 @@ def test_should_have_the_whole_budget_again_when_it_is_cleared_after_it_gave_up(
 
 
 def test_should_keep_the_rest_of_the_budget_in_a_retry(task: Task) -> None:
-    task.context["params"] = {"max_restarts": 1}
-    task.bench.order(exit_code=10, times=9)
-    task.step()
-    task.bench.await_end()
-    task.resume(10)
-    task.bench.await_end()
+    relaunch_once(task)
     task.step()
     task.bench.await_end()
     assert "its budget" in str(task.fail(10))

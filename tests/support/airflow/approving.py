@@ -14,6 +14,15 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from tidemark_airflow.approval import PlanApprovalOperator
 
+RESTORE_ASKED = {
+    "topology": "shopping",
+    "source": "fastest",
+    "target": "latest",
+    "dry_run": False,
+    "reason": "the disk died",
+}
+"""Parameters of a run of `restore_oncall`."""
+
 
 def run_of(dag_id: str, minutes: int = 0, asked_by: str | None = "ada") -> SimpleNamespace:
     """A run that a user triggered so many minutes after midnight."""

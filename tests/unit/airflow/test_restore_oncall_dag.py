@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
-from tests.support.airflow.approving import run_of
+from tests.support.airflow.approving import RESTORE_ASKED, run_of
 
 from tidemark.operations.case.approval import AnswerState, PlanAnswer
 from tidemark.operations.case.case import RESTORE
@@ -93,14 +93,7 @@ def test_should_roll_back_when_a_step_up_to_the_swap_fails_and_always_release_an
 def same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two runs with the same run_after; the first one has opened its case and holds the application."""
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
-    params = {
-        "topology": "shopping",
-        "source": "fastest",
-        "target": "latest",
-        "dry_run": False,
-        "reason": "the disk died",
-    }
-    first, second = ({"params": params, "dag_run": run_of(RESTORE, asked_by=user)} for user in ("ada", "grace"))
+    first, second = ({"params": RESTORE_ASKED, "dag_run": run_of(RESTORE, asked_by=user)} for user in ("ada", "grace"))
     second["dag_run"].run_id = "the second"
     cases.write_down(first)
     case = cases.case_of(first).case
