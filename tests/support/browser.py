@@ -24,6 +24,8 @@ QUIET = (
 """Flags of a browser without a window, which asks for nothing by itself."""
 _FLAGS = (*QUIET, "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server")
 _START_S, _ANSWER_S = 120, 60
+_REPLACED = {"Inspected target navigated or closed", "Execution context was destroyed."}
+"""What chromium answers to a question that it got while one page replaced another."""
 _CONNECTION: dict[str, Any] = {
     "max_size": None,
     "max_queue": None,
@@ -33,6 +35,10 @@ _CONNECTION: dict[str, Any] = {
 }
 """A test may do something else for a minute while the page sends events. With a bounded queue the client stops reading at
 the sixteenth, does not see the answer to its own ping either, and closes the connection."""
+
+
+class PageReplaced(AssertionError):
+    """The page was replaced by another one before it answered."""
 
 
 class Tab:
@@ -47,13 +53,15 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result, noting the events that come before it."""
+        """Send a command and return its result, noting the events that come before it. Raises `PageReplaced`."""
         self._number += 1
         self._connection.send(json.dumps({"id": self._number, "method": method, "params": params}))
         ends = time.monotonic() + _ANSWER_S
         while True:
             message = json.loads(self._connection.recv(timeout=max(0.1, ends - time.monotonic())))
             if message.get("id") == self._number:
+                if message.get("error", {}).get("message") in _REPLACED:
+                    raise PageReplaced(method)
                 assert "error" not in message, (method, message["error"])
                 found: dict[str, Any] = message["result"]
                 return found
@@ -89,9 +97,16 @@ class Tab:
         return found["result"].get("value")
 
     def wait_for(self, condition: str, timeout_s: float = _ANSWER_S) -> None:
-        """Wait until an expression is true. It is not asked while one page replaces another, and there is no body."""
+        """Wait until an expression is true. A page without a body, or that another one replaces, counts as not yet true."""
         script = f"document.body !== null && ({condition})"
-        assert wait_until(lambda: bool(self.value(script)), timeout_s, every_s=0.2), condition
+
+        def is_true() -> bool:
+            try:
+                return bool(self.value(script))
+            except PageReplaced:
+                return False
+
+        assert wait_until(is_true, timeout_s, every_s=0.2), condition
 
     def barriers(self) -> list[str]:
         """Return what axe finds in the page that keeps people from reading or using it: rule, help, and the elements."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser import QUIET
+from tests.support.browser import QUIET, open_tab
 from tests.unit.audit.test_audit_page import PAGE
 from tests.unit.operations.case.test_oncall_cases import APPROVED, CASE, CHANGE, CHANGING, FENCED, NOW, noted
 
@@ -108,3 +108,15 @@ def test_should_draw_a_topology_without_errors_or_external_files(look: Look, tmp
     assert seen["broken"] == []
     assert (seen["scripts"], seen["loaded"]) == (0, 0)
     assert any("clicks" in label for label in seen["labels"])
+
+
+@pytest.mark.timeout(2 * _START_S)
+def test_a_tab_should_go_on_waiting_when_another_page_replaces_the_one_that_it_asked(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><title>{name}</title><body>{name}</body>")
+    with open_tab(tmp_path) as tab:
+        tab.open((tmp_path / "first.html").as_uri())
+        tab.value("setTimeout(() => { location = 'second.html' }, 100); 0")
+        # The first page never answers, so it is replaced while it is asked.
+        tab.wait_for("document.title === 'second' || new Promise(() => {})")
+        assert tab.value("document.title") == "second"
