@@ -9,6 +9,7 @@ import socket
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
 
+_LOOPBACK = "127.0.0.1"
 _PROTECTED = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -21,10 +22,11 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
 
     Raises `PreflightFailed` if executors on other machines could not reach the driver, or would reach it unprotected.
     """
-    host = settings.spark_driver_host
-    conf = {"spark.driver.host": host, "spark.driver.bindAddress": host}
     if settings.spark_master.startswith("local"):
-        return conf
+        # No executor connects to it from another machine, so nobody else may.
+        return _listening_on(_LOOPBACK)
+    host = settings.spark_driver_host
+    conf = _listening_on(host)
     if settings.spark_cores_max:
         conf["spark.cores.max"] = str(settings.spark_cores_max)
     has_secret = bool(settings.spark_authenticate_secret.get_secret_value())
@@ -48,6 +50,10 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
             "protected in another way"
         )
     return conf | protection
+
+
+def _listening_on(host: str) -> dict[str, str]:
+    return {"spark.driver.host": host, "spark.driver.bindAddress": host}
 
 
 def _hosts(master: str) -> list[str]:

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> ExitCode:
 def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     settings = Settings.load()
     # One core of this machine: the others belong to the stream, and a cluster cannot access the audit's work folder.
-    settings = settings.model_copy(update={"spark_master": "local[1]", "spark_driver_host": "127.0.0.1"})
+    settings = settings.model_copy(update={"spark_master": "local[1]"})
     conf = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, **settings.spark_extra_conf}
     settings = settings.model_copy(update={"spark_extra_conf": conf})
     # The import takes seconds, so it runs while Spark starts and reads.

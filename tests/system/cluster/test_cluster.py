@@ -60,10 +60,10 @@ def conf(**given):
 
 
 def test_should_keep_a_local_driver_on_loopback():
-    assert conf(spark_master="local[2]") == {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
+    kept = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    assert conf(spark_master="local[2]") == kept
+    # Without a cluster nothing protects its ports.
+    assert conf(spark_master="local[2]", spark_driver_host="192.0.2.1") == kept
 
 
 def test_should_give_a_cluster_the_drivers_address_its_share_of_cores_and_its_secret():
