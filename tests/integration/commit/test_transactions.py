@@ -8,7 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.support.group_requests import remove_from_group
 from tests.support.truth.topics import read_all
@@ -312,6 +312,20 @@ def test_should_commit_offsets_with_their_metadata_in_the_transaction(client, jo
     producer.commit()
     found = joined.committed([partition])[partition]
     assert (found.offset, OffsetMetadata.decode(found.metadata)) == (42, metadata)
+
+
+def test_should_not_take_the_offsets_before_a_transaction_for_committed_while_it_is_undecided(client, joined, unique):
+    """See invariant: end of a restore. Old offsets beside a newer commit record would count its batch twice."""
+    producer = a_producer(client, unique("app"))
+    partition = sorted(joined.member.ownership.held())[0]
+    for offset in (5, 9):
+        producer.begin()
+        producer.send_offsets([ClientPartition(partition.topic, partition.partition, offset)], joined.metadata())
+        with pytest.raises(KafkaException) as undecided:
+            committed_offsets(client, joined.group, [partition], 2)
+        assert undecided.value.args[0].code() == KafkaError._TIMED_OUT
+        producer.commit()
+        assert joined.committed([partition])[partition].offset == offset
 
 
 def test_should_be_refused_when_it_commits_with_the_previous_generation(client, joined, unique):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -90,11 +91,16 @@ class Ends:
         return dict.fromkeys(partitions, self)
 
 
-def committed(guarantee: Guarantee, producer: RecordingProducer) -> list[str]:
+def committed(
+    guarantee: Guarantee,
+    producer: RecordingProducer,
+    probe: Callable[[str], None] = lambda _: None,
+    lock: threading.RLock | None = None,
+) -> list[str]:
     """Commit one batch and return what was asked of the producer, also if the batch is aborted."""
     committer = Committer(
         application_id="app", topology_version="1", instance=0, producer=producer, member=GroupMember(), ends=Ends(),
-        sink_partitions=(), lock=threading.RLock(), clock=lambda: NOW, probe=lambda _: None, guarantee=guarantee,
+        sink_partitions=(), lock=lock or threading.RLock(), clock=lambda: NOW, probe=probe, guarantee=guarantee,
     )  # fmt: skip
     update = TaskUpdate(
         task=TaskId(0, 0), batch=1, sources={"in": (0, 10)}, stream_times=StreamTimes(NOW, {}),
@@ -128,3 +134,33 @@ def test_should_wait_for_all_writes_before_a_commit_record_that_is_visible_at_on
 
 def test_should_send_no_commit_record_of_at_least_once_when_a_write_is_not_acknowledged():
     assert committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(fails_at=1)) == [*WRITES, "flush", "aborted"]
+
+
+def test_should_keep_every_other_thread_from_changing_what_it_owns_until_its_stores_are_written():
+    """See invariant: ownership at commit. A task that is given away between two steps would be committed by two instances."""
+    lock = threading.RLock()
+    free: dict[str, bool] = {}
+
+    def try_from_another_thread(point: str) -> None:
+        def try_it() -> None:
+            free[point] = lock.acquire(blocking=False)
+            if free[point]:
+                lock.release()
+
+        other = threading.Thread(target=try_it)
+        other.start()
+        other.join()
+
+    committed(Guarantee.EXACTLY_ONCE, RecordingProducer(), try_from_another_thread, lock)
+    assert {
+        "1-begin",
+        "2-outputs",
+        "3-changelogs",
+        "4-commit-records",
+        "5-offsets",
+        "6-commit",
+        "7-stores",
+    } <= free.keys()
+    assert not any(free.values())
+    try_from_another_thread("afterwards")
+    assert free["afterwards"]

@@ -33,10 +33,13 @@ class OneTask(Instance):
             prepare=lambda _given, _now_ms: update,
         )
         self._tasks = {PLACE: task}
-        self.shrunk, self.committed = [], []
+        self.shrunk, self.committed, self.reopened = [], [], 0
 
     def _shrink(self, why, load=2.0):
         self.shrunk.append(load)
+
+    def _reopen(self):
+        self.reopened += 1
 
     def _commit_or_reconcile(self, batch):
         self.committed.append(batch)
@@ -49,3 +52,11 @@ def test_should_not_read_a_batch_again_that_cannot_become_smaller(held, is_commi
     instance = OneTask()
     instance._process(SourceBatch(0, {PLACE: 0}, {PLACE: held}, [], []))
     assert (len(instance.committed), instance.shrunk) == ((1, []) if is_committed else (0, [10.0]))
+
+
+@pytest.mark.parametrize("start", [-1, 1])
+def test_should_discard_a_batch_that_does_not_begin_where_its_tasks_stand(start):
+    """Its records would be counted twice or skipped, and the commit records would not show it."""
+    instance = OneTask()
+    instance._process(SourceBatch(0, {PLACE: start}, {PLACE: 1000}, [], []))
+    assert (instance.committed, instance.shrunk, instance.reopened) == ([], [], 1)
