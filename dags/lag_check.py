@@ -16,15 +16,18 @@ Takes a sample of every source partition (low watermark, last stable offset, end
 database of facts, and judges the samples of the last 30 minutes. Also lists the open transactions that hold readers back.
 
 ### When it fails
-| message | what to do |
+| message (the first that applies) | what to do |
 |---|---|
 | stopped | Nothing reads the partition. Unpause `stream__<name>`, or start an instance. |
 | stalled | See `tidemark status` and the instance's log. Clear or unpause `stream__<name>`, then run \
 `tidemark check lag <name>`. |
+| no commit record has one | Do **not** start an instance: it is refused, or begins without state. Bring \
+`<app>-commits` back, or give the topology another application id. |
 | below the low watermark | Raise `retention.ms` of the source. To continue without the deleted records, run the command in \
 the message. |
-| committed offset is lost | Start an instance: it continues from its last commit record, which the message names. |
-| beyond the end | The source topic was created again. Bring the old one back, or give the topology another application id. |
+| committed offset is lost: the group | Start an instance: it continues from its last commit record, which the message names. |
+| beyond the end | The source topic was truncated or created again. Bring the old one back. To continue with the \
+records that it holds, run the command in the message. |
 | open transaction | End the producer that is named, or run the command in the message. |
 
 *Skipped* means that there are too few samples, in which case the next run is in five minutes, or that the database of facts

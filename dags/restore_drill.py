@@ -25,6 +25,8 @@ for some batches and are compared with a second savepoint. The stream keeps runn
 - *Skipped*, not enough evidence: the log says what was missing. No new input arrived to follow; or nothing (or not
   everything) could be compared because a changelog has lost its beginning; or `min.compaction.lag.ms` of a changelog is
   shorter than the drill.
+- *Skipped*, although keys differ: reading took longer than `min.compaction.lag.ms`, so the difference may be compaction.
+  Raise that setting and drill again. Until then do **not** restore from the changelog alone.
 - *Failed*, keys differ: the log names the first ones. The store or its changelog is wrong, and a drill cannot tell which.
   Run `tidemark savepoint take NAME` and keep the savepoint. Do **not** restore from the changelog alone. Find out which
   program wrote to it.

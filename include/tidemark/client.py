@@ -542,8 +542,8 @@ def local_url(var_dir: Path, application_id: str) -> str:
         if run is not None and run.is_running() and (url := run.values.get(QUERY_URL)):
             return str(url)
     raise QueryUnavailable(
-        f"no instance and no standby of {application_id} answers queries on this machine: start one, or pass --url of another "
-        "machine's (`query_url` in its run file)"
+        f"no instance and no standby of {application_id} answers queries on this machine: start one, or give the address of "
+        "a process on another machine (`--url`, in Python `url=`; it is `query_url` in that process's run file)"
     )
 
 

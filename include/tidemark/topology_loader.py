@@ -32,7 +32,8 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
     """
     known = names()
     if name not in known:
-        raise InvalidTopology(f"no topology '{name}' in include/topologies{nearest(name, known)}")
+        more = " or the folders of TIDEMARK_TOPOLOGY_PATH" if len(topologies.__path__) > 1 else ""
+        raise InvalidTopology(f"no topology '{name}' in include/topologies{more}{nearest(name, known)}")
     before = OPTIMISED.set(OPTIMISED.get() if optimised is None else optimised)
     try:
         module = importlib.import_module(f"topologies.{name}")

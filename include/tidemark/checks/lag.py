@@ -142,15 +142,15 @@ def _verdict(
         return (
             Verdict.FAILED,
             f"{_named(newest)} {committed} is below the low watermark {newest.low_offset}: {newest.low_offset - committed} "
-            f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to continue without them: `tidemark "
-            f"reset run {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
-            "other partitions",
+            f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to continue without them: "
+            f"{_reset(topology, newest, newest.low_offset)}",
         )
     if committed > newest.end_offset:
         return (
             Verdict.FAILED,
-            f"{_named(newest)} {committed} is beyond the end {newest.end_offset}: the topic was deleted or created again; "
-            "restore it, or give the topology another application id",
+            f"{_named(newest)} {committed} is beyond the end {newest.end_offset}: the topic was truncated or created again; "
+            "bring the old one back; to continue with the records that it holds: "
+            f"{_reset(topology, newest, newest.end_offset)}",
         )
     if newest.committed_offset is None:
         return (
@@ -237,8 +237,13 @@ def _named(sample: LagSample) -> str:
     return "the committed offset is lost, the recorded one" if sample.committed_offset is None else "committed offset"
 
 
-def _given(sample: LagSample) -> str:
-    return f"{sample.partition.topic}:{sample.partition.partition}={sample.low_offset}"
+def _reset(topology: str, sample: LagSample, offset: int) -> str:
+    """Return the command that continues at an offset that exists."""
+    given = f"{sample.partition.topic}:{sample.partition.partition}={offset}"
+    return (
+        f"`tidemark reset run {topology} --to offsets --state keep --offset {given}`, with the committed offsets of the other "
+        "partitions"
+    )
 
 
 def offline_findings(offline: Sequence[TopicPartition]) -> list[Finding]:

@@ -20,7 +20,7 @@ from tidemark.topology_loader import load
 def run(topology: str, batches: int | None, output: Output, *, whole: bool) -> None:
     """Run an audit, store its verdicts and show them. Blocks.
 
-    Ends with 1 if something is wrong, with 10 if evidence is missing.
+    Ends with 1 if something is wrong, with 10 if the worst verdict is that evidence is missing.
     """
     settings = Settings.load()
     application_id = load(topology).application_id

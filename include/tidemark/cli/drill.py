@@ -27,7 +27,10 @@ from tidemark.verdict import Verdict
 
 
 def run(topology: str, follow_batches: int, follow_for: str, output: Output) -> None:
-    """Run a drill, store its report and show it. Blocks. Ends with 1 if a key differs, with 10 if evidence is missing."""
+    """Run a drill, store its report and show it. Blocks.
+
+    Ends with 1 if a key is proven to differ, with 10 if evidence is missing.
+    """
     settings = Settings.load()
     plan = load(topology).plan()
     facts = FactsDatabase(settings)

@@ -106,7 +106,8 @@ def build() -> typer.Typer:
         name="tidemark",
         cls=AllCommands,
         help="Stateful streams the way Kafka Streams runs them, on Spark, operated from Airflow.",
-        epilog="`tidemark COMMAND --help` has examples; docs/commands.md has the exit codes and the forms of --json.",
+        epilog="`tidemark COMMAND --help` has examples; docs/commands.md has the exit codes, docs/commands-json.md the forms "
+        "of --json.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -124,7 +124,10 @@ def _repository(topology: str) -> SavepointRepository:
 def _newest(repository: SavepointRepository) -> str:
     whole = [savepoint.savepoint_id for savepoint in repository.savepoints() if savepoint.is_complete]
     if not whole:
-        raise SavepointFailed(f"no complete savepoint of {repository.application_id} in {repository.location}")
+        raise SavepointFailed(
+            f"no complete savepoint of {repository.application_id} in {repository.location}; take one with "
+            "`tidemark savepoint take`"
+        )
     return whole[0]
 
 

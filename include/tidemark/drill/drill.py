@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class DrillOptions:
-    """The end of following: rebuilt tasks follow until the application has committed so many batches, or time is over."""
+    """When following ends: rebuilt tasks follow until the application has committed so many batches, or time is over."""
 
     follow_batches: int = 3
     follow_timeout_s: float = 120.0

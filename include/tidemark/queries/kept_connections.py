@@ -179,7 +179,7 @@ class _Connection(asyncio.Protocol):
             self._fail(NoAnswer(type(error).__name__))
 
     def on_message_begin(self) -> None:
-        """Take no second answer: nothing was asked for it."""
+        """Close the connection after an answer that no request has asked for."""
         if self._answered is None or self._answered.done():
             self.is_open = False
 

@@ -64,7 +64,10 @@ def _require_no_traces(
 
 
 def later_generations(plan: TopologyPlan, topics: Collection[str]) -> list[str]:
-    """Return the changelogs that an upgrade, a rescale or a reset has made, which imply a description. A pure function."""
+    """Return the changelogs that an upgrade, a rescale or a reset has made. A pure function.
+
+    If one of them exists, `<app>-topology` must hold a description.
+    """
     names = [re.escape(changelog_topic(plan.application_id, spec.name)) + r"-[1-9]\d*" for spec in plan.stores]
     return sorted(topic for topic in topics if any(re.fullmatch(name, topic) for name in names))
 

@@ -85,7 +85,7 @@ class EvidenceBounds:
         return self.first_live is not None and segment < self.first_live
 
     def absence(self, segment: int) -> Absence:
-        """Return what it means if a key of the segment has no record."""
+        """Return what it means that the changelog has no record of a key of this segment."""
         if self.first_present is None or segment >= self.first_present:
             return Absence.DIFFERENCE
         return Absence.AGED if self.first_kept is not None and segment < self.first_kept else Absence.DELETED

@@ -1,4 +1,7 @@
-"""An instance's part of the last savepoint that a stop asks for (see `leaving.py`). It takes a bounded time."""
+"""An instance's part of the last savepoint that a stop asks for, which takes a bounded time.
+
+The stop's part is in `supervision/final_savepoint_request.py`.
+"""
 
 from __future__ import annotations
 

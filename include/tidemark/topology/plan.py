@@ -168,7 +168,7 @@ class StoreSpec:
     """A state store. Window stores keep `retention_ms` of stream time, in segments that are dropped whole when expired.
 
     `columns` are the columns of a store of rows, and empty for a store of aggregates. `ttl_ms` deletes a key that was not
-    written for that long in stream time; `max_entries` deletes the keys that were written least recently. `source_topic` is
+    written for that long in stream time; `max_entries` deletes the keys that were used least recently. `source_topic` is
     the topic of a table that serves as its changelog. `custom` is the import path of a user's store. `generation` counts how
     often an upgrade or a rescale has rewritten the contents into another changelog; topology modules do not set it. A
     `private` store is never read by interactive queries.

@@ -39,9 +39,10 @@ class Materialized:
 
     `in_memory`: the store is rebuilt from its changelog at every start. `logging=False`: there is no changelog, so the
     contents are lost with the store's folder. `ttl`: a key that was not written for that long (stream time) is deleted.
-    `max_entries`: beyond this number of keys, the least recently written are deleted. `profile`: a named set of topic settings,
-    `default` or `aggressive_compaction`. `topic_config`: single topic settings that override the profile. `custom`: the
-    import path `package.module:Class` of your own store. `private`: interactive queries never return its contents.
+    `max_entries`: beyond this number of keys, the least recently used are deleted; a processor's read is a use. `profile`: a
+    named set of topic settings, `default` or `aggressive_compaction`. `topic_config`: single topic settings that override the
+    profile. `custom`: the import path `package.module:Class` of your own store. `private`: interactive queries never return
+    its contents.
     """
 
     name: str | None = None

@@ -337,7 +337,10 @@ class Stream:
             )
 
     def enter(self, where: str) -> None:
-        """Let the records themselves continue in the task loop, under the name of this node. Raises `InvalidTopology`."""
+        """Pass the records on to the task loop, where later nodes read them under this node's name.
+
+        Raises `InvalidTopology`.
+        """
         check_row_columns(self.columns, where)
         if self.source is not None:
             self.draft.pipeline(self._topic, self.node, self.steps, self.columns).enters = True

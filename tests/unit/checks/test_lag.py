@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tidemark.checks.lag import LagRules, LagSample, lag_findings, offline_findings, transaction_findings
 from tidemark.kafka.transactions import OpenTransaction
 from tidemark.names import TopicPartition
+from tidemark.settings import project_root
 from tidemark.verdict import Verdict
 
 PLACE = TopicPartition("in", 0)
@@ -196,3 +199,36 @@ def test_should_fail_for_each_partition_that_no_broker_leads():
     assert found == [("in[0]", Verdict.FAILED), ("out[1]", Verdict.FAILED)]
     assert "start its broker again" in offline_findings(places)[0].message
     assert offline_findings([]) == []
+
+
+def constant_of(path, name):
+    """The value of a text in a module, which is not imported: it would import Airflow."""
+    (value,) = (
+        node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and [target.id for target in node.targets] == [name]
+    )
+    return ast.literal_eval(value)
+
+
+@pytest.mark.parametrize(
+    ("samples", "starts_with", "names_a_command"),
+    [
+        (seen((5, 9), (None, 9)), "Do **not** start an instance", False),
+        (lost(5, 9), "Start an instance", False),
+        (seen((5, 10), low=6), "Raise `retention.ms`", True),
+        (lost(5, 10, low=6), "Raise `retention.ms`", True),
+        (seen((11, 10)), "The source topic was truncated", True),
+        (lost(11, 10), "The source topic was truncated", True),
+    ],
+)
+def test_the_runbook_should_advise_what_the_message_advises(samples, starts_with, names_a_command):
+    text = constant_of(project_root() / "dags" / "lag_check.py", "RUNBOOK")
+    rows = [row.strip("| ").split(" | ") for row in text.splitlines() if row.startswith("| ")]
+    (finding,) = lag_findings("app", samples, LEADS, NOW, RULES)
+    message = finding.message
+    remedy = next(remedy for words, remedy in rows if words in message)
+    assert remedy.startswith(starts_with), message
+    command = re.search("`tidemark (reset run .*?)`", message)
+    assert (command is not None) is names_a_command, message
+    assert command is None or "--state keep" in command[1]

@@ -24,7 +24,7 @@ def run(
 ) -> None:
     """Compare the batches since the last audit with an independent recomputation.
 
-    Ends with 1 if something is wrong, with 10 if evidence is missing.
+    Ends with 1 if something is wrong, with 10 if the worst verdict is that evidence is missing.
 
     Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
     """

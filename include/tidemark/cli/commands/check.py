@@ -1,6 +1,6 @@
 """Checks of an application: retention, compaction, durability, lag, skew.
 
-Each ends with 1 if something failed, with 10 if evidence is missing.
+Each ends with 1 if something failed, with 10 if the worst verdict is that evidence is missing.
 """
 
 from __future__ import annotations

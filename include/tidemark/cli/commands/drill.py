@@ -22,7 +22,7 @@ def run(
 ) -> None:
     """Rebuild every task elsewhere while the application runs, and compare key by key.
 
-    Ends with 1 if a key differs, with 10 if the evidence was not enough to show that none does.
+    Ends with 1 if a key is proven to differ, with 10 if the evidence was not enough to show that none does.
     """
     from tidemark.cli import drill
     from tidemark.cli.output import Output

@@ -54,5 +54,5 @@ def _cut(before: int, behind: int) -> Owner:
 
 
 def _of_order(keys: Sequence[bytes]) -> list[bytes]:
-    """Extract from `0 time key` and `2 key`, which `tasks.nodes.expiry` writes for a store with a TTL."""
+    """Extract from `0 time key` and `2 key`, which `tasks.operators.expiry` writes for a store with a TTL."""
     return [key[1 + _TIME :] if key[:1] == b"\0" else key[1:] for key in keys]

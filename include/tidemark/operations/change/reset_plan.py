@@ -146,7 +146,10 @@ def parse_offsets(texts: Sequence[str]) -> dict[TopicPartition, int]:
         topic, _, number = place.rpartition(":")
         if not topic or not number.isdecimal() or not offset.isdecimal():
             raise StartRefused(f"--offset {text}: write TOPIC:PARTITION=OFFSET, e.g. pulse-events:0=1200")
-        found[TopicPartition(topic, int(number))] = int(offset)
+        partition = TopicPartition(topic, int(number))
+        if partition in found:
+            raise StartRefused(f"--offset {text}: {partition} is given twice; give each partition one offset")
+        found[partition] = int(offset)
     return found
 
 

@@ -114,7 +114,7 @@ class DrillReport:
 
     `not_compared` are stores that savepoints do not contain, with the reason.
 
-    `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.operations.drill_history.rates`.
+    `rates` are the fields of `recovery.candidates.Rates` that it measured, see `tidemark.operations.drill_history.rates`.
     """
 
     drill_id: str

@@ -45,7 +45,7 @@ TRANSACTION_TIMEOUT_MS = 600_000
 
 
 class RewindState(StrEnum):
-    """The progress of a rewind, from when there is something to finish."""
+    """The state of a rewind that has begun to commit."""
 
     COMMITTING = "committing"
     DONE = "done"
@@ -76,7 +76,7 @@ class Rewind:
 
     @property
     def state(self) -> RewindState | None:
-        """The progress of this rewind; None before there is something to finish."""
+        """The state of this rewind; None before it begins to commit."""
         progress = self._progress()
         return None if progress is None else progress.state
 

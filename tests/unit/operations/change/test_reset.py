@@ -37,6 +37,7 @@ def test_should_reset_to_offsets_up_to_the_end(offset):
         (["in:0=101", "in:1=0"], "101 does not exist, the partition ends at offset 100"),
         (["in:0=5"], r"--offset in:1=… is missing"),
         (["in:0=5", "in:1=0", "in:2=0"], "does not read this partition"),
+        (["in:0=5", "in:0=6"], "given twice"),
         (["in=5"], "write TOPIC:PARTITION=OFFSET"),
         (["in:0=-1"], "write TOPIC:PARTITION=OFFSET"),
     ],
