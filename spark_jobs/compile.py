@@ -18,10 +18,19 @@ from collections.abc import Collection, Iterable, Mapping
 
 from spark_jobs import canonical
 from spark_jobs.json_values import parsed_json_sql
+from spark_jobs.key_text import key_text_sql
 from spark_jobs.sql_text import literal, quoted
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.partials import Partial, Status, value_column
-from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
+from tidemark.tasks.update import (
+    IMPOSSIBLE_TIMESTAMP,
+    KEY_DIFFERS,
+    KEY_NOT_TEXT,
+    NO_KEY,
+    UNPARSABLE,
+    WRONG_KEY_LENGTH,
+)
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
     Aggregate,
@@ -37,6 +46,7 @@ from tidemark.topology.plan import (
     SubTopology,
     Window,
 )
+from tidemark.topology.schema import KEY
 
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
@@ -77,13 +87,14 @@ def judged_sql(
     if source.timestamp != timestamp:
         timestamp = f"CASE WHEN __deleted THEN _timestamp ELSE CAST(({source.timestamp}) AS BIGINT) END"
     # Both are columns of bytes already. If one of the two is null, nothing differs: the record has no key.
+    unread_key = KEY_NOT_TEXT if source.key_serde is KeySerde.STRING else WRONG_KEY_LENGTH
     differs = f"\n    WHEN __k <> _key THEN '{KEY_DIFFERS}'" if source.checks_key else ""
     columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
     return f"""
 SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
 SELECT *, CASE
     WHEN __unparsable THEN '{UNPARSABLE}'
-    WHEN __has_key AND _key IS NULL THEN '{KEY_NOT_TEXT}'
+    WHEN __has_key AND _key IS NULL THEN '{unread_key}'
     WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN '{IMPOSSIBLE_TIMESTAMP}'{differs}
     END AS __reason FROM (
 SELECT __p, __offset, __deleted, __has_key, NOT __deleted AND __unparsable AS __unparsable{more}, {columns},
@@ -98,9 +109,10 @@ def _parsed_sql(source: Source, view: str, reads: Iterable[str], extra: Mapping[
     from_json = parsed_json_sql("__value", source.schema)
     # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is not JSON.
     refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
+    key = key_text_sql(source.key_serde, "try_validate_utf8(CAST(key AS STRING))")
     raw = f"""
 SELECT partition AS __p, offset AS __offset, value IS NULL AS __deleted, key IS NOT NULL AS __has_key{more},
-    try_validate_utf8(CAST(key AS STRING)) AS _key, topic AS _topic, partition AS _partition,
+    {key} AS _key, topic AS _topic, partition AS _partition,
     offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}"""
     if not canonical.is_possible(source.schema):
@@ -159,13 +171,14 @@ def _canonical_sql(
     kept = ", ".join(["__p", "__offset", *extra, *RESERVED])
     more = "".join(f", {column} AS {name}" for name, column in extra.items())
     key = "_key" if is_compared or source.key == "_key" else f"CAST(({source.key}) AS STRING)"
+    own_key = key_text_sql(source.key_serde, "CAST(key AS STRING)")
     is_good = [f"__ts >= 0 AND __ts <= _timestamp + {max_timestamp_ahead_ms}"]
     if is_compared:
         is_good.append(f"({canonical.first_field_is_sql(schema, '_key', '__value')})")
     elif source.checks_key and source.key != "_key":
         is_good.append("__k = _key")
     else:
-        is_good.append("is_valid_utf8(_key)")
+        is_good.append("is_valid_utf8(_key)" if source.key_serde is KeySerde.STRING else "_key IS NOT NULL")
     is_extracted = canonical.is_extracted_sql(needed, "__text", is_marked=is_marked)
     marked = ", __text" if is_marked else ""
     good = f"coalesce({' AND '.join(['__is_canonical', *is_good])}, false)"
@@ -175,7 +188,7 @@ SELECT *, {status} AS __status FROM (
 SELECT *, {key} AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
 SELECT {kept}, __value{marked}, false AS __deleted, {is_extracted} AS __is_canonical, {", ".join(fields)} FROM (
 SELECT *, {canonical.extracted_sql(schema, needed, "__value", is_marked=is_marked)} AS __text FROM (
-SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic,
+SELECT partition AS __p, offset AS __offset{more}, {own_key} AS _key, topic AS _topic,
     partition AS _partition, offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}))))"""
 
@@ -246,10 +259,12 @@ def _reaching_sql(
             key, condition = "__k", f"coalesce(({step.condition}), false)"
         else:
             # Bytes that were cast to a STRING may not be valid text, for which Arrow would refuse the whole batch.
-            key = f"try_validate_utf8({step.key})"
+            # A select drops `_key`, but not the key itself.
+            new_key = "__k" if step.key == KEY.name and KEY.name not in columns else step.key
+            key = f"try_validate_utf8({new_key})"
             condition = f"{key} IS NOT NULL"
             if step.keeps_null_keys:
-                condition = f"({step.key}) IS NULL OR {condition}"
+                condition = f"({new_key}) IS NULL OR {condition}"
         sql = (
             f"SELECT {kept}, {key} AS __k, CASE WHEN __status = {Status.GOOD} AND NOT ({condition}) "
             f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"

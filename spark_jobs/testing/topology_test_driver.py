@@ -52,6 +52,7 @@ from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, DeadLetter, Headers, Tas
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import Duration, duration_ms
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology, WindowedKey
 
 _HEADER = ("key", "value")
@@ -65,7 +66,8 @@ _WINDOWED_KEYS = {WindowedKey.TIME: StoreKind.WINDOW, WindowedKey.SESSION: Store
 class TestRecord:
     """A record of a topic. `value` is its JSON value, or None for a tombstone.
 
-    `key` is a text, None for a record without a key, or bytes if it is not a text (in a dead letter). In a topic with
+    `key` is a text, which `key_serde` of a sink does not change, None for a record without a key, or bytes if it is not a text
+    (in a dead letter). In a topic with
     windowed keys, it is (key, window start) or (key, session start, session end).
     """
 
@@ -120,6 +122,8 @@ class TopologyTestDriver:
             for sink in s.sinks
             if sink.windowed_key is not None
         }
+        self._key_serdes = {sink.topic: sink.key_serde for s in self._plan.subtopologies for sink in s.sinks}
+        self._key_serdes |= {source.topic: source.key_serde for s in self._plan.subtopologies for source in s.sources}
         self._tasks = {task.id: task for task in self._open()}
         self.late_records = 0
 
@@ -170,15 +174,17 @@ class TopologyTestDriver:
     ) -> None:
         """Write a record to a source topic. The value is a dictionary, bytes, or None for a tombstone.
 
-        `timestamp_ms` is the record's Kafka timestamp; the default is the clock. Raises `InvalidTopology` if the topology
-        does not read the topic.
+        A key that is a text is written in the form of the source's `key_serde`; bytes are written as they are. `timestamp_ms`
+        is the record's Kafka timestamp; the default is the clock. Raises `InvalidTopology` if the topology does not read the
+        topic, and `ValueError` for a text that has no such form.
         """
         if topic not in self._waiting or topic in self._plan.repartition_topics:
             known = sorted(set(self._waiting) - set(self._plan.repartition_topics))
             raise InvalidTopology(f"the topology does not read topic '{topic}'; it reads {', '.join(known)}")
         data = value if value is None or isinstance(value, bytes) else json.dumps(dict(value)).encode()
         at = self._now_ms if timestamp_ms is None else timestamp_ms
-        self._append(topic, key.encode() if isinstance(key, str) else key, data, at, tuple(headers))
+        given = self._key_serdes[topic].encode(key) if isinstance(key, str) else key
+        self._append(topic, given, data, at, tuple(headers))
 
     def _append(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers = ()
@@ -298,7 +304,8 @@ class TopologyTestDriver:
     def _emit(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> None:
         read = None if value is None else json.loads(value)
         kind = self._windowed_keys.get(topic)
-        named = _text(key) if kind is None or key is None else _key(kind, key)
+        serde = self._key_serdes.get(topic, KeySerde.STRING)
+        named = _text(serde, key) if kind is None or key is None else _key(kind, key)
         self._topics.setdefault(topic, []).append(TestRecord(named, read, timestamp_ms, headers))
         if topic in self._waiting:
             self._append(topic, key, value, timestamp_ms, headers)
@@ -345,10 +352,10 @@ def _store(spec: StoreSpec, directory: TaskDirectory) -> Store:
     return store
 
 
-def _text(key: bytes | None) -> str | bytes | None:
+def _text(serde: KeySerde, key: bytes | None) -> str | bytes | None:
     try:
-        return None if key is None else key.decode()
-    except UnicodeDecodeError:
+        return None if key is None else serde.decode(key)
+    except ValueError:
         return key
 
 

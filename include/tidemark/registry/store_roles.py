@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from tidemark.topology.durations import format_ms
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import (
     Aggregation,
     Map,
@@ -22,6 +25,8 @@ from tidemark.topology.plan import (
     TopologyPlan,
     Window,
 )
+
+_OWN_KEY = re.compile(r"(?<!\w)_key(?!\w)", re.IGNORECASE)
 
 ORDER = "order"
 """The role of the store that keeps the order in which keys leave another store."""
@@ -86,13 +91,17 @@ def _key_of(plan: TopologyPlan, source: Source) -> str:
         for pipeline in subtopology.pipelines:
             if any(sink.is_repartition and sink.topic == source.topic for sink in pipeline.sinks):
                 rekeyed = [step.key for step in pipeline.steps if isinstance(step, Rekey)]
-                return _plain(rekeyed[-1] if rekeyed else subtopology.sources[pipeline.source].key)
+                first = subtopology.sources[pipeline.source]
+                return _plain(rekeyed[-1] if rekeyed else first.key, first.key_serde)
         maps = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
         for node in subtopology.nodes:
             if isinstance(node, RowSink) and node.sink.is_repartition and node.sink.topic == source.topic:
-                return _plain(maps[node.inputs[0]].key or "")
-    return _plain(source.key)
+                return _plain(maps[node.inputs[0]].key or "", subtopology.lead.key_serde)
+    return _plain(source.key, source.key_serde)
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split())
+def _plain(text: str, serde: KeySerde) -> str:
+    """Return an expression in one line. What it gives for the record's own key depends on the form of that key."""
+    plain = " ".join(text.split())
+    names_key = serde is not KeySerde.STRING and _OWN_KEY.search(plain)
+    return f"{plain}, read as {serde.value}" if names_key else plain

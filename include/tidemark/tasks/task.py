@@ -31,8 +31,18 @@ from tidemark.tasks.operators.sink import plain_keys
 from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.sink_records import SinkRecords, merged_order, shared_topics
-from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Output, StoreUpdate, TaskUpdate
+from tidemark.tasks.update import (
+    NO_KEY,
+    REFUSED,
+    TOO_LARGE,
+    UNWRITABLE_KEY,
+    DeadLetter,
+    Output,
+    StoreUpdate,
+    TaskUpdate,
+)
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.keyless import takes_keyless
 from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import OnError, Pipeline, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
@@ -326,12 +336,12 @@ class Task:
         """Return the records of one sink. If librdkafka does not choose the partitions, there is one output per partition."""
         if not messages:
             return []
-        places, left_out = self._checked(sink, messages, origin, letters)
+        written, places, left_out = self._checked(sink, messages, origin, letters)
         if not places:
-            kept = [m for n, m in enumerate(messages) if n not in left_out] if left_out else messages
+            kept = [m for n, m in enumerate(written) if n not in left_out] if left_out else written
             return [Output(sink.topic, kept)] if kept else []
         placed: dict[int, list[Message]] = {}
-        for number, (message, place) in enumerate(zip(messages, places, strict=True)):
+        for number, (message, place) in enumerate(zip(written, places, strict=True)):
             if isinstance(place, int) and number not in left_out:
                 placed.setdefault(place, []).append(message)
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
@@ -343,11 +353,12 @@ class Task:
         """
         sent: list[tuple[Message, int | None] | None] = []
         for found in written:
-            places, left_out = self._checked(found.sink, found.messages, partial(self._behind, done, found), letters)
-            chosen = [place if isinstance(place, int) else None for place in places] or [None] * len(found.messages)
+            messages, places, left_out = self._checked(
+                found.sink, found.messages, partial(self._behind, done, found), letters
+            )
+            chosen = [place if isinstance(place, int) else None for place in places] or [None] * len(messages)
             sent += [
-                None if number in left_out else pair
-                for number, pair in enumerate(zip(found.messages, chosen, strict=True))
+                None if number in left_out else pair for number, pair in enumerate(zip(messages, chosen, strict=True))
             ]
         placed: dict[int | None, list[Message]] = {}
         for number in merged_order(written, done.origins).tolist():
@@ -359,19 +370,29 @@ class Task:
 
     def _checked(
         self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
-    ) -> tuple[Sequence[Place], Collection[int]]:
-        """Return the partition of each record, without any if librdkafka chooses, and the numbers of those to leave out.
+    ) -> tuple[Sequence[Message], Sequence[Place], Collection[int]]:
+        """Return each record as it is sent, its partition, without any if librdkafka chooses, and the numbers to leave out.
 
-        A record that is too large for the topic, or for which the user's partitioner fails, is left out and added to `letters`.
+        A record whose key the sink cannot write, that is too large for the topic, or for which the user's partitioner fails, is
+        left out and added to `letters`.
         """
+        written, unwritable = _with_written_keys(sink, messages)
+        # A partitioner gets the text of the key.
         places = self._places(sink, messages) if sink.node in self._placers else ()
-        left_out = dict.fromkeys(self._limits.oversized(sink.topic, messages), TOO_LARGE)
+        left_out = dict.fromkeys(self._limits.oversized(sink.topic, written), TOO_LARGE)
         left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
+        left_out |= dict.fromkeys(unwritable, UNWRITABLE_KEY)
         letters += [
-            self._letter(reason, sink, messages[number], places[number] if places else None, origin(number))
+            self._letter(
+                reason,
+                sink,
+                written[number],
+                unwritable.get(number) or (places[number] if places else None),
+                origin(number),
+            )
             for number, reason in left_out.items()
         ]
-        return places, left_out.keys()
+        return written, places, left_out.keys()
 
     def _places(self, sink: Sink, messages: Sequence[Message]) -> Sequence[Place]:
         """Return the partition of each record, or the error of the user's partitioner for it."""
@@ -386,8 +407,10 @@ class Task:
             return [place for message in messages for place in self._places(sink, [message])]
         return chosen
 
-    def _letter(self, reason: str, sink: Sink, message: Message, place: Place, origin: Origin) -> DeadLetter:
-        """Return the dead letter of an output."""
+    def _letter(
+        self, reason: str, sink: Sink, message: Message, place: Place | ValueError, origin: Origin
+    ) -> DeadLetter:
+        """Return the dead letter of an output. `place` is its partition, or the error because of which it has none."""
         headers = tuple(message.get("headers", ()))
         size = record_bytes(message["key"], message["value"], headers)
         details = [("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size))]
@@ -439,6 +462,25 @@ class Task:
             store.close()
         write_checkpoint(self._directory.checkpoint_file, offsets)
         self._directory.close()
+
+
+def _with_written_keys(sink: Sink, messages: Sequence[Message]) -> tuple[Sequence[Message], Mapping[int, ValueError]]:
+    """Return the records with their keys as the sink writes them, and by number the errors of the keys that it cannot write.
+
+    Those records stay as they are.
+    """
+    if sink.key_serde is KeySerde.STRING:
+        return messages, {}
+    written: list[Message] = []
+    errors: dict[int, ValueError] = {}
+    for number, message in enumerate(messages):
+        key = message["key"]
+        try:
+            written.append(message if key is None else {**message, "key": sink.key_serde.encode(key.decode())})
+        except ValueError as error:
+            written.append(message)
+            errors[number] = error
+    return written, errors
 
 
 def changelog_of(application_id: str, spec: StoreSpec) -> str:

@@ -33,6 +33,7 @@ class StoreUpdate:
 
 UNPARSABLE = "unparsable"
 KEY_NOT_TEXT = "key is not UTF-8"
+WRONG_KEY_LENGTH = "wrong key length"
 NO_KEY = "no key"
 IMPOSSIBLE_TIMESTAMP = "impossible timestamp"
 KEY_DIFFERS = "key differs"
@@ -41,7 +42,8 @@ REFUSED_BY_SQL = "refused by SQL"
 
 TOO_LARGE = "too large for the sink"
 REFUSED = "refused by user code"
-OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED)
+UNWRITABLE_KEY = "key cannot be written"
+OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED, UNWRITABLE_KEY)
 """Reasons of dead letters for rows or outputs: their record was read, and its other results are processed."""
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -25,8 +25,9 @@ from tidemark.names import (
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
+from tidemark.topology.key_serde import KeySerde, checked_key_serde
 from tidemark.topology.paths import RecordPaths
-from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Source, TopologyPlan
+from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Sink, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
 from tidemark.topology.sql.types import NULL
@@ -120,6 +121,7 @@ class Topology:
         timestamp: str = TIMESTAMP.name,
         expects: Sequence[Expected] = (),
         on_error: str = "dead_letter",
+        key_serde: str = KeySerde.STRING.value,
     ) -> Stream:
         """Read a topic of JSON records.
 
@@ -130,9 +132,13 @@ class Topology:
         `_offset` and `_timestamp`. `expects` is a contract of `expect(...)`, which the audit checks. `on_error`: a record that
         cannot be read becomes a dead letter; with `fail` the instance ends.
 
+        `key_serde` is the form in which the topic's keys are written: `string` (UTF-8, also for UUIDs), `long`, `integer`,
+        `short` or `bytes`, as Java's serializers do. `_key` is then decimal or hexadecimal text. Tasks own keys by their text,
+        so a node that keeps state by the key needs `repartition(name=...)` or `group_by(...)` first, unless it is `string`.
+
         Reading the same topic again with the same arguments returns the same source. Raises `InvalidTopology`.
         """
-        return self._source(topic, schema, key, timestamp, expects, on_error, is_table=False)
+        return self._source(topic, schema, key, timestamp, expects, on_error, key_serde, is_table=False)
 
     def table(
         self,
@@ -149,9 +155,11 @@ class Topology:
 
         The key is the record's own (`_key`), because a deletion has nothing else; `key` names the column that repeats it, so
         that joins know its name and type. With `Topology(optimised=True)` the topic itself is the changelog of the store, so
-        it must be compacted. `expects` and `on_error` are as in `stream`. Raises `InvalidTopology`.
+        it must be compacted. `expects` and `on_error` are as in `stream`. Keys are UTF-8 text: read a topic with other keys as
+        a stream, with its `key_serde`, and continue with `repartition(name=...).to_table(store)`. Raises `InvalidTopology`.
         """
-        stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, is_table=True)
+        text = KeySerde.STRING.value
+        stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, text, is_table=True)
         if key is not None:
             named = bare_column(key, stream.columns) if isinstance(key, str) else None
             if named is None:
@@ -171,6 +179,7 @@ class Topology:
         timestamp: str,
         expects: Sequence[Expected],
         on_error: str,
+        key_serde: str,
         *,
         is_table: bool,
     ) -> Stream:
@@ -183,6 +192,12 @@ class Topology:
         columns = parse_schema(schema, f"{node}: schema")
         available = (*columns, *RESERVED)
         expression, key_type = _key(key, available, f"{node}: key")
+        serde = checked_key_serde(key_serde, node)
+        if serde is not KeySerde.STRING and expression != KEY.name:
+            raise InvalidTopology(
+                f"{node}: key={key!r} must be the key by whose text a task owns the record, but keys of '{topic}' are written "
+                f"as {serde.value}; leave key= out, and name the key by repartition({key!r}, name=...) or group_by({key!r})"
+            )
         source = Source(
             node,
             self._draft.topic(topic, f"{node}: {'table' if is_table else 'stream'}()"),
@@ -192,6 +207,7 @@ class Topology:
             is_table,
             checked_expects(expects, columns, f"{node}: expects"),
             checked_on_error(on_error, node),
+            key_serde=serde,
         )
         if known and known.is_table != is_table:
             raise InvalidTopology(
@@ -200,8 +216,8 @@ class Topology:
             )
         if known and known != source:
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is read twice with different schema, key, timestamp, contract or on_error; "
-                f"read it once and continue that stream twice"
+                f"{node}: topic '{topic}' is read twice with different schema, key, key_serde, timestamp, contract or "
+                f"on_error; read it once and continue that stream twice"
             )
         if not known:
             self._draft.add_source(source)
@@ -209,7 +225,9 @@ class Topology:
         named = bare_column(key, columns)
         key_name = named.name if named else "key"
         has_key = named is not None
-        return Stream(self._draft, frozenset([topic]), node, columns, key_name, key_type, source, has_key=has_key)
+        return Stream(
+            self._draft, frozenset([topic]), node, columns, key_name, key_type, source, has_key=has_key, key_serde=serde
+        )
 
     def plan(self) -> TopologyPlan:
         """Freeze the whole application. Raises `InvalidTopology` for errors that only the whole shows."""
@@ -234,6 +252,7 @@ class Topology:
         _refuse_internal_topics(plan)
         _refuse_useless_standbys(plan)
         _refuse_loops(plan)
+        _refuse_mixed_keys(plan)
         for subtopology in subtopologies:
             RecordPaths(subtopology).check()
         return plan
@@ -352,6 +371,20 @@ def _refuse_loops(plan: TopologyPlan) -> None:
                     f"{sink.node}: the records of the repartition topic '{sink.topic}' are joined with the records that "
                     f"they come from; send them through your own topic: to('...'), and read it with stream('...')"
                 )
+
+
+def _refuse_mixed_keys(plan: TopologyPlan) -> None:
+    """Raise `InvalidTopology` if two nodes read or write the keys of one topic in different forms."""
+    known: dict[str, Source | Sink] = {}
+    nodes: list[Source | Sink] = [source for s in plan.subtopologies for source in s.sources]
+    nodes += [sink for s in plan.subtopologies for sink in s.sinks]
+    for node in nodes:
+        other = known.setdefault(node.topic, node)
+        if node.key_serde is not other.key_serde:
+            raise InvalidTopology(
+                f"{node.node}: key_serde='{node.key_serde.value}' for topic '{node.topic}', but {other.node} has "
+                f"key_serde='{other.key_serde.value}' for it; give both the same, or use another topic"
+            )
 
 
 def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:

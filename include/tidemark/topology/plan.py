@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tidemark.topology.key_serde import KeySerde
+
 
 @dataclass(frozen=True)
 class Column:
@@ -44,7 +46,7 @@ class Source:
     `timestamp` yields BIGINT epoch milliseconds. A record without a value keeps its Kafka key and timestamp; in the source of
     a table (`is_table`) it deletes its key. `expects` is the contract of the topic. With `checks_key`, a record for which `key`
     gives another text than its Kafka key becomes a dead letter, because a node keeps or looks up state by the key
-    (`keyless.with_checked_keys`).
+    (`keyless.with_checked_keys`). `key_serde` is the form in which the topic's keys are written; `_key` is their text.
     """
 
     node: str
@@ -56,6 +58,7 @@ class Source:
     expects: tuple[Expected, ...] = ()
     on_error: OnError = OnError.DEAD_LETTER
     checks_key: bool = False
+    key_serde: KeySerde = KeySerde.STRING
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,8 @@ class Sink:
 
     `partitioner` is `sticky` or the import path of a function. The Kafka timestamp of a record is its event time. `expects`
     is the contract of the topic. With `windowed_key` the record's key also contains its window; the partition is chosen by
-    the key without the window.
+    the key without the window. `key_serde` is the form in which keys are written: murmur2 is that of the written bytes, but
+    `partitioner` gets the key's text.
     """
 
     node: str
@@ -239,6 +243,7 @@ class Sink:
     is_repartition: bool = False
     expects: tuple[Expected, ...] = ()
     windowed_key: WindowedKey | None = None
+    key_serde: KeySerde = KeySerde.STRING
 
 
 @dataclass(frozen=True)

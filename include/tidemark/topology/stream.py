@@ -15,6 +15,7 @@ from tidemark.names import repartition_topic
 from tidemark.topology.aggregates import aggregate_name, named_expression
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft, check_row_columns
+from tidemark.topology.key_serde import KeySerde, checked_key_serde
 from tidemark.topology.plan import (
     Column,
     Expected,
@@ -67,6 +68,8 @@ class Stream:
     """The windows of the results, as long as their columns are still there."""
     has_key: bool = True
     """Whether a column with the name `key_name`, if there is one, holds the key."""
+    key_serde: KeySerde = KeySerde.STRING
+    """The form of the keys by which the records were given to tasks. Tasks own keys by their text."""
 
     @property
     def available(self) -> tuple[Column, ...]:
@@ -159,15 +162,15 @@ class Stream:
     def repartition(self, key: str | None = None, name: str | None = None) -> Stream:
         """Give the records another key, SQL over the columns, through the topic `<app>-<name>-repartition`.
 
-        Without `key`, which is allowed only for a stream from the task loop, the records keep their keys, for example those
-        that a processor forwarded. Records whose new key is null are dropped, unless a left or outer join of streams is
-        downstream. A record without a value stays without one. The topic starts a new sub-topology, in which `_timestamp` is
-        the event time. Raises `InvalidTopology`.
+        Without `key`, the records keep their keys. This is for keys that other tasks may own: those that a processor forwarded,
+        and those of a source with a `key_serde` other than `string`. Records whose new key is null are dropped, unless a left
+        or outer join of streams is downstream. A record without a value stays without one. The topic starts a new sub-topology,
+        in which `_timestamp` is the event time. Raises `InvalidTopology`.
         """
         draft = self.draft
         node = draft.node_name("KSTREAM-REPARTITION")
         if key is None:
-            if self.source is not None:
+            if self.source is not None and self.key_serde is KeySerde.STRING:
                 raise InvalidTopology(
                     f"{node}: the records come from topic '{self._topic}', partitioned by their keys already; name another key"
                 )
@@ -298,21 +301,32 @@ class Stream:
         partitioner: str | None = None,
         expects: Sequence[Expected] = (),
         windowed_key: bool = False,
+        key_serde: str = KeySerde.STRING.value,
     ) -> Stream:
         """Write each record as JSON to a topic, under its key.
 
         `partitioner` is `sticky`, or the import path of a function `(key, value, partitions) -> partition`; by default the
         partition is murmur2 of the key, as in Java clients. `expects` is a contract of `expect(...)`, which the audit checks.
         With `windowed_key` the record's key consists of key and window, as Kafka Streams' `WindowedSerdes` write it, so that
-        a compacted topic keeps every window; the partition is still chosen by the key alone. Raises `InvalidTopology`.
+        a compacted topic keeps every window; the partition is still chosen by the key alone. `key_serde` is the form in which
+        the key is written: `string`, `long`, `integer`, `short` or `bytes`, as Java's serializers do. The partition is murmur2
+        of these bytes, and `partitioner` gets the key's text. An output whose key has no such form becomes a dead letter.
+        Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
+        serde = checked_key_serde(key_serde, node)
+        if windowed_key and serde is not KeySerde.STRING:
+            raise InvalidTopology(
+                f"{node}: windowed_key=True writes the key as text with its window, key_serde='{key_serde}' without a window; "
+                "leave one of the two out"
+            )
         sink = Sink(
             node,
             self.draft.topic(topic, f"{node}: to()"),
             checked_partitioner(partitioner, node),
             expects=checked_expects(expects, self.columns, f"{node}: expects"),
             windowed_key=self._windowed_key(node) if windowed_key else None,
+            key_serde=serde,
         )
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
@@ -330,6 +344,11 @@ class Stream:
 
     def check_key(self, what: str) -> None:
         """Raise `InvalidTopology` if the records may be in another task than the one that owns their keys."""
+        if self.key_serde is not KeySerde.STRING:
+            raise InvalidTopology(
+                f"{self.node}: {what} keeps state by key, but keys of '{self._topic}' are written as {self.key_serde.value}; "
+                f"give them to the tasks that own their text by repartition(name=...) or group_by(...)"
+            )
         if self.rekeyed_by is not None:
             raise InvalidTopology(
                 f"{self.node}: {what} keeps state by key, but {self.rekeyed_by} may forward records with keys of other "

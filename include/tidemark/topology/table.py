@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.draft import Draft
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import (
     Column,
     Expected,
@@ -73,12 +74,15 @@ class Table:
         partitioner: str | None = None,
         expects: Sequence[Expected] = (),
         windowed_key: bool = False,
+        key_serde: str = KeySerde.STRING.value,
     ) -> Table:
         """Write each updated result as JSON to a topic, under its key, and a deleted one as a tombstone.
 
-        `partitioner`, `expects` and `windowed_key` are as in `Stream.to`. Raises `InvalidTopology`.
+        `partitioner`, `expects`, `windowed_key` and `key_serde` are as in `Stream.to`. Raises `InvalidTopology`.
         """
-        self.to_stream().to(topic, partitioner=partitioner, expects=expects, windowed_key=windowed_key)
+        self.to_stream().to(
+            topic, partitioner=partitioner, expects=expects, windowed_key=windowed_key, key_serde=key_serde
+        )
         return self
 
     def to_stream(self) -> Stream:

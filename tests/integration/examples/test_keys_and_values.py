@@ -9,7 +9,15 @@ from pyspark.errors import PySparkException
 
 from tidemark.errors import RecordRefused
 from tidemark.stream_times import LATEST_TIMESTAMP_MS
-from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, REFUSED_BY_SQL
+from tidemark.tasks.update import (
+    IMPOSSIBLE_TIMESTAMP,
+    KEY_DIFFERS,
+    KEY_NOT_TEXT,
+    NO_KEY,
+    REFUSED_BY_SQL,
+    UNWRITABLE_KEY,
+    WRONG_KEY_LENGTH,
+)
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import sliding, tumbling
 
@@ -387,3 +395,53 @@ def test_should_make_a_dead_letter_of_a_kafka_timestamp_that_spark_cannot_read(r
         driver.pipe("beats", {"id": "p1", "at_ms": T0}, key="p1", timestamp_ms=at)
     assert letters(driver) == [(IMPOSSIBLE_TIMESTAMP, 1), (IMPOSSIBLE_TIMESTAMP, 2)]
     assert len(driver.read("copies")) == 2
+
+
+def test_should_read_and_write_keys_as_javas_serializers_write_them(running):
+    topology = Topology("app")
+    orders = topology.stream("orders", schema="cents BIGINT", key_serde="long")
+    orders.filter("cents > 1").to("copies", key_serde="integer")
+    orders.process("tests.support.processors:KeyOf", emits="was STRING").to("keys")
+    counted = orders.select("cents").repartition(name="by-key").group_by_key().count(name="orders", store="counts")
+    counted.to("counts", key_serde="long")
+    driver = running(topology, partitions=3)
+    for key, cents in (("7", 1), ("-3", 2), ("-3", 3), (str(1 << 40), 4), (None, 5)):
+        driver.pipe("orders", {"cents": cents}, key=key)
+    driver.pipe("orders", {"cents": 6}, key=b"7")
+    driver.pipe("orders", {"cents": 7}, key=bytes(8))
+    by_cents = {record.value["cents"]: record.key for record in driver.read("copies")}
+    assert by_cents == {2: "-3", 3: "-3", 5: None, 7: "0"}
+    assert sorted(record.value["was"] or "" for record in driver.read("keys")) == [
+        "",
+        "-3",
+        "-3",
+        "0",
+        "1099511627776",
+        "7",
+    ]
+    counts = {key: value["orders"] for key, value in driver.store("counts").items()}
+    assert counts == {"7": 1, "-3": 2, "1099511627776": 1, "0": 1}
+    assert {record.key: record.value["orders"] for record in driver.read("counts")} == counts
+    letters = sorted((record.value["reason"], record.key) for record in driver.read("app-dlq"))
+    assert letters == [(UNWRITABLE_KEY, "1099511627776"), (WRONG_KEY_LENGTH, "7")]
+
+
+def test_should_read_a_topic_back_in_the_form_in_which_it_was_written(running):
+    topology = Topology("app")
+    beats = topology.stream("beats", schema=SCHEMA)
+    beats.select("n").to("numbers", key_serde="bytes")
+    numbers = topology.stream("numbers", schema="n INT", key_serde="bytes")
+    numbers.repartition(name="by-key").to_table("last")
+    driver = running(topology, partitions=2)
+    driver.pipe("beats", {"n": 1}, key="00ff")
+    driver.pipe("beats", {"n": 2}, key="not hexadecimal")
+    assert driver.store("last") == {"00ff": {"n": 1}}
+    assert letters(driver) == [(UNWRITABLE_KEY, 0)]
+
+
+def test_should_refuse_a_piped_key_that_the_source_cannot_have(running):
+    topology = Topology("app")
+    topology.stream("orders", schema="cents BIGINT", key_serde="short").to("copies")
+    driver = running(topology)
+    with pytest.raises(ValueError, match="key '32768' cannot be written as short"):
+        driver.pipe("orders", {"cents": 1}, key="32768")

@@ -8,11 +8,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import dead_letter_places_sql, pipeline_sql, reads_headers
+from spark_jobs.compile import dead_letter_places_sql, pipeline_sql, reads_headers, unread_sql
 from tests.support.partials import PARTIAL_HEAD
 from tests.support.truth.recompute import Counting, event
 from tests.support.truth.topics import Row
 
+from tidemark.registry.routing import routed
 from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status, value_column
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling
@@ -352,3 +353,108 @@ def test_should_parse_each_record_once(spark):
     text = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD)
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     assert (plan.count("from_json"), plan.count("regexp_replace")) == (1, 1), plan
+
+
+# The bytes of each form, and their text.
+WRITTEN_KEYS = {
+    "long": [
+        (number.to_bytes(8, "big", signed=True), str(number))
+        for number in (0, 7, -1, -3, 127, 128, 255, 1 << 31, 1 << 32, -(1 << 40), (1 << 63) - 1, -(1 << 63))
+    ],
+    "integer": [
+        (number.to_bytes(4, "big", signed=True), str(number))
+        for number in (0, 7, -1, -3, 128, 1 << 16, (1 << 31) - 1, -(1 << 31))
+    ],
+    "short": [
+        (number.to_bytes(2, "big", signed=True), str(number))
+        for number in (0, 7, -1, -3, 128, (1 << 15) - 1, -(1 << 15))
+    ],
+    "bytes": [(b"", ""), (b"\x00", "00"), (b"\xff\xab", "ffab"), (b"key", "6b6579")],
+}
+OTHER_LENGTHS = {
+    "long": [b"", b"7", bytes(7), bytes(9)],
+    "integer": [bytes(3), bytes(5)],
+    "short": [b"7", bytes(3)],
+    "bytes": [],
+}
+
+
+def numbered(key_serde, build=lambda s: s.to("out")):
+    topology = Topology("app")
+    build(topology.stream("in", schema="n INT", key_serde=key_serde))
+    return topology.plan().subtopologies[0]
+
+
+@pytest.mark.parametrize("value", [b'{"n":1}', b'{"n": 1, "more": [1]}'], ids=["canonical", "not canonical"])
+@pytest.mark.parametrize("key_serde", list(WRITTEN_KEYS))
+def test_should_read_keys_in_the_form_of_the_source(spark, key_serde, value):
+    subtopology = numbered(key_serde)
+    good, bad = WRITTEN_KEYS[key_serde], OTHER_LENGTHS[key_serde]
+    records = [*((key, value) for key, _ in good), *((key, value) for key in bad), (None, value)]
+    found = sorted(run(spark, subtopology, records), key=lambda r: r["__record_offset"])
+    expected = [(Status.GOOD, text) for _, text in good] + [(Status.BAD, None)] * len(bad) + [(Status.GOOD, None)]
+    assert [(r["__status"], r["__key"]) for r in found] == expected
+    # The statement for canonical records alone reads the same, and leaves the others unread.
+    sql = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD, canonical_only=True)
+    read = [r for r in run(spark, subtopology, records, sql=sql) if r["__status"] == Status.GOOD]
+    assert [r["__key"] for r in read] == ([text for _, text in good] if value == b'{"n":1}' else [])
+    unread = run(spark, subtopology, records, sql=unread_sql(subtopology.lead, "batch", AHEAD, has_headers=False))
+    left = [key for key, _ in records[len(good) if value == b'{"n":1}' else 0 :]]
+    assert sorted(map(repr, (r["key"] for r in unread))) == sorted(map(repr, left))
+
+
+def test_should_make_dead_letters_of_keys_of_another_length(spark):
+    subtopology = numbered("long")
+    records = [(bytes(8), b'{"n":1}'), (bytes(7), b'{"n":1}'), (b"7", b"{"), (None, b'{"n":1}')]
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    found = run(spark, subtopology, records, sql=places)
+    assert sorted((r["__record_offset"], r["reason"]) for r in found) == [(1, "wrong key length"), (2, "unparsable")]
+
+
+@pytest.mark.parametrize("canonical_only", [False, True])
+@pytest.mark.parametrize("build", [lambda s: s, lambda s: s.select("n + 1 AS m")], ids=["as read", "after a select"])
+def test_should_send_records_to_the_tasks_that_own_the_text_of_their_keys(spark, build, canonical_only):
+    subtopology = numbered("long", lambda s: build(s).repartition(name="r").group_by_key().count(store="n"))
+    records = [((-3).to_bytes(8, "big", signed=True), b'{"n":1}'), ((7).to_bytes(8, "big"), b'{"n":2}')]
+    run(spark, subtopology, records)
+    sql = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD, canonical_only=canonical_only)
+    found = run(spark, subtopology, records, sql=sql)
+    assert [(r["__status"], r["__key"]) for r in found] == [(Status.GOOD, "-3"), (Status.GOOD, "7")]
+    if not canonical_only:
+        without = run(spark, subtopology, [(None, b'{"n":1}')])
+        assert [(r["__status"], r["__key"]) for r in without] == [(Status.FILTERED, None)]
+
+
+def test_should_select_the_own_key_of_routed_records_after_a_rescale(spark):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="n INT", key_serde="long").select("n + 1 AS m")
+    stream.repartition(name="r").group_by_key().count(store="n")
+    first, _, router = routed(topology.plan(), 1).subtopologies
+    (sent,) = run(spark, router, [((-3).to_bytes(8, "big", signed=True), b'{"n":1}')])
+    (found,) = run(spark, first, [(sent["__key"].encode(), sent["__value"].encode())])
+    assert (found["__status"], found["__key"], found["__value"]) == (Status.GOOD, "-3", '{"m":2}')
+
+
+@pytest.mark.parametrize("key_serde", list(WRITTEN_KEYS))
+def test_should_read_keys_of_every_form_in_one_stage_of_generated_code(spark, key_serde):
+    def plan(subtopology):
+        sql = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD, canonical_only=True)
+        text = spark.sql(sql)._jdf.queryExecution().executedPlan().toString()
+        return re.findall(r"^[ +-]*((?:\*\(\d+\) )?\w+)", text, re.MULTILINE)
+
+    subtopology = numbered(key_serde)
+    run(spark, subtopology, [(bytes(8), b'{"n":1}')])
+    assert plan(subtopology) == plan(numbered("string"))
+    assert all(each.startswith("*(1) ") for each in plan(subtopology)[:-1])
+
+
+def test_should_not_change_the_statements_of_text_keys(spark):
+    """Spark has compiled them, and they are prepared by their text."""
+    subtopology = plan_of(lambda s: s.repartition("patient_id", "r").group_by_key().count(store="n"))
+    for canonical_only in (False, True):
+        sql = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD, canonical_only=canonical_only)
+        assert "conv(" not in sql
+        assert "hex(" not in sql
+        assert (
+            "CAST(key AS STRING) AS _key" if canonical_only else "try_validate_utf8(CAST(key AS STRING)) AS _key"
+        ) in sql

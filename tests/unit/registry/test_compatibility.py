@@ -302,3 +302,22 @@ def test_should_find_all_columns_when_the_description_has_none():
     del body["columns"]
     old = Description.from_bytes(json.dumps(body).encode())
     assert new_columns(old, describe_state(grouped("2", "city"), {}), "app-by-city-repartition") == ["city"]
+
+
+def numbered(version, key_serde, key=None):
+    """A count in the store `n` by the keys of the topic, or by a column."""
+    topology = Topology("app", version=version)
+    stream = topology.stream("in", schema=SCHEMA, key_serde=key_serde)
+    stream.repartition(key, name="by-key").group_by_key().count(store="n")
+    return topology
+
+
+def test_should_notice_that_keys_are_read_in_another_form():
+    counts = {"in": 2}
+    old, new = (describe_state(numbered(str(n), serde).plan(), counts) for n, serde in ((1, "long"), (2, "bytes")))
+    assert old.stores["n"].key == "_key, read as long"
+    (change,) = carry(old, new, parse_declared(old, new, [], [], []))
+    assert change.change_kind is StoreChangeKind.REFUSED
+    assert change.why == "its keys were _key, read as long, now they are _key, read as bytes"
+    by_column = [describe_state(numbered(str(n), s, "id").plan(), counts) for n, s in ((1, "long"), (2, "string"))]
+    assert [each.stores["n"].key for each in by_column] == ["id", "id"]

@@ -14,6 +14,7 @@ from tidemark.registry.description import describe_state
 from tidemark.registry.reader import describe_resolved, resolved
 from tidemark.registry.routing import next_routing, require_routable, routed
 from tidemark.topology.builder import Topology
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.stores import Materialized, store
 
 
@@ -37,6 +38,19 @@ def test_should_route_each_source_through_a_repartition_topic_that_the_rest_read
     assert router.sink_topics == counting.source_topics
     assert plan.repartition_topics == counting.source_topics
     assert plan.routed == ("app-in",)
+
+
+def test_should_read_keys_in_their_form_in_the_router_alone():
+    topology = Topology("app")
+    orders = topology.stream("in", schema=SCHEMA, key_serde="long")
+    orders.select("v").repartition(name="by-key").group_by_key().count(store="n").to("out", key_serde="long")
+    plan = routed(topology.plan(), 1)
+    assert [s.lead.key_serde for s in plan.subtopologies] == [KeySerde.STRING, KeySerde.STRING, KeySerde.LONG]
+    assert {sink.topic: sink.key_serde for s in plan.subtopologies for sink in s.sinks} == {
+        "app-by-key-1-repartition": KeySerde.STRING,
+        "app-source-in-1-repartition": KeySerde.STRING,
+        "out": KeySerde.LONG,
+    }
 
 
 def test_should_rename_topics_between_sub_topologies_on_both_sides():

@@ -242,14 +242,14 @@ def refusing(directory, **handlers):
     return a_task(topology.plan(), directory, {"s": MemoryStore()})
 
 
-def records(*xs, letters=()) -> TaskInput:
+def records(*xs, letters=(), key="a") -> TaskInput:
     """A record for each x from offset 40 on."""
     count = len(xs)
     table = pa.table(
         {
             "__p": pa.array([0] * count, pa.int32()), "__status": pa.array([0] * count, pa.int32()),
             "__rows": pa.array([1] * count, pa.int64()), "__max_ts": pa.array(range(count), pa.int64()),
-            "__key": pa.array(["a"] * count, pa.string()), "__record_offset": pa.array(range(40, 40 + count), pa.int64()),
+            "__key": pa.array([key] * count, pa.string()), "__record_offset": pa.array(range(40, 40 + count), pa.int64()),
             "__deleted": pa.array([False] * count), "v.id": pa.array(["a"] * count, pa.string()),
             "v.x": pa.array(xs, pa.int64()),
         }
@@ -308,5 +308,72 @@ def test_should_make_a_dead_letter_of_an_output_for_which_the_users_partitioner_
     (letter,) = update.dead_letters
     assert (letter.reason, letter.offset, letter.key) == ("refused by user code", 1, b"b")
     assert b"KeyError" in dict(letter.details)["tidemark.error"]
+    task.close()
+    directory.close()
+
+
+def key_to_partition(key, value, partitions):
+    return {b"7": 1, b"-3": 2, b"abc": 3}[key]
+
+
+def numbered(tmp_path, given, *, limit=1_000_000, **to):
+    """What a task sends whose sink has keys of four bytes."""
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))
+    windows.count(name="n", store="counts", retention="6m").to("out", key_serde="integer", **to)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = limited(topology.plan(), directory, out=limit)
+    update = task.prepare(given, WALL)
+    task.close()
+    directory.close()
+    return update
+
+
+SEVEN, MINUS_THREE = (7).to_bytes(4, "big"), (-3).to_bytes(4, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("to", "placed"),
+    [
+        ({}, [(None, [SEVEN, MINUS_THREE])]),
+        ({"partitioner": "tests.unit.tasks.test_task:key_to_partition"}, [(1, [SEVEN]), (2, [MINUS_THREE])]),
+    ],
+    ids=["murmur2 of the bytes", "a partitioner of texts"],
+)
+def test_should_write_keys_in_the_form_of_the_sink_and_make_dead_letters_of_others(tmp_path, to, placed):
+    update = numbered(tmp_path, rows(("7", 0, 2, 10), ("abc", 0, 1, 20), ("-3", 0, 1, 30)), **to)
+    assert [(o.partition, [m["key"] for m in o.messages]) for o in update.outputs] == placed
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.topic, letter.offset, letter.key) == ("key cannot be written", "in", 1, b"abc")
+    assert json.loads(letter.value) == {"id": "abc", "window_start": 0, "window_end": MINUTE, "n": 1}
+    details = dict(letter.details)
+    assert (details["tidemark.sink"], details["tidemark.error"][:41]) == (
+        b"out",
+        b"key 'abc' cannot be written as integer, w",
+    )
+    assert update.sink_counts("app-dlq") == {"out": 2, "app-dlq": 1}
+
+
+def test_should_keep_the_written_key_of_an_output_that_is_too_large(tmp_path):
+    update = numbered(tmp_path, rows(("7", 0, 2, 10), ("1234567890", 0, 1, 20)), limit=1)
+    assert update.outputs == ()
+    assert [(letter.reason, letter.key) for letter in update.dead_letters] == [
+        ("too large for the sink", SEVEN),
+        ("too large for the sink", (1234567890).to_bytes(4, "big")),
+    ]
+
+
+def test_should_merge_the_records_of_several_paths_with_keys_in_the_form_of_the_sink(tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    forwarded = stream.process("tests.support.used_processors:PassesOn", emits="n BIGINT")
+    forwarded.to("out", key_serde="bytes")
+    forwarded.filter("n > 0").to("out", key_serde="bytes")
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {})
+    update = task.prepare(records(1, key="00ff"), WALL)
+    assert [[m["key"] for m in o.messages] for o in update.outputs] == [[b"\x00\xff"] * 2]
+    assert [letter.reason for letter in task.prepare(records(1), WALL).dead_letters] == ["key cannot be written"] * 2
     task.close()
     directory.close()

@@ -23,6 +23,9 @@ SOURCE, FIRST, SECOND, THIRD = "KSTREAM-SOURCE-0000000000", "0000000001", "00000
 OTHER_KEYS = ["KSTREAM-PROCESSOR-" + FIRST, "keys of other tasks", "repartition()", "keeps_key=True"]
 
 
+OTHER_BYTES = ["keys of 'pulses' are written as long", "repartition(name=...) or group_by(...)"]
+
+
 WINDOWED_KEY = ["KSTREAM-SINK-", "windowed_key=True"]
 
 
@@ -88,6 +91,26 @@ def processed(topology: Topology, *stores: Any, emits: Any = "n INT", processor:
 def forwarded(topology: Topology) -> Stream:
     """What a processor forwards that may do so under any key."""
     return beats(topology).process("a.b:C", emits="patient_id STRING, n INT")
+
+
+def numbered(topology: Topology, **changes: Any) -> Stream:
+    """A source whose keys are eight bytes."""
+    return beats(topology, **({"key": "_key", "key_serde": "long"} | changes))
+
+
+def numbered_twice(topology: Topology) -> None:
+    numbered(topology).to("out")
+    numbered(topology, key_serde="integer").to("others")
+
+
+def numbered_then_read(topology: Topology) -> None:
+    beats(topology).to("out", key_serde="long")
+    beats(topology, topic="out").to("copies")
+
+
+def written_in_two_forms(topology: Topology) -> None:
+    beats(topology).to("out", key_serde="long")
+    beats(topology).filter("ibi_ms > 0").to("out", key_serde="short")
 
 
 def folded(topology: Topology, emits: str) -> Table:
@@ -660,6 +683,47 @@ STORES: list[Case] = [
 ]
 
 TOPICS: list[Case] = [
+    ("keys in bytes into an aggregate", lambda t: numbered(t).group_by_key(), [SOURCE, *OTHER_BYTES]),
+    ("keys in bytes into a table", lambda t: numbered(t).filter("ibi_ms > 0").to_table(), OTHER_BYTES),
+    ("keys in bytes into a table join", lambda t: numbered(t).left_join(patients(t)), OTHER_BYTES),
+    (
+        "keys in bytes from the right",
+        lambda t: temperatures(t).select("celsius").join(numbered(t), within="1m"),
+        OTHER_BYTES,
+    ),
+    (
+        "keys in bytes into a processor with stores",
+        lambda t: numbered(t).process("a.b:D", emits="n INT", stores=[store("s", "n INT")]),
+        OTHER_BYTES,
+    ),
+    (
+        "keys in bytes that a processor keeps",
+        lambda t: numbered(t).process("a.b:D", emits="n INT", keeps_key=True).select("n").to_table(),
+        OTHER_BYTES,
+    ),
+    (
+        "a column as the key of keys in bytes",
+        lambda t: numbered(t, key="patient_id"),
+        [SOURCE, "key='patient_id'", "written as long", "repartition('patient_id', name=...)"],
+    ),
+    ("keys as doubles", lambda t: numbered(t, key_serde="double"), [SOURCE, "'double'", "'long', 'integer', 'short'"]),
+    (
+        "written keys as floats",
+        lambda t: beats(t).to("out", key_serde="float"),
+        ["KSTREAM-SINK-", "'float'", "'bytes'"],
+    ),
+    (
+        "windowed key in bytes",
+        lambda t: finals(t).to("out", windowed_key=True, key_serde="long"),
+        [*WINDOWED_KEY, "key_serde='long'", "leave one of the two out"],
+    ),
+    ("keys of one topic in two forms", numbered_twice, [SOURCE, "'pulses'", "key_serde", "read it once"]),
+    (
+        "keys read in another form than written",
+        numbered_then_read,
+        ["key_serde='string'", "topic 'out'", "key_serde='long'", "give both the same"],
+    ),
+    ("keys written in two forms", written_in_two_forms, ["key_serde='short'", "topic 'out'", "key_serde='long'"]),
     ("windowed key of a table", lambda t: patients(t).to("out", windowed_key=True), [*WINDOWED_KEY, "no windows"]),
     ("windowed key of a stream", lambda t: beats(t).to("out", windowed_key=True), [*WINDOWED_KEY, "no windows"]),
     (

@@ -10,6 +10,7 @@ import pytest
 from tidemark.topology.builder import Topology
 from tidemark.topology.describe import describe_as_data
 from tidemark.topology.durations import duration_ms, format_ms
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import (
     Acks,
     Aggregate,
@@ -650,3 +651,42 @@ def test_should_compare_keys_when_state_is_kept_or_looked_up_by_key(
 @pytest.mark.parametrize("build", NOT_RELYING.values(), ids=NOT_RELYING)
 def test_should_not_compare_keys_when_records_are_only_forwarded(build: Callable[[Topology], object]) -> None:
     assert checked_sources(build) == set()
+
+
+def test_should_plan_the_form_of_keys_and_give_them_to_the_tasks_that_own_their_text() -> None:
+    topology = Topology("app")
+    orders = topology.stream("orders", schema="cents BIGINT", key_serde="long")
+    assert topology.stream("orders", schema="cents BIGINT", key_serde="long").node == orders.node
+    orders.filter("cents > 0").select("cents").to("copies", key_serde="bytes")
+    orders.process(KEY_OF, emits="was STRING", keeps_key=True).to("keys")
+    counts = orders.select("cents AS c").repartition(name="by-key").group_by_key().count(store="n")
+    counts.to("counts", key_serde="long").to("texts")
+    orders.group_by("cents", "by-cents").count(store="m")
+    first, counted, regrouped = topology.plan().subtopologies
+    assert (first.lead.key_serde, counted.lead.key_serde, regrouped.lead.key_serde) == (
+        KeySerde.LONG,
+        KeySerde.STRING,
+        KeySerde.STRING,
+    )
+    assert (first.lead.key, first.lead.checks_key, first.stores) == ("_key", False, ())
+    (rekey,) = [step for pipeline in first.pipelines for step in pipeline.steps if isinstance(step, Rekey)][:1]
+    assert rekey.key == "_key"
+    assert {sink.topic: sink.key_serde for sub in (first, counted) for sink in sub.sinks} == {
+        "copies": KeySerde.BYTES,
+        "keys": KeySerde.STRING,
+        "app-by-key-repartition": KeySerde.STRING,
+        "app-by-cents-repartition": KeySerde.STRING,
+        "counts": KeySerde.LONG,
+        "texts": KeySerde.STRING,
+    }
+
+
+def test_should_read_a_topic_again_in_the_form_in_which_it_writes_its_keys() -> None:
+    topology = Topology("app")
+    beats(topology).select("ibi_ms").to("copies", key_serde="integer")
+    topology.stream("copies", schema="ibi_ms INT", key_serde="integer").repartition(name="r").to_table("last").to("out")
+    assert [s.lead.key_serde for s in topology.plan().subtopologies] == [
+        KeySerde.STRING,
+        KeySerde.INTEGER,
+        KeySerde.STRING,
+    ]

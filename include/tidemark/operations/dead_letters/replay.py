@@ -6,8 +6,8 @@ fences another: once a replay has its transactional id, it reads everything that
 - A record that could not be read goes to its source again, in its own partition; if the dead letter was shortened, the
   record is read from its source.
 - An output that was too large goes to its sink.
-- A record that a user's code refused is read from its source and goes there again, only if that reason is asked for, as
-  all paths of its topology process it again.
+- A record that a user's code refused, or one of its outputs whose key could not be written, is read from its source and
+  goes there again, only if that reason is asked for, as all paths of its topology process it again.
 
 What its destination would refuse is left out, as it would abort the transaction of all others, and so is what would go to
 a topic of the application that it does not read any more.
@@ -45,7 +45,7 @@ from tidemark.operations.dead_letters.reader import (
 from tidemark.operations.offline_transaction import aborting
 from tidemark.settings import Settings
 from tidemark.supervision.hold import describe_hold, read_hold
-from tidemark.tasks.update import REFUSED, TOO_LARGE
+from tidemark.tasks.update import REFUSED, TOO_LARGE, UNWRITABLE_KEY
 from tidemark.topology.plan import TopologyPlan
 
 _AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
@@ -53,7 +53,11 @@ _QUEUED_RECORDS = 100_000
 
 REPLAYED_BEFORE = "already replayed"
 SHORTENED = "shortened, and its original record is gone"
-PROCESSED = f"its record was processed in part: pass --reason '{REFUSED}' to send it through all paths again"
+PROCESSED = {
+    reason: f"its record was processed in part: pass --reason '{reason}' to send it through all paths again"
+    for reason in (REFUSED, UNWRITABLE_KEY)
+}
+"""Why a dead letter stays that is not of a whole record, by its reason."""
 NOWHERE = "its headers do not name a destination"
 
 
@@ -138,13 +142,14 @@ class DeadLetterReplay:
             return _Destination(sink, partition_of(letter), _message(letter))
         if source is None or offset is None:
             return NOWHERE
-        if letter.reason != REFUSED and letter.is_whole:
+        is_read_again = letter.reason in PROCESSED
+        if not is_read_again and letter.is_whole:
             return _Destination(source.topic, source.partition, _message(letter))
-        if letter.reason == REFUSED and wanted.reason != REFUSED:
-            return PROCESSED
+        if is_read_again and wanted.reason != letter.reason:
+            return PROCESSED[letter.reason]
         record = self.letters.message(source, offset)
         if record is None:
-            return SHORTENED if letter.reason != REFUSED else "its original record is gone"
+            return "its original record is gone" if is_read_again else SHORTENED
         message: Message = {"key": record.key(), "value": record.value(), "timestamp": record.timestamp()[1]}
         return _Destination(source.topic, source.partition, message | _headers(headers_of(record)))
 
