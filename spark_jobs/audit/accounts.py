@@ -17,6 +17,7 @@ from tidemark.audit.derivable import Derivable
 from tidemark.audit.ranges import commit_rows
 from tidemark.operations.dead_letters.reader import REPLAYED
 from tidemark.tasks.update import OF_PROCESSED_RECORDS
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
 _COMMITS = (
@@ -53,8 +54,15 @@ class Accounts:
 
     def placement(self) -> DataFrame:
         """Return one row per record whose partition depends on its key."""
+        serdes = {topic: role.key_serde for topic, role in self.path.reading.roles.items()}
+        cases = " ".join(
+            f"WHEN {literal(topic)} THEN coalesce({recomputation.key_text_sql(serde)}, hex(key))"
+            for topic, serde in serdes.items()
+            if serde is not KeySerde.STRING
+        )
+        key = f"CASE topic {cases} ELSE CAST(key AS STRING) END" if cases else "CAST(key AS STRING)"
         return self._sql(
-            f"SELECT role, topic, partition, offset, CAST(key AS STRING) AS k, home FROM {self.path.records} "
+            f"SELECT role, topic, partition, offset, {key} AS k, home FROM {self.path.records} "
             "WHERE home IS NOT NULL AND key IS NOT NULL"
         )
 

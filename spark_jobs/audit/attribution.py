@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from tidemark.kafka.partitioner import partitions_of
+from tidemark.topology.key_serde import KeySerde
 
 Batches = Mapping[tuple[str, int, int], tuple[list[int], list[int], list[int]]]
 """The batches by (topic, partition, partition of the task): their start offsets, end offsets and numbers, in order."""
@@ -31,7 +32,8 @@ class AuditedTopicRole:
 
     If `own`, the task of a record is the number of its partition. Otherwise it is murmur2 of the record's key, without the
     last `suffix_bytes`, over `tasks` tasks. If `placed` is set, the record must be in the partition that murmur2 of that key
-    gives over `placed` partitions.
+    gives over `placed` partitions. `key_serde` is the form of the topic's keys, `task_serde` the form in which a key decides
+    its task.
     """
 
     role: str
@@ -40,6 +42,8 @@ class AuditedTopicRole:
     tasks: int
     placed: int | None
     suffix_bytes: int = 0
+    key_serde: KeySerde = KeySerde.STRING
+    task_serde: KeySerde = KeySerde.STRING
 
 
 class Attribution:
@@ -69,6 +73,8 @@ class Attribution:
         home = None if role.placed is None else partitions_of(bare, role.placed)
         if role.own:
             tasks = partitions
+        elif role.key_serde is not role.task_serde:
+            tasks = partitions_of([_in_form_of_tasks(role, key) for key in bare], role.tasks)
         elif home is not None and role.placed == role.tasks:
             tasks = home
         else:
@@ -100,6 +106,14 @@ class Attribution:
         at = np.searchsorted(starts, offsets, side="right") - 1
         found = np.where(at >= 0, batches[np.maximum(at, 0)], -1)
         return np.where(offsets < ends[np.maximum(at, 0)], found, -1)
+
+
+def _in_form_of_tasks(role: AuditedTopicRole, key: bytes) -> bytes:
+    """Return the bytes by which the task of a key was chosen. A key without a text is not from a task, and stays as it is."""
+    try:
+        return role.task_serde.encode(role.key_serde.decode(key))
+    except ValueError:
+        return key
 
 
 @dataclass(frozen=True)

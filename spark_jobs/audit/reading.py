@@ -124,17 +124,26 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
     purged = plan.repartition_topics
     tasks = partitions[subtopology.lead.topic]
     found = {
-        topic: AuditedTopicRole(SOURCE, subtopology.index, own=True, tasks=tasks, placed=tasks)
-        for topic in subtopology.source_topics
-        if topic not in purged
+        source.topic: AuditedTopicRole(
+            SOURCE, subtopology.index, own=True, tasks=tasks, placed=tasks, key_serde=source.key_serde
+        )
+        for source in subtopology.sources
+        if source.topic not in purged
     }
     by_hand = {sink.topic for sink in subtopology.sinks if sink.partitioner is not None}
     windows = {sink.topic: sink.windowed_key for sink in subtopology.sinks if sink.windowed_key is not None}
+    serdes = {sink.topic: sink.key_serde for sink in subtopology.sinks}
     for topic in keyed_sinks(subtopology) - read_again(plan):
-        placed = None if topic in by_hand else partitions[topic]
-        suffix_bytes = windows[topic].value if topic in windows else 0
         found[topic] = AuditedTopicRole(
-            SINK, subtopology.index, own=False, tasks=tasks, placed=placed, suffix_bytes=suffix_bytes
+            SINK,
+            subtopology.index,
+            own=False,
+            tasks=tasks,
+            placed=None if topic in by_hand else partitions[topic],
+            suffix_bytes=windows[topic].value if topic in windows else 0,
+            key_serde=serdes[topic],
+            # A source whose keys are not text is never joined with another, so all tasks are by its keys.
+            task_serde=subtopology.lead.key_serde,
         )
     plain = {aggregation.store.name for aggregation in subtopology.aggregations}
     suffixes = {StoreKind.KEY_VALUE: 0, StoreKind.WINDOW: WINDOW_START_BYTES, StoreKind.SESSION: 2 * WINDOW_START_BYTES}

@@ -19,6 +19,7 @@ from __future__ import annotations
 from spark_jobs.json_values import parsed_json_sql
 from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.derivable import Derived
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.keyless import needs_key, takes_keyless
 from tidemark.topology.plan import (
     Aggregate,
@@ -42,6 +43,26 @@ _RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 _KEY_BEFORE_WINDOW = "substring(key, 1, length(key) - 8)"
 _KEY_WINDOW_START = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10) AS BIGINT)"
 _NUMBER = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
+
+
+def key_text_sql(serde: KeySerde) -> str:
+    """Return the SQL of the text of the column `key`, which is null if it has none. Not the stream's own expression."""
+    if serde is KeySerde.STRING:
+        return "CASE WHEN is_valid_utf8(CAST(key AS STRING)) THEN CAST(key AS STRING) END"
+    if serde.width_bytes is None:
+        return "lower(hex(key))"
+    unsigned = "CAST(conv(hex(key), 16, 10) AS DECIMAL(20, 0))"
+    values = f"CAST('{1 << 8 * serde.width_bytes}' AS DECIMAL(20, 0))"
+    signed = f"{unsigned} - IF(substring(hex(key), 1, 1) >= '8', {values}, CAST(0 AS DECIMAL(20, 0)))"
+    return f"CASE WHEN length(key) = {serde.width_bytes} THEN CAST({signed} AS STRING) END"
+
+
+def has_form_sql(serde: KeySerde, text: str) -> str:
+    """Return the SQL condition that a text can be written as a key of this form; an output with another key is not sent."""
+    if serde.width_bytes is None:
+        return "true" if serde is KeySerde.STRING else f"coalesce(lower(hex(unhex({text}))) = {text}, false)"
+    number = {8: "BIGINT", 4: "INT", 2: "SMALLINT"}[serde.width_bytes]
+    return f"coalesce(CAST(try_cast({text} AS {number}) AS STRING) = {text}, false)"
 
 
 def judged_sql(source: Source, records: str, refused: str, max_timestamp_ahead_ms: int) -> str:
@@ -69,7 +90,7 @@ SELECT *, {parsed_json_sql("__text", source.schema)} AS __r FROM (
 SELECT p AS __p, offset AS __offset, batch AS __batch, value IS NULL AS __deletes,
     of_offset IS NOT NULL AS __refused, CASE WHEN of_offset IS NULL THEN CAST(value AS STRING) END AS __text,
     key IS NOT NULL AS __has_key,
-    CASE WHEN is_valid_utf8(CAST(key AS STRING)) THEN CAST(key AS STRING) END AS _key,
+    {key_text_sql(source.key_serde)} AS _key,
     topic AS _topic, partition AS _partition, offset AS _offset, ts_ms AS _timestamp
 FROM (SELECT role, topic, partition, offset, ts_ms, key, value, p, batch FROM {records})
 LEFT JOIN {refused} ON of_topic = topic AND of_partition = partition AND of_offset = offset
@@ -101,7 +122,12 @@ def pipeline_records_sql(subtopology: SubTopology, pipeline: Pipeline, judged: s
             sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
             columns = [quoted(name) for name, _ in step.columns]
             continue
-        condition = f"coalesce(({step.condition}), false)" if isinstance(step, Filter) else f"({step.key}) IS NOT NULL"
+        if isinstance(step, Filter):
+            condition = f"coalesce(({step.condition}), false)"
+        else:
+            # After a select, only `__k` has the record's own key.
+            new_key = "__k" if step.key == "_key" and "_key" not in columns else step.key
+            condition = f"({new_key}) IS NOT NULL"
         kept = ", ".join([*(c for c in _KEPT if c != "__in"), *columns])
         sql = f"SELECT {kept}, __in AND {condition} AS __in FROM ({sql})"
     # Kafka Streams' aggregates without windows, and those of sliding windows, skip records without a value.
@@ -292,13 +318,16 @@ def sink_results_sql(derived: Derived, topic: str, records: str) -> str:
     """Return the SQL of each decoded record of a sink of the aggregation, in the same columns without s0, …"""
     aggregation = derived.aggregation
     schema = ", ".join(f"{quoted(column.name)} {column.type}" for column in aggregation.columns)
-    key, ws = "key", "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
-    if any(sink.windowed_key is not None for sink in derived.subtopology.sinks if sink.topic == topic):
+    sinks = [sink for sink in derived.subtopology.sinks if sink.topic == topic]
+    is_text = all(sink.key_serde is KeySerde.STRING for sink in sinks)
+    key = "CAST(key AS STRING)" if is_text else key_text_sql(sinks[0].key_serde)
+    ws = "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
+    if any(sink.windowed_key is not None for sink in sinks):
         # If key and value name two different windows, the record belongs to neither.
-        key, ws = _KEY_BEFORE_WINDOW, f"CASE WHEN {_KEY_WINDOW_START} = {ws} THEN {ws} END"
+        key, ws = f"CAST({_KEY_BEFORE_WINDOW} AS STRING)", f"CASE WHEN {_KEY_WINDOW_START} = {ws} THEN {ws} END"
     results = ", ".join(f"__r.{quoted(a.name)} AS {quoted('r_' + a.name)}" for a in aggregation.aggregates)
     return (
-        f"SELECT topic, partition, offset, p, batch, CAST({key} AS STRING) AS k, {ws} AS ws, "
+        f"SELECT topic, partition, offset, p, batch, {key} AS k, {ws} AS ws, "
         f"value IS NULL AS is_deleted, {results} FROM (SELECT *, from_json(CAST(value AS STRING), {literal(schema)}) "
         f"AS __r FROM {records} WHERE role = 'sink' AND topic = {literal(topic)})"
     )

@@ -11,6 +11,7 @@ from spark_jobs.audit import recomputation
 from spark_jobs.audit.views import PipelineView
 from spark_jobs.sql_text import quoted
 from tidemark.audit.derivable import Derivable, Derived
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import Number, Window
 
 UPDATE, FINAL = "update", "final"
@@ -104,6 +105,9 @@ class AuditResults:
         return found
 
     def _against(self, d: Derived, topic: str, view: str, expected: str, role: str) -> str:
+        serde = next((sink.key_serde for sink in d.subtopology.sinks if sink.topic == topic), KeySerde.STRING)
+        if serde is not KeySerde.STRING:
+            expected = f"(SELECT * FROM {expected} WHERE {recomputation.has_form_sql(serde, 'k')})"
         equal = ["NOT f.is_deleted"]
         for aggregate in d.aggregation.aggregates:
             there, own = f"f.{_result(aggregate.name)}", f"e.{_result(aggregate.name)}"

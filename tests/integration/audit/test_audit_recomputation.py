@@ -16,6 +16,7 @@ from tidemark.audit.derivable import derivable
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.tasks.partials import Status
 from tidemark.topology.builder import Topology
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.windows import hopping, tumbling
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -190,3 +191,82 @@ def test_should_compare_sums_up_to_rounding_and_nan_and_infinities_exactly(spark
     spark.createDataFrame([*equal, *different], "f DOUBLE, e DOUBLE").createOrReplaceTempView("doubles")
     found = [row.same for row in spark.sql(f"SELECT {near_sql('f', 'e')} AS same FROM doubles").collect()]
     assert found == [True] * len(equal) + [False] * len(different)
+
+
+FORMS = {
+    KeySerde.LONG: [struct.pack(">q", n) for n in (0, 7, -3, 128, -(1 << 63), (1 << 63) - 1)] + [b"", b"7", bytes(9)],
+    KeySerde.INTEGER: [struct.pack(">i", n) for n in (0, 7, -3, 128, -(1 << 31), (1 << 31) - 1)] + [b"7", bytes(8)],
+    KeySerde.SHORT: [struct.pack(">h", n) for n in (0, 7, -3, 128, -(1 << 15), (1 << 15) - 1)] + [b"7", bytes(3)],
+    KeySerde.BYTES: [b"", b"\x00\xff", b"key"],
+    KeySerde.STRING: [b"", b"7", b"\xff", "é".encode()],
+}
+
+
+def text_of(serde: KeySerde, key: bytes) -> str | None:
+    try:
+        return serde.decode(key)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("serde", list(KeySerde))
+def test_should_read_the_text_of_keys_as_the_tasks_do(spark: SparkSession, serde: KeySerde) -> None:
+    keys = FORMS[serde]
+    spark.createDataFrame([(bytearray(key),) for key in keys], "key BINARY").createOrReplaceTempView("audit_forms")
+    found = spark.sql(f"SELECT key, {recomputation.key_text_sql(serde)} AS k FROM audit_forms").collect()
+    assert {bytes(row.key): row.k for row in found} == {key: text_of(serde, key) for key in keys}
+
+
+TEXTS = [
+    "0", "7", "-3", "07", "+7", "-0", " 7", "7.0", "1e3", "", "abc", "32767", "32768", "-32768", "-32769", "2147483647",
+    "2147483648", "-2147483648", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "ab", "AB", "abc0\n",
+    "é",
+]  # fmt: skip
+
+
+def has_form(serde: KeySerde, text: str) -> bool:
+    try:
+        serde.encode(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("serde", list(KeySerde))
+def test_should_expect_the_outputs_whose_keys_a_sink_can_write(spark: SparkSession, serde: KeySerde) -> None:
+    spark.createDataFrame([(text,) for text in TEXTS], "k STRING").createOrReplaceTempView("audit_texts")
+    found = spark.sql(f"SELECT k, {recomputation.has_form_sql(serde, 'k')} AS has_form FROM audit_texts").collect()
+    assert {row.k: row.has_form for row in found} == {text: has_form(serde, text) for text in TEXTS}
+
+
+def test_should_judge_the_records_of_a_source_by_the_form_of_its_keys(spark: SparkSession) -> None:
+    topology = Topology("app")
+    numbers = topology.stream("in", schema="x BIGINT", key_serde="long")
+    numbers.select("x + 1 AS y").repartition(name="r").group_by_key().count(store="n")
+    subtopology = topology.plan().subtopologies[0]
+    keys = [struct.pack(">q", -3), struct.pack(">q", 128), b"7", None]
+    rows = [("source", "in", 0, n, NOW_MS, None, key, b'{"x": 1}', 0, 1) for n, key in enumerate(keys)]
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_numbers")
+    judged_sql = recomputation.judged_sql(subtopology.lead, "audit_numbers", NONE_REFUSED, AHEAD_MS)
+    judged = f"({recomputation.placed_sql(subtopology.lead, f'({judged_sql})')})"
+    found = spark.sql(f"SELECT __k, __bad FROM {judged} ORDER BY __offset").collect()
+    assert [(row[0], row[1]) for row in found] == [("-3", False), ("128", False), (None, True), (None, False)]
+    (pipeline,) = subtopology.pipelines
+    reaching = recomputation.pipeline_records_sql(subtopology, pipeline, judged)
+    # A record without a key does not go through a repartition topic.
+    found = spark.sql(f"SELECT __k FROM ({reaching}) WHERE __in ORDER BY __offset").collect()
+    assert [row[0] for row in found] == ["-3", "128"]
+
+
+def test_should_read_the_results_of_a_sink_in_the_form_of_its_keys(spark: SparkSession) -> None:
+    topology = Topology("app")
+    counted = topology.stream("in", schema="id STRING", key="id").group_by_key().count(name="n", store="n")
+    counted.to("out", key_serde="integer")
+    (one,) = derivable(topology.plan()).derived
+    rows = [
+        ("sink", "out", 0, n, 0, None, bytearray(key), bytearray(b'{"id": "x", "n": 3}'), 0, 1)
+        for n, key in enumerate([struct.pack(">i", -3), struct.pack(">i", 7), b"7"])
+    ]
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_integers")
+    found = spark.sql(recomputation.sink_results_sql(one, "out", "audit_integers") + " ORDER BY offset").collect()
+    assert [(row.k, row.r_n) for row in found] == [("-3", 3), ("7", 3), (None, 3)]

@@ -32,7 +32,9 @@ LEAST, MOST = -50, 999
 BROKEN = b"{broken"
 
 
-def payments(name: str, guarantee: str = "exactly_once", *, windowed_key: bool = False) -> Topology:
+def payments(
+    name: str, guarantee: str = "exactly_once", *, windowed_key: bool = False, key_serde: str = "string"
+) -> Topology:
     """Payments per key and minute, each update and one final, and totals since ever."""
     topology = Topology(name, guarantee=guarantee)
     source = topology.stream(
@@ -46,10 +48,11 @@ def payments(name: str, guarantee: str = "exactly_once", *, windowed_key: bool =
     minutes = grouped.windowed_by(tumbling("1m").grace("10s")).aggregate(
         n="count(*)", cents="sum(cents)", store="minutes", retention="1h"
     )
-    minutes.to(f"{name}-minutes", windowed_key=windowed_key)
-    minutes.suppress(until_window_closes(), store="open").to(f"{name}-finals", windowed_key=windowed_key)
+    written = {"windowed_key": windowed_key, "key_serde": key_serde}
+    minutes.to(f"{name}-minutes", **written)
+    minutes.suppress(until_window_closes(), store="open").to(f"{name}-finals", **written)
     totals = grouped.aggregate(n="count(*)", top="max(cents)", mean="mean(cents)", store="totals")
-    totals.to(f"{name}-totals", expects=[expect("top", between=(0, MOST))])
+    totals.to(f"{name}-totals", key_serde=key_serde, expects=[expect("top", between=(0, MOST))])
     return topology
 
 
@@ -136,7 +139,16 @@ def _table(rows: list[tuple[Any, ...]], columns: list[tuple[str, pa.DataType]]) 
 class PaymentsApp(CountingApp):
     """Feeds records whose event time moves on, some of them late, filtered out or bad."""
 
-    def __init__(self, settings: Any, admin: Any, name: str, topology: Callable[[str], Topology] = payments) -> None:
+    def __init__(
+        self,
+        settings: Any,
+        admin: Any,
+        name: str,
+        topology: Callable[[str], Topology] = payments,
+        key_of: Callable[[int], str] = "k{:03d}".format,
+    ) -> None:
+        """`key_of` gives the key of each number below that of the keys."""
+        self.key_of = key_of
         self.chance = random.Random(name)
         self.now_ms = wall_clock_ms() - 3_600_000
         self.open_transactions: list[Producer] = []
@@ -154,7 +166,7 @@ class PaymentsApp(CountingApp):
         producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers, "partitioner": self.partitioner})
         for number in range(records):
             self.now_ms = start_ms + int((number + 1) * step_ms)
-            key = f"k{self.chance.randrange(keys):03d}"
+            key = self.key_of(self.chance.randrange(keys))
             late_ms = self.chance.randrange(180_000) if self.chance.random() < 0.05 else 0
             cents = self.chance.randint(LEAST, MOST)
             value = json.dumps({"id": key, "at": self.now_ms - late_ms, "cents": cents}).encode()

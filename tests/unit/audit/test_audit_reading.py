@@ -15,6 +15,7 @@ from tidemark.audit.cut import Cut
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId, TopicPartition
 from tidemark.topology.builder import Topology
+from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.windows import session, tumbling
 
 WRITTEN = [
@@ -88,6 +89,59 @@ def test_should_find_the_task_of_a_sink_record_by_its_key_without_the_window():
     five = partitions_of(KEYS, 5).tolist()
     role = replace(role, placed=5)
     assert attributed(role, batches, rows) == [(HOME[key], HOME[key], at) for key, at in zip(KEYS, five, strict=True)]
+
+
+NUMBERS = [number * 977 - 5000 for number in range(40)]
+
+
+def texts(numbers):
+    return [str(number).encode() for number in numbers]
+
+
+def longs(numbers):
+    return [number.to_bytes(8, "big", signed=True) for number in numbers]
+
+
+@pytest.mark.parametrize("partitions", [3, 5])
+def test_should_find_the_task_of_a_sink_record_by_the_text_of_its_key_and_its_partition_by_the_bytes(partitions):
+    role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=partitions, key_serde=KeySerde.LONG)
+    batches = {("t", 0, task): ([0], [99], [task]) for task in range(3)}
+    tasks, homes = partitions_of(texts(NUMBERS), 3).tolist(), partitions_of(longs(NUMBERS), partitions).tolist()
+    found = attributed(role, batches, [(0, 11, key) for key in longs(NUMBERS)])
+    assert found == [(task, task, home) for task, home in zip(tasks, homes, strict=True)]
+    # Bytes that no sink wrote in this form, and records without a key.
+    assert [home for _, _, home in attributed(role, batches, [(0, 11, b"7")])] == partitions_of(
+        [b"7"], partitions
+    ).tolist()
+    assert attributed(role, batches, [(0, 11, None)])[0][1] is None
+
+
+def test_should_find_the_task_of_a_sink_record_by_the_form_of_the_sources_keys():
+    role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=3, task_serde=KeySerde.LONG)
+    batches = {("t", 0, task): ([0], [99], [task]) for task in range(3)}
+    tasks, homes = partitions_of(longs(NUMBERS), 3).tolist(), partitions_of(texts(NUMBERS), 3).tolist()
+    found = attributed(role, batches, [(0, 11, key) for key in texts(NUMBERS)])
+    assert found == [(task, task, home) for task, home in zip(tasks, homes, strict=True)]
+    same = replace(role, key_serde=KeySerde.LONG)
+    found = attributed(same, batches, [(0, 11, key) for key in longs(NUMBERS)])
+    assert found == [(task, task, task) for task in tasks]
+
+
+def test_should_know_the_forms_of_the_keys_of_sources_and_sinks():
+    topology = Topology("app")
+    orders = topology.stream("in", schema="x BIGINT", key_serde="long")
+    orders.to("copies", key_serde="long").to("texts")
+    orders.repartition(name="r").group_by_key().count(store="n").to("counts", key_serde="short")
+    counts = {"in": 2, "copies": 2, "texts": 2, "counts": 2, "app-r-repartition": 2}
+    found = reading_of(topology.plan(), Cut({}, [], {}, counts))
+    forms = {topic: (role.key_serde, role.task_serde) for topic, role in found.roles.items() if role.role != CHANGELOG}
+    assert forms == {
+        "in": (KeySerde.LONG, KeySerde.STRING),
+        "copies": (KeySerde.LONG, KeySerde.LONG),
+        "texts": (KeySerde.STRING, KeySerde.LONG),
+        "counts": (KeySerde.SHORT, KeySerde.STRING),
+        "app-dlq": (KeySerde.STRING, KeySerde.STRING),
+    }
 
 
 def test_should_know_which_sinks_write_windowed_keys():
