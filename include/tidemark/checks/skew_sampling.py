@@ -16,7 +16,8 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.store_sizes import copies_on_disk
-from tidemark.topology.plan import SubTopology, TopologyPlan
+from tidemark.topology.key_serde import KeySerde
+from tidemark.topology.plan import Source, SubTopology, TopologyPlan
 from tidemark.verdict import Finding
 
 READ_RECORDS = 20_000
@@ -38,10 +39,10 @@ def check_skew(
     plan = named_plan(plan, settings, admin)
     partitions = partition_counts(admin, settings)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-    topics = sorted({topic for s in plan.subtopologies for topic in s.source_topics} & partitions.keys())
+    sources = {source.topic: source for s in plan.subtopologies for source in s.sources if source.topic in partitions}
     findings = [
-        topic_finding(topic, _samples(topic, partitions[topic], ends, read_records, settings, used), used)
-        for topic in topics
+        topic_finding(topic, _samples(sources[topic], partitions[topic], ends, read_records, settings, used), used)
+        for topic in sorted(sources)
     ]
     for subtopology in plan.subtopologies:
         findings += _stores(plan.application_id, subtopology, partitions, settings, used)
@@ -49,18 +50,26 @@ def check_skew(
 
 
 def _samples(
-    topic: str, partitions: int, ends: EndOffsets, read_records: int, settings: Settings, rules: SkewRules
+    source: Source, partitions: int, ends: EndOffsets, read_records: int, settings: Settings, rules: SkewRules
 ) -> list[PartitionSample]:
-    places = [TopicPartition(topic, number) for number in range(partitions)]
+    places = [TopicPartition(source.topic, number) for number in range(partitions)]
     low, end = ends.beginnings(places), ends.of(places)
     found = []
     for place in places:
         start = max(low[place], end[place] - read_records)
         scan = scan_changelog(librdkafka_config(settings), place, start, end[place], read_records, _STALLED_S)
         # A scan takes a missing key for an empty one.
-        keys = (key or None for key in scan.keys)
+        keys = (_as_text(source.key_serde, key) if key else None for key in scan.keys)
         found.append(sample_of(place.partition, end[place] - low[place], keys, rules))
     return found
+
+
+def _as_text(serde: KeySerde, key: bytes) -> bytes:
+    """Return the text of a key in UTF-8; a key that has none stays as it is."""
+    try:
+        return serde.decode(key).encode()
+    except ValueError:
+        return key
 
 
 def _stores(
