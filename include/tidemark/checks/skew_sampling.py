@@ -59,12 +59,12 @@ def _samples(
         start = max(low[place], end[place] - read_records)
         scan = scan_changelog(librdkafka_config(settings), place, start, end[place], read_records, _STALLED_S)
         # A scan takes a missing key for an empty one.
-        keys = (_as_text(source.key_serde, key) if key else None for key in scan.keys)
+        keys = (key_as_text(source.key_serde, key) if key else None for key in scan.keys)
         found.append(sample_of(place.partition, end[place] - low[place], keys, rules))
     return found
 
 
-def _as_text(serde: KeySerde, key: bytes) -> bytes:
+def key_as_text(serde: KeySerde, key: bytes) -> bytes:
     """Return the text of a key in UTF-8; a key that has none stays as it is."""
     try:
         return serde.decode(key).encode()

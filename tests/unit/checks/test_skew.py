@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemark.checks.skew import SkewRules, sample_of, shown_key, store_finding, topic_finding
+from tidemark.checks.skew_sampling import key_as_text
+from tidemark.topology.key_serde import KeySerde
 from tidemark.verdict import Finding, Verdict
 
 RULES = SkewRules(least_records=100, ratio=2.0, least_key_share=0.05, named_keys=3)
@@ -29,6 +31,20 @@ def test_even_partitions_and_keys_should_be_ok() -> None:
     assert found.verdict is OK
     assert found.message == "4 partitions with 25% to 25% of the offsets; key '0-0' has 0% of the newest 400 records"
     assert found.evidence["partitions"]["2"] == {"held_offsets": 1_000, "share": 0.25, "read_records": 100, "keys": 50}
+
+
+@pytest.mark.parametrize(
+    ("serde", "key", "text"),
+    [
+        (KeySerde.STRING, b"p1", b"p1"),
+        (KeySerde.STRING, b"\xff", b"\xff"),
+        (KeySerde.LONG, b"\xff" * 7 + b"\xfd", b"-3"),
+        (KeySerde.LONG, b"7", b"7"),
+        (KeySerde.BYTES, b"\0\xff", b"00ff"),
+    ],
+)
+def test_keys_should_be_named_by_their_text(serde: KeySerde, key: bytes, text: bytes) -> None:
+    assert key_as_text(serde, key) == text
 
 
 @pytest.mark.parametrize(("records", "verdict"), [(99, UNKNOWN), (100, OK)])

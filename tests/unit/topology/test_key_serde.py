@@ -7,9 +7,10 @@ import random
 import pytest
 
 from tidemark.errors import InvalidTopology
+from tidemark.kafka.partitioner import partitions_of
 from tidemark.topology.key_serde import KeySerde, checked_key_serde
 
-# What the serializers of kafka-clients 4 write, in hexadecimal.
+# What the serializers of kafka-clients write, in hexadecimal.
 WRITTEN = [
     (KeySerde.LONG, "7", "0000000000000007"),
     (KeySerde.LONG, "0", "0000000000000000"),
@@ -38,6 +39,13 @@ NUMBERS = [KeySerde.LONG, KeySerde.INTEGER, KeySerde.SHORT]
 def test_should_write_and_read_keys_as_javas_serializers_do(serde, text, written):
     assert serde.encode(text).hex() == written
     assert serde.decode(bytes.fromhex(written)) == text
+
+
+def test_should_lead_to_the_partitions_that_javas_producers_choose():
+    longs = [KeySerde.LONG.encode(text) for text in ("7", "0", "-3", "128", str(-(1 << 63)), str((1 << 63) - 1))]
+    integers = [KeySerde.INTEGER.encode(text) for text in ("7", "-3", str(-(1 << 31)), str((1 << 31) - 1))]
+    # What kafka-clients' default partitioner answers for seven partitions.
+    assert (partitions_of(longs, 7).tolist(), partitions_of(integers, 7).tolist()) == ([3, 6, 0, 1, 1, 6], [1, 6, 2, 5])
 
 
 @pytest.mark.parametrize("serde", NUMBERS)

@@ -30,7 +30,7 @@ from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.processes import wait_until
 from tidemark.registry.description import describe_state
 from tidemark.supervision.hold import Hold, release_hold, take_hold
-from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
+from tidemark.tasks.update import REFUSED, TOO_LARGE, UNWRITABLE_KEY, DeadLetter
 from tidemark.topology.builder import Topology
 
 pytestmark = pytest.mark.broker
@@ -179,6 +179,20 @@ def test_should_replay_the_others_when_a_destination_would_refuse_a_letter_or_is
     bench.limit(bench.sink, int(re.search(r"max\.message\.bytes=(\d+)", raised)[1]))
     assert bench.replay().sent == 1
     assert [row[2] for row in bench.there(bench.sink)] == [b"large", b"l" * 9]
+
+
+def test_should_send_the_record_of_an_output_whose_key_could_not_be_written_only_on_request(bench):
+    """With the bytes of its own key: the letter is the output, with the text of that key."""
+    feeder = Producer(bench.client)
+    feeder.produce(bench.source, b"{}", bytes(8), 1, timestamp=AT)
+    assert feeder.flush(60) == 0
+    offset = len([row for row in bench.there(bench.source) if row[0] == 1]) - 1
+    bench.write(DeadLetter(UNWRITABLE_KEY, bench.source, 1, offset, b"0", b'{"n": 1}', ()))
+    wanted = DeadLetterFilter(partition=1, reason=UNWRITABLE_KEY)
+    assert bench.replay(DeadLetterFilter(partition=1)).left == {PROCESSED[UNWRITABLE_KEY]: 1}
+    before = bench.there(bench.source)
+    assert bench.replay(wanted).sent == 1
+    assert bench.there(bench.source) == sorted([*before, (1, bytes(8), b"{}", AT, ())])
 
 
 def test_should_leave_out_letters_to_a_topic_that_a_rescale_has_replaced(bench, create_topic):
