@@ -127,7 +127,8 @@ def pipeline_records_sql(subtopology: SubTopology, pipeline: Pipeline, judged: s
         else:
             # After a select, only `__k` has the record's own key.
             new_key = "__k" if step.key == "_key" and "_key" not in columns else step.key
-            condition = f"({new_key}) IS NOT NULL"
+            # A key that is not text is left out, like a null key. Null keys are kept for joins that emit them.
+            condition = f"coalesce(is_valid_utf8({new_key}), {'true' if step.keeps_null_keys else 'false'})"
         kept = ", ".join([*(c for c in _KEPT if c != "__in"), *columns])
         sql = f"SELECT {kept}, __in AND {condition} AS __in FROM ({sql})"
     # Kafka Streams' aggregates without windows, and those of sliding windows, skip records without a value.

@@ -270,3 +270,30 @@ def test_should_read_the_results_of_a_sink_in_the_form_of_its_keys(spark: SparkS
     spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_integers")
     found = spark.sql(recomputation.sink_results_sql(one, "out", "audit_integers") + " ORDER BY offset").collect()
     assert [(row.k, row.r_n) for row in found] == [("-3", 3), ("7", 3), (None, 3)]
+
+
+@pytest.mark.parametrize("is_joined", [False, True], ids=["null keys are dropped", "null keys are kept for a join"])
+def test_should_count_records_with_a_new_key_as_the_stream_does(spark: SparkSession, is_joined: bool) -> None:
+    topology = Topology("app")
+    again = topology.stream("in", schema="x BINARY").repartition("CAST(x AS STRING)", name="r")
+    if is_joined:
+        again.select("1 AS one").left_join(topology.stream("other", schema="z INT"), within="1m", name="j").to("out")
+    else:
+        again.to("out")
+    subtopology = topology.plan().subtopologies[0]
+    (pipeline,) = subtopology.pipelines
+    # A key, none, and one that is not text.
+    values = [b'{"x": "YQ=="}', b'{"x": null}', b'{"x": "/w=="}']
+    rows = [("source", "in", 0, n, NOW_MS, None, b"k", value, 0, 1) for n, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, SCHEMA).withColumn("timestamp", _timestamp())
+    frame.selectExpr("*", "array() AS headers").createOrReplaceTempView("audit_rekeyed")
+    statuses = [
+        row["__status"] for row in spark.sql(pipeline_sql(subtopology, pipeline, "audit_rekeyed", AHEAD_MS)).collect()
+    ]
+    judged_sql = recomputation.judged_sql(subtopology.lead, "audit_rekeyed", NONE_REFUSED, AHEAD_MS)
+    judged = f"({recomputation.placed_sql(subtopology.lead, f'({judged_sql})')})"
+    reaching = f"({recomputation.pipeline_records_sql(subtopology, pipeline, judged)})"
+    (account,) = spark.sql(recomputation.account_sql(pipeline, reaching)).collect()
+    counted = account.rows, account.filtered_rows, account.bad_rows
+    assert counted == tuple(statuses.count(each) for each in (Status.GOOD, Status.FILTERED, Status.BAD))
+    assert counted == ((2, 1, 0) if is_joined else (1, 2, 0))
