@@ -66,9 +66,9 @@ _WINDOWED_KEYS = {WindowedKey.TIME: StoreKind.WINDOW, WindowedKey.SESSION: Store
 class TestRecord:
     """A record of a topic. `value` is its JSON value, or None for a tombstone.
 
-    `key` is a text, which `key_serde` of a sink does not change, None for a record without a key, or bytes if it is not a text
-    (in a dead letter). In a topic with
-    windowed keys, it is (key, window start) or (key, session start, session end).
+    `key` is the key's text, also in a topic whose keys are numbers or bytes; None for a record without a key; and bytes if it
+    is not a text (in a dead letter). In a topic with windowed keys, it is (key, window start) or (key, session start, session
+    end).
     """
 
     __test__ = False

@@ -15,13 +15,17 @@ from tests.support.audit.application import PaymentsApp, payments
 from tests.support.audit.matrix import STALLED_MS, Matrix, complaints_of
 from tests.support.audit.tampering import tampering
 from tests.support.counting import NO_PROBE, PARTITIONS, in_thread
-from tests.support.truth.topics import read_all
+from tests.support.group_requests import remove_from_group
+from tests.support.truth.topics import Row, read_all
 
+from tidemark.clock import wall_clock_ms
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.partitioner import partition_of
 from tidemark.kafka.topics import ensure_user_topics
-from tidemark.names import dlq_topic
+from tidemark.names import dlq_topic, group_instance_id
+from tidemark.operations.change.rescale import Rescale
 from tidemark.processes import wait_until
+from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -42,58 +46,95 @@ def numbered(name: str) -> Topology:
     return topology
 
 
-def rows_of(matrix, topic):
+def rows_of(matrix: Matrix, topic: str) -> list[Row]:
     return [row for rows in read_all(matrix.settings.bootstrap_servers, [topic]).values() for row in rows]
 
 
-def test_should_keep_the_bytes_of_numbers_and_the_partitions_that_java_chooses(
-    matrix: Matrix, kafka_jars: object
-) -> None:
-    name = f"numbered-{uuid.uuid4().hex[:8]}"
-    settings = matrix.settings.model_copy(update={"num_partitions": PARTITIONS})
-    plan = numbered(name).plan()
-    ensure_user_topics(plan, settings, matrix.admin)
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers, "partitioner": "murmur2_random"})
-    for number in range(ROUNDS):
-        for key in KEYS:
-            # Every other record is not in the form that the fast statement reads.
-            value = json.dumps({"cents": number}, separators=(",", ":") if number % 2 else None)
-            producer.produce(f"{name}-in", value, struct.pack(">q", key))
-    for other in OTHER_LENGTHS:
-        producer.produce(f"{name}-in", b'{"cents":1}', other)
-    producer.produce(f"{name}-in", b'{"cents":1}')
-    assert producer.flush(60) == 0
+class NumberedApp:
+    """Runs `numbered` with Spark, and feeds it."""
 
-    def counts() -> dict[int, int]:
-        return {struct.unpack(">q", row.key)[0]: json.loads(row.value)["n"] for row in rows_of(matrix, f"{name}-out")}
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix = matrix
+        self.name = f"numbered-{uuid.uuid4().hex[:8]}"
+        self.settings = matrix.settings.model_copy(update={"num_partitions": PARTITIONS})
+        self.plan = numbered(self.name).plan()
+        ensure_user_topics(self.plan, self.settings, matrix.admin)
 
-    with in_thread(
-        instance := make_instance(plan, settings, 0, "numbered", NO_PROBE),
-        SparkBatchSource(matrix.spark, instance.plan, settings, 0),
-    ) as ended:
-        assert wait_until(lambda: bool(ended) or counts() == dict.fromkeys(KEYS, ROUNDS), 240, every_s=1)
-    assert ended == []
-    assert counts() == dict.fromkeys(KEYS, ROUNDS)
-    for row in rows_of(matrix, f"{name}-out"):
+    def feed(self) -> None:
+        """Write each key in each round, keys of other lengths, and a record without a key."""
+        producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers, "partitioner": "murmur2_random"})
+        for number in range(ROUNDS):
+            for key in KEYS:
+                # Every other record is not in the form that the fast statement reads.
+                value = json.dumps({"cents": number}, separators=(",", ":") if number % 2 else None)
+                producer.produce(f"{self.name}-in", value, struct.pack(">q", key))
+        for other in OTHER_LENGTHS:
+            producer.produce(f"{self.name}-in", b'{"cents":1}', other)
+        producer.produce(f"{self.name}-in", b'{"cents":1}')
+        assert producer.flush(60) == 0
+
+    def counts(self) -> dict[int, int]:
+        """The last count of each key."""
+        rows = self.rows("out")
+        return {struct.unpack(">q", row.key or b"")[0]: json.loads(row.value or b"")["n"] for row in rows}
+
+    def rows(self, topic: str) -> list[Row]:
+        return rows_of(self.matrix, f"{self.name}-{topic}")
+
+    def run(self, rounds: int) -> None:
+        """Run an instance until it has counted so many records of each key, and let it leave the group."""
+        wanted = dict.fromkeys(KEYS, rounds)
+        instance = make_instance(self.plan, self.settings, 0, "numbered", NO_PROBE)
+        source = SparkBatchSource(self.matrix.spark, instance.plan, self.settings, 0)
+        with in_thread(instance, source) as ended:
+            assert wait_until(lambda: bool(ended) or self.counts() == wanted, 240, every_s=1)
+        assert ended == []
+        assert self.counts() == wanted
+        remove_from_group(self.settings.bootstrap_servers, self.name, group_instance_id(self.name, 0))
+
+    def complaints(self) -> list[str]:
+        """What an audit complains of. It has compared places, outputs and dead letters."""
+        report = self.matrix.audit.run(self.plan, stalled_ms=STALLED_MS)
+        compared = {"records_are_in_the_partition_of_their_key", "outputs_are_not_lost", "dead_letters_are_not_lost"}
+        assert compared <= {finding.subject for finding in report.findings}
+        return complaints_of(report)
+
+
+def test_should_keep_the_bytes_of_numbers_and_the_partitions_that_java_chooses(matrix: Matrix) -> None:
+    app = NumberedApp(matrix)
+    app.feed()
+    app.run(ROUNDS)
+    for row in app.rows("out"):
         # What the record says of its key is text, as everywhere.
         assert json.loads(row.value)["key"] == str(struct.unpack(">q", row.key)[0])
         assert row.partition == partition_of(row.key, PARTITIONS)
-    copies = rows_of(matrix, f"{name}-copies")
+    copies = app.rows("copies")
     assert Counter(row.key and struct.unpack(">i", row.key)[0] for row in copies) == Counter(
         dict.fromkeys(OF_FOUR_BYTES, ROUNDS)
     ) + Counter({None: 1})
     assert all(row.partition == partition_of(row.key, PARTITIONS) for row in copies if row.key)
-    letters = Counter((dict(row.headers)["tidemark.reason"], row.key) for row in rows_of(matrix, dlq_topic(name)))
+    letters = Counter((dict(row.headers)["tidemark.reason"], row.key) for row in app.rows("dlq"))
     # A record that could not be read keeps its bytes; an output has the text that could not be written.
     assert letters == Counter({(b"wrong key length", key): 1 for key in OTHER_LENGTHS}) + Counter(
         {(b"key cannot be written", str(key).encode()): ROUNDS for key in set(KEYS) - set(OF_FOUR_BYTES)}
     )
-    report = matrix.audit.run(plan, stalled_ms=STALLED_MS)
-    assert complaints_of(report) == []
-    checked = {finding.subject: finding.evidence for finding in report.findings}
-    assert {"records_are_in_the_partition_of_their_key", "outputs_are_not_lost", "dead_letters_are_not_lost"} <= set(
-        checked
-    )
+    assert app.complaints() == []
+
+
+def test_should_count_on_when_the_number_of_tasks_has_changed(matrix: Matrix) -> None:
+    """A rescale sends the records of the source through a topic of its own, under the text of their keys."""
+    app = NumberedApp(matrix)
+    app.feed()
+    app.run(ROUNDS)
+    rescale = Rescale(app.plan, app.settings, wall_clock_ms, 3, LoggingRestoreListener(), NO_PROBE, lambda _line: None)
+    assert rescale.run(lambda _plan: True)
+    app.feed()
+    app.run(2 * ROUNDS)
+    assert all(row.partition == partition_of(row.key, PARTITIONS) for row in app.rows("out"))
+    letters = Counter(dict(row.headers)["tidemark.reason"] for row in app.rows("dlq"))
+    assert letters[b"wrong key length"] == 2 * len(OTHER_LENGTHS)
+    assert letters[b"key cannot be written"] == 2 * ROUNDS * (len(KEYS) - len(OF_FOUR_BYTES))
+    assert complaints_of(matrix.audit.run(app.plan, stalled_ms=STALLED_MS)) == []
 
 
 def test_should_compare_results_under_keys_that_are_numbers(matrix: Matrix) -> None:
