@@ -81,24 +81,33 @@ def main(
         CONSUMER: raw_consumer(settings, heap),
     }
     running = [_named(available, name) for name in sides.split(",")]
+    for case in chosen:
+        if not _of_case(running, case):
+            raise typer.BadParameter(
+                f"{sides!r}: {case.name} compares {OURS} with {case.against}, so nothing would run"
+            )
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     results: list[Result] = []
     for case in chosen:
         start_ms = base_ms(int(time.time() * 1000), case)
-        compared = [side for side in running if side.name in (OURS, case.against)]
+        compared = _of_case(running, case)
         for alternation, side in product(range(alternations), compared):
             results.append(_run(side, case, start_ms, alternation, settings))
             report.write_json(folder / "results.json", results, chosen, machine(settings))
     late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None
     if chosen:
         _report(folder, results, chosen, settings, write_docs)
-    agree = all(report.agree(results, case.name) for case in chosen)
+    agree = all(report.agree(results, case.name) for case in chosen) if chosen else None
     found = report.ratios(results, chosen, late)
     console.print(report.goals_table(found, chosen))
     print(report.last_line(found, agree=agree))
-    if not agree:
+    if agree is False:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _of_case(running: list[Side], case: Case) -> list[Side]:
+    return [side for side in running if side.name in (OURS, case.against)]
 
 
 def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Settings) -> Result:

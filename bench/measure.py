@@ -82,7 +82,7 @@ def measure(
             ends = "\n".join(f"end of {log}:\n{_tail(log)}" for log in logs)
             raise BenchFailed(f"{side.name} on {case.name}: {failure}; {ends}") from None
         progress.phase("verifying")
-        verdict = None if side.name == CONSUMER else verify(broker.bootstrap, case, start_ms)
+        verdict = None if side.name == CONSUMER else verify(broker.bootstrap, case, start_ms, case.program.sink)
     if verdict is None or verdict.right:
         shutil.rmtree(folder)
     measured = rates(run.samples, case.events, _SHORTEST_INTERVALS * case.commit_interval_ms / 1000)

@@ -67,13 +67,13 @@ def digest(results: Integers) -> str:
     return hashlib.sha256(np.ascontiguousarray(results).tobytes()).hexdigest()[:16]
 
 
-def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
-    """Read the whole output topic up to its current end and compare it with what must be there. Blocks.
+def verify(bootstrap: str, case: Case, start_ms: int, sink: str) -> Verdict:
+    """Read the whole topic `sink` up to its current end and compare it with what must be there. Blocks.
 
     The end is the read_uncommitted one: a commit returns before its markers are on every partition, so the end that a
     read_committed reader sees first may hide records. Raises `BenchFailed` if no more records arrive before that end.
     """
-    output, sink = case.program.output(case, start_ms), case.program.sink
+    output = case.program.output(case, start_ms)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

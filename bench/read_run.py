@@ -169,7 +169,7 @@ class Run:
 
         # A store is written after the commit in Kafka that the offsets show.
         wait_until(all_right, _REST_S, 0.5)
-        verdict = verify(self.bootstrap, case.sized(events), self.start_ms)
+        verdict = verify(self.bootstrap, case.sized(events), self.start_ms, case.program.sink)
         if not verdict.right:
             left.append(
                 f"the output has {verdict.missing} missing, {verdict.wrong} wrong, {verdict.unexpected} unexpected counts"

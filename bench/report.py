@@ -102,16 +102,24 @@ def goals_table(found: dict[str, float | None], cases: list[Case]) -> Table:
     return table
 
 
-def last_line(found: dict[str, float | None], *, agree: bool) -> str:
-    """Return the line that scripts read, with what was measured."""
+def last_line(found: dict[str, float | None], *, agree: bool | None) -> str:
+    """Return the line that scripts read, with what was measured. `agree` is None if no output was compared."""
     words = [f"{name}={_ratio(ratio)}" for name, ratio in found.items() if ratio is not None]
     return " ".join(["bench:", *words, f"outputs_equal={str(agree).lower()}"])
 
 
-def agree(results: list[Result], case: str) -> bool:
-    """Return whether every run of `case`, of each side that writes, ended with correct and equal output."""
+_OUTCOMES = {True: "correct and equal", False: "NOT EQUAL, or wrong", None: "not compared"}
+
+
+def agree(results: list[Result], case: str) -> bool | None:
+    """Return whether every run of `case`, of each side that writes, ended with correct and equal output.
+
+    None: no side that writes has run.
+    """
     verdicts = [result.verdict for result in results if result.case == case and result.verdict is not None]
-    return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) <= 1
+    if not verdicts:
+        return None
+    return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) == 1
 
 
 def terminal_table(results: list[Result], cases: list[Case]) -> Table:
@@ -129,7 +137,7 @@ def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) 
     """Return the results of all cases as a section of a Markdown page."""
     lines = measured_on(machine)
     for case in cases:
-        outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
+        outcome = _OUTCOMES[agree(results, case.name)]
         that_write = " that write" if any(r.case == case.name and r.verdict is None for r in results) else ""
         lines += [
             f"### {case.name}: {case.about}",

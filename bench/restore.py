@@ -186,6 +186,7 @@ class Restores:
         self._add(subject, "state in place", in_place, 0.0, usage)
         seconds, _, usage = subject.start(subject.lose)
         self._add(subject, "whole changelog", seconds, max(0.0, seconds - in_place), usage)
+        _require_right(bootstrap, whole, start_ms, _OUTPUT_OF_STREAMS)
 
     def _tidemark(self, bootstrap: str, whole: Case, start_ms: int) -> None:
         location = {"savepoint_location": str(self.folder / "tidemark" / "savepoints")}
@@ -221,9 +222,7 @@ class Restores:
         seconds = time.monotonic() - started
         self._add(subject, "restore run, with verification", seconds, seconds + self._in_place_s, Usage())
         subject.start()
-        verdict = verify(bootstrap, subject.case, start_ms)
-        if not verdict.right:
-            raise BenchFailed(f"after the restores {verdict.missing} counts are missing and {verdict.wrong} are wrong")
+        _require_right(bootstrap, subject.case, start_ms, subject.case.program.sink)
 
     def _arrive(self, subject: Subject) -> None:
         """Produce more input while nothing runs."""
@@ -243,6 +242,16 @@ class Restores:
 
     def _said(self, side: str, what: str) -> None:
         console.print(f"{self.keys} keys, {side}: {what}", highlight=False)
+
+
+def _require_right(bootstrap: str, case: Case, start_ms: int, sink: str) -> None:
+    """Raise `BenchFailed` unless a topic has exactly the counts of the case."""
+    verdict = verify(bootstrap, case, start_ms, sink)
+    if not verdict.right:
+        raise BenchFailed(
+            f"{sink}: after the restores {verdict.missing} counts are missing, {verdict.wrong} are wrong, and "
+            f"{verdict.unexpected} are of no event"
+        )
 
 
 def _restoring_s(log: Path) -> float:

@@ -32,8 +32,8 @@ _HEADINGS = (
 def _cells(result: Measured, results: list[Measured]) -> list[str]:
     ours = (r for r in results if r.size == result.size)
     peer = next((r for r in ours if r.side == "kafka-streams" and r.source == "whole changelog"), None)
-    compared = result.restore_s > 0 and peer is not None and peer.restore_s > 0 and result.source != "state in place"
-    ratio = f"{result.keys_per_s / peer.keys_per_s:.2f}" if compared and peer else "–"
+    is_same = peer is not None and result.source == peer.source and result.restore_s > 0 and peer.restore_s > 0
+    ratio = f"{result.keys_per_s / peer.keys_per_s:.2f}" if is_same and peer else "–"
     rate = f"{result.keys_per_s / 1e3:,.0f} k" if result.source != "state in place" and result.restore_s > 0 else "–"
     return [
         f"{result.keys:,}", result.side, result.source, f"{result.running_s:.1f}", f"{result.restore_s:.1f}", rate, ratio,

@@ -56,6 +56,9 @@ def test_a_side_that_writes_nothing_should_neither_agree_nor_disagree_and_have_n
     results = [*ours, replace(_result("floor", CONSUMER, 2_000.0, 1.0, 1.0), verdict=None)]
     cases = [CASES["floor"]]
     assert report.agree(results, "floor")
+    assert report.agree(results[1:], "floor") is None
+    facts = {"when": "", "cores": 2, "cpu": "", "memory_gb": 1, "java": "", "kafka": "", "pyspark": ""}
+    assert "output of all runs that write: not compared." in report.markdown(results[1:], cases, facts)
     found = report.ratios(results, cases, latency=None)
     assert report.last_line(found, agree=True) == "bench: floor=0.25 outputs_equal=true"
     text = StringIO()
