@@ -167,6 +167,10 @@ def main() -> int:
                         started, kills = time.monotonic(), bench.kills
                         bench.change(*step)
                         took = time.monotonic() - started
+                        if bench.kills == kills:
+                            raise RuntimeError(
+                                f"{' '.join(step)} passed none of the points at which it is to be killed"
+                            )
                         console.print(f"{' '.join(step)}: done in {took:.1f} s, after {bench.kills - kills} kills")
                         _feed_and_stop(bench, console)
                     running = bench.launch()

@@ -66,12 +66,13 @@ def table_of_held(course: Course) -> list[str]:
 
 
 def verdict(course: Course, found: Findings) -> tuple[str, bool]:
-    """The last line, and whether all is right."""
+    """The last line, and whether all is right. A run that has brought nothing about, or fed nothing, shows nothing."""
     line = (
         f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
         f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
     )
-    return line, not (found.lost or found.duplicated or found.wrong or course.stuck)
+    has_run = course.faults > 0 and found.records > 0
+    return line, has_run and not (found.lost or found.duplicated or found.wrong or course.stuck)
 
 
 def verdict_of_held(course: Course, found: Findings, kinds: Iterable[str]) -> tuple[str, bool]:
@@ -83,4 +84,4 @@ def verdict_of_held(course: Course, found: Findings, kinds: Iterable[str]) -> tu
         f"wrong={found.wrong} stuck={len(course.stuck)}"
     )
     has_control = not course.again[UNHARMED]
-    return line, shown == classes and has_control and not (found.lost or found.wrong or course.stuck)
+    return line, bool(classes) and shown == classes and has_control and not (found.lost or found.wrong or course.stuck)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.system.chaos.course import Course, table_of_held, verdict_of_held
+from tests.system.chaos.course import Course, table_of_held, verdict, verdict_of_held
 from tests.system.chaos.faults import UNHARMED, Longest
 from tests.system.chaos.findings import Findings
 from tests.system.chaos.kinds import KINDS
@@ -48,6 +48,15 @@ def test_should_not_pass_at_least_once_when_anything_is_wrong(again, found, stuc
         course.again[kind] = number
     course.stuck = stuck
     assert verdict_of_held(course, Findings(**found), CAME) == (f"chaos at_least_once: {summary}", False)
+
+
+@pytest.mark.parametrize(("faults", "records"), [(0, 9), (1, 0), (1, 9)])
+def test_should_not_pass_when_nothing_was_brought_about_or_fed(faults, records):
+    course = Course()
+    course.recoveries["driver: SIGKILL"] = [1.0] * faults
+    _, is_right = verdict(course, Findings(records=records))
+    assert is_right is (faults > 0 and records > 0)
+    assert verdict_of_held(course, Findings(), ["standby: SIGKILL"])[1] is False
 
 
 def test_should_say_why_a_kind_of_fault_does_not_interrupt_a_held_commit():

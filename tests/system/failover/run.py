@@ -74,6 +74,8 @@ def main() -> int:
     console = Console(highlight=False)
     console.print(f"failover: seed={options.seed}")
     cases = [case for case in CASES if not options.only or any(part in str(case) for part in options.only)]
+    if not cases:
+        parser.error(f"--only {' '.join(options.only)}: no case has one of these in its name")
     settings, has_peer = Settings.load(), options.peer != "none"
     if has_peer:
         compile_peer(jars.ensure("bench", settings))

@@ -86,6 +86,10 @@ def test_should_measure_an_outage_from_the_loss_to_the_last_query_that_nobody_an
     assert (queries.answered, queries.unanswered, queries.outage_s) == (0, 0, 0.0)
 
 
+def test_should_not_accept_a_case_in_which_nobody_asked():
+    assert faults_of_queries(TAKEN_OVER, Queries(), 10_000) == ["no query was asked after the loss"]
+
+
 def test_should_accept_unanswered_queries_for_the_session_and_two_seconds_when_another_instance_takes_over():
     assert faults_of_queries(TAKEN_OVER, Queries(unanswered=9, outage_s=12.0), 10_000) == []
     assert faults_of_queries(TAKEN_OVER, Queries(unanswered=9, outage_s=12.1), 10_000) == [

@@ -165,6 +165,8 @@ def play(ward: Ward, case: Case) -> Outcome:
 
 def faults_of_queries(case: Case, queries: Queries, session_timeout_ms: int) -> list[str]:
     """Name queries that were not answered although a standby was there, or although another instance has long had the task."""
+    if not queries.answered + queries.unanswered:
+        return ["no query was asked after the loss"]
     if case.has_standby and queries.unanswered:
         return queries.examples
     within_s = session_timeout_ms / 1000 + _TAKEN_OVER_S

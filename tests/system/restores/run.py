@@ -133,6 +133,8 @@ def main() -> int:
     if not disk.may_mount():
         kinds = tuple(k for k in kinds if k.family is not Family.DISK)
         console.print("no disk is full in any of these: mounting one takes root")
+    if not kinds:
+        parser.error(f"--only {' '.join(options.only or ())}: there is no such kind, or it takes root")
     outcomes: list[Outcome] = []
     mark = f"restores-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-restores-") as name:
