@@ -219,8 +219,8 @@ class Committer:
 def _require_whole_changelogs(batch: Sequence[tuple[Task, TaskUpdate]], ends: Mapping[TopicPartition, int]) -> None:
     """Raise `OutcomeUnknown` if a changelog ends before the offset up to which a store of the batch has it.
 
-    The next start refuses such a changelog. If this batch were written, it would be as long as before. See invariant: topic
-    identity.
+    The next start refuses a changelog that has lost records, by the store or by the last commit record. If this batch were
+    written, it would be as long as before. See invariant: topic identity.
     """
     for task, _ in batch:
         for place, offset in task.changelog_offsets.items():

@@ -23,6 +23,8 @@ from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 
 _CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
+# A command that creates changelogs fills them in earlier transactions, and its record has their ends after that.
+_WRITE_IN_ONE_TRANSACTION = frozenset([CommitKind.BATCH, CommitKind.TICK, CommitKind.REWIND])
 
 
 @dataclass(frozen=True)
@@ -247,8 +249,7 @@ def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
     record = found.last_record
     known: list[tuple[int, int]] = []
     if record is not None:
-        ends = record.ends_before.get(store.changelog.topic, {})
-        known.append((ends.get(store.changelog.partition, 0), record.commit_time_ms))
+        known.append((_end_after(record, store.changelog), record.commit_time_ms))
     generation = generation_of(store.value_layout)
     known += [
         (copy.checkpoint.changelog_offset, copy.checkpoint.commit_time_ms)
@@ -258,6 +259,15 @@ def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
         and generation_of(copy.checkpoint.value_layout) == generation
     ]
     return known
+
+
+def _end_after(record: CommitRecord, changelog: TopicPartition) -> int:
+    """Return the offset up to which a changelog was certainly written when the commit of `record` ended.
+
+    Markers and aborted records may have made it longer.
+    """
+    wrote = record.changelogs.get(changelog.topic, 0) if record.kind in _WRITE_IN_ONE_TRANSACTION else 0
+    return record.ends_before.get(changelog.topic, {}).get(changelog.partition, 0) + wrote
 
 
 def _by_whole_changelog(
@@ -313,10 +323,7 @@ def _not_recomputable(found: TaskEvidence, store: StoreEvidence) -> str | None:
 
 def _known_end(found: TaskEvidence, store: StoreEvidence) -> int:
     """Return the highest offset up to which the changelog was certainly written."""
-    record = found.last_record
-    recorded = (
-        0 if record is None else record.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition, 0)
-    )
+    recorded = 0 if found.last_record is None else _end_after(found.last_record, store.changelog)
     # An earlier generation's copy counts the offsets of another changelog.
     generation = generation_of(store.value_layout)
     own = (c.checkpoint for c in store.copies if c.checkpoint.application_id == found.application_id)

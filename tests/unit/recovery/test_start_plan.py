@@ -487,6 +487,36 @@ def test_should_refuse_a_changelog_that_ends_before_the_recorded_offset(end, ref
     assert way_of(plan) == (Refuse if refused else WHOLE)
 
 
+@pytest.mark.parametrize(
+    ("kind", "end", "refused"),
+    [
+        (CommitKind.BATCH, 109, True),
+        (CommitKind.BATCH, 110, False),
+        (CommitKind.BATCH, 111, False),
+        (CommitKind.TICK, 109, True),
+        (CommitKind.TICK, 110, False),
+        (CommitKind.REWIND, 109, True),
+        (CommitKind.REWIND, 110, False),
+        # These have copied whole stores into new changelogs before they asked for the ends.
+        *((kind, 80, False) for kind in (CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR)),
+    ],
+)
+@pytest.mark.parametrize("copies", [(), (a_copy(99),)])
+def test_should_refuse_a_changelog_that_lost_what_the_last_commit_wrote_though_no_store_is_up_to_date(
+    kind, end, refused, copies
+):
+    record = dataclasses.replace(
+        a_record(),
+        kind=kind,
+        changelogs={CHANGELOG.topic: 30},
+        ends_before={CHANGELOG.topic: {CHANGELOG.partition: 80}},
+    )
+    plan = plan_start(found(record=record, copies=copies, changelog=Watermarks(0, end)))
+    assert isinstance(plan, Refuse) is refused
+    if refused:
+        assert f"ends at offset {end}, but was written up to 110" in plan.reason
+
+
 @pytest.mark.parametrize(("store_retention", "changelog_retention"), [(None, None), (None, HOUR), (HOUR, None)])
 def test_should_refuse_a_changelog_without_its_first_records_when_nothing_expires_in_its_store(
     store_retention, changelog_retention
