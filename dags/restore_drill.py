@@ -94,7 +94,7 @@ with operations_dag(
     # One at a time, because a drill takes disk space.
     @task(task_id="drill", max_active_tis_per_dagrun=1, map_index_template="{{ task.op_kwargs['topology'] }}")
     def drill(topology: str, **context: Any) -> str:
-        """Drill one application. Fails with the first keys that differ; the XCom `figures` has the figures of each store."""
+        """Drill one application. Fails with the number of keys that differ; the XCom `figures` has those of each store."""
         from tidemark_airflow.drills import drill_and_conclude
 
         given = context["params"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tidemark.checks.skew import SkewRules, sample_of, shown_key, store_finding, topic_finding
 from tidemark.checks.skew_sampling import key_as_text
 from tidemark.topology.key_serde import KeySerde
+from tidemark.cli import main
 from tidemark.verdict import Finding, Verdict
 
 RULES = SkewRules(least_records=100, ratio=2.0, least_key_share=0.05, named_keys=3)
@@ -124,3 +127,9 @@ def test_a_key_that_is_no_text_should_be_shown_all_the_same() -> None:
     assert shown_key(b"\xff\x00a") == "\\xff\\x00a"
     assert shown_key(b"k" * 100) == "k" * 60 + "…"
     assert shown_key(None) == ""
+
+
+def test_the_example_in_the_help_should_name_what_the_evidence_of_a_topic_holds() -> None:
+    example = main.load("check").commands["skew"].epilog
+    assert re.findall(r"\.evidence\.(\w+)", example) == ["frequent_keys"]
+    assert "frequent_keys" in judged((1_000, even(0))).evidence

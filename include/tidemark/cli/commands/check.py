@@ -67,7 +67,10 @@ def lag(topology: TopologyName, as_json: AsJson = False, history: _History = Fal
 
 
 @app.command(
-    epilog=examples("tidemark check skew clicks", "tidemark check skew clicks --json | jq '.findings[].evidence.keys'")
+    epilog=examples(
+        "tidemark check skew clicks",
+        "tidemark check skew clicks --json | jq '.findings[].evidence.frequent_keys // empty'",
+    )
 )
 def skew(
     topology: TopologyName,
