@@ -18,19 +18,18 @@ from tidemark.topology.plan import StoreSpec, SubTopology
 def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: CommittedProgress, folder: Path) -> FolderRank:
     """Return how up to date the stores in a task's folder are, by their checkpoints. Opens them read-only.
 
-    The state is unknown if a store cannot be read, or if it is of another history than `committed`.
+    The state is unknown if a store cannot be read, or if it is of another history than `committed`. Stores in memory and
+    custom stores are not judged; if there are no others, the state is unknown, too.
     """
     layouts = value_layouts(subtopology)
     are_level, records = [], 0
     for spec in subtopology.stores:
-        if spec.in_memory:
+        if not spec.is_rocksdb:
             continue
         path = folder / STORES_FOLDER / spec.name
         if not path.exists():
             are_level.append(False)
             continue
-        if not spec.is_rocksdb:
-            return UNKNOWN_RANK
         try:
             checkpoint = read_store_checkpoint(path)
         except (TaskCorrupted, StoreUnavailable):
@@ -51,7 +50,9 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         ):
             return UNKNOWN_RANK
         records += checkpoint.changelog_offset
-    return FolderRank(FolderState.LEVEL if are_level and all(are_level) else FolderState.BEHIND, records)
+    if not are_level:
+        return UNKNOWN_RANK
+    return FolderRank(FolderState.LEVEL if all(are_level) else FolderState.BEHIND, records)
 
 
 def _is_beyond_changelog(spec: StoreSpec, facts: TaskFacts, changelog_offset: int) -> bool:

@@ -19,6 +19,7 @@ from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 
 TASK = TaskId(0, 3)
 NOW = 1_700_000_000_000
@@ -32,14 +33,15 @@ FACTS = TaskFacts(TASK, {}, RECORD, {}, {"counts": Watermarks(0, 90)})
 BEHIND, LEVEL = FolderState.BEHIND, FolderState.LEVEL
 
 
-def subtopology():
+def subtopology(*stores):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
-    stream.group_by_key().count(name="n", store="counts").to("out")
+    for store in stores:
+        stream.group_by_key().count(name="n", store=store).to("out")
     return topology.plan().subtopologies[0]
 
 
-PLAN = subtopology()
+PLAN = subtopology("counts")
 LAYOUT = value_signature(PLAN.stores[0], value_layouts(PLAN)["counts"])
 AT_7 = StoreCheckpoint("app", "1", "counts", LAYOUT, 7, NOW, {"in": 100}, NOW, 80)
 AT_6 = replace(AT_7, batch=6, source_offsets={"in": 50}, changelog_offset=60)
@@ -47,7 +49,7 @@ rank = partial(rank_folder, PLAN, FACTS, COMMITTED)
 
 
 def write(folder, checkpoint, value=b"v"):
-    store = RocksStore(folder / STORES_FOLDER / "counts", write_buffer_bytes=1 << 20)
+    store = RocksStore(folder / STORES_FOLDER / checkpoint.store, write_buffer_bytes=1 << 20)
     store.put_many((Writes(0, [b"k"], [value]),), checkpoint, None)
     store.close()
 
@@ -93,3 +95,20 @@ def test_should_continue_with_the_level_store_of_a_dead_peer_beside_an_older_own
     store.close()
     task.close()
     instance.close()
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize(("checkpoint", "expected"), [(AT_7, FolderRank(LEVEL, 80)), (AT_6, FolderRank(BEHIND, 60))])
+def test_should_rank_a_folder_by_its_other_stores_beside_a_custom_one(tmp_path, is_held, checkpoint, expected):
+    """A standby's folder has no custom store, and nothing but its class can read that of an instance."""
+    plan = subtopology("counts", Materialized("own", custom="package.module:Class"))
+    write(tmp_path, checkpoint)
+    if is_held:
+        (tmp_path / STORES_FOLDER / "own").mkdir()
+    assert rank_folder(plan, FACTS, COMMITTED, tmp_path) == expected
+
+
+@pytest.mark.parametrize("kept", [{"custom": "package.module:Class"}, {"in_memory": True}])
+def test_should_not_judge_a_folder_without_a_store_that_can_be_judged(tmp_path, kept):
+    (tmp_path / STORES_FOLDER / "own").mkdir(parents=True)
+    assert rank_folder(subtopology(Materialized("own", **kept)), FACTS, COMMITTED, tmp_path) == UNKNOWN_RANK
