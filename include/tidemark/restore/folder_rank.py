@@ -22,11 +22,13 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
     custom stores are not judged; if there are no others, the state is unknown, too.
     """
     layouts = value_layouts(subtopology)
-    are_level, records = [], 0
+    are_level, unlogged_stores, records = [], 0, 0
     for spec in subtopology.stores:
-        if not spec.is_rocksdb:
-            continue
         path = folder / STORES_FOLDER / spec.name
+        if not spec.is_rocksdb:
+            # Only its own class can read a custom store; one without a changelog may be up to date.
+            unlogged_stores += not spec.is_logged and not spec.in_memory and path.exists()
+            continue
         if not path.exists():
             are_level.append(False)
             continue
@@ -40,6 +42,7 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         layout = value_signature(spec, layouts[spec.name])
         is_level = unlogged_fault(checkpoint, layout, committed, facts.record) is None
         are_level.append(is_level)
+        unlogged_stores += is_level and not spec.is_logged
         if generation_of(checkpoint.value_layout) < generation_of(layout):
             continue
         if (
@@ -52,7 +55,7 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         records += checkpoint.changelog_offset
     if not are_level:
         return UNKNOWN_RANK
-    return FolderRank(FolderState.LEVEL if all(are_level) else FolderState.BEHIND, records)
+    return FolderRank(FolderState.LEVEL if all(are_level) else FolderState.BEHIND, unlogged_stores, records)
 
 
 def _is_beyond_changelog(spec: StoreSpec, facts: TaskFacts, changelog_offset: int) -> bool:

@@ -46,14 +46,16 @@ class FolderState(IntEnum):
 class FolderRank(NamedTuple):
     """The rank of a task's folder. Of several folders of one task, a start prefers the one with the greatest rank.
 
-    `changelog_offsets` is the sum over its stores.
+    `unlogged_stores` is the number of its stores without a changelog that the start can continue with, as far as can be
+    judged: nothing else restores them. `changelog_offsets` is the sum over its stores.
     """
 
     state: FolderState
+    unlogged_stores: int
     changelog_offsets: int
 
 
-UNKNOWN_RANK = FolderRank(FolderState.UNKNOWN, 0)
+UNKNOWN_RANK = FolderRank(FolderState.UNKNOWN, 0, 0)
 
 
 def unranked(_folder: Path) -> FolderRank:

@@ -57,10 +57,10 @@ def write(folder, checkpoint, value=b"v"):
 @pytest.mark.parametrize(
     ("checkpoint", "expected"),
     [
-        (AT_7, FolderRank(LEVEL, 80)),
-        (AT_6, FolderRank(BEHIND, 60)),
+        (AT_7, FolderRank(LEVEL, 0, 80)),
+        (AT_6, FolderRank(BEHIND, 0, 60)),
         # A standby knows neither batches nor offsets of sources.
-        (replace(AT_7, batch=-1, source_offsets={}, changelog_offset=90), FolderRank(BEHIND, 90)),
+        (replace(AT_7, batch=-1, source_offsets={}, changelog_offset=90), FolderRank(BEHIND, 0, 90)),
         # Of an earlier application of this id, or ahead of what is committed: a start says what to do.
         (replace(AT_7, batch=8), UNKNOWN_RANK),
         (replace(AT_7, source_offsets={"in": 101}), UNKNOWN_RANK),
@@ -80,7 +80,7 @@ def test_should_not_judge_a_folder_whose_store_cannot_be_read(tmp_path):
 
 
 def test_should_rank_a_folder_without_a_store_as_behind(tmp_path):
-    assert rank(tmp_path) == FolderRank(BEHIND, 0)
+    assert rank(tmp_path) == FolderRank(BEHIND, 0, 0)
 
 
 @pytest.mark.parametrize(("own", "peer", "kept"), [(AT_6, AT_7, b"peer"), (AT_7, AT_6, b"own"), (AT_6, AT_6, b"own")])
@@ -98,7 +98,9 @@ def test_should_continue_with_the_level_store_of_a_dead_peer_beside_an_older_own
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-@pytest.mark.parametrize(("checkpoint", "expected"), [(AT_7, FolderRank(LEVEL, 80)), (AT_6, FolderRank(BEHIND, 60))])
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"), [(AT_7, FolderRank(LEVEL, 0, 80)), (AT_6, FolderRank(BEHIND, 0, 60))]
+)
 def test_should_rank_a_folder_by_its_other_stores_beside_a_custom_one(tmp_path, is_held, checkpoint, expected):
     """A standby's folder has no custom store, and nothing but its class can read that of an instance."""
     plan = subtopology("counts", Materialized("own", custom="package.module:Class"))
@@ -112,3 +114,41 @@ def test_should_rank_a_folder_by_its_other_stores_beside_a_custom_one(tmp_path, 
 def test_should_not_judge_a_folder_without_a_store_that_can_be_judged(tmp_path, kept):
     (tmp_path / STORES_FOLDER / "own").mkdir(parents=True)
     assert rank_folder(subtopology(Materialized("own", **kept)), FACTS, COMMITTED, tmp_path) == UNKNOWN_RANK
+
+
+TWO = subtopology("counts", Materialized("recent", logging=False))
+
+
+def unlogged(batch):
+    """The checkpoint of a store without a changelog after this batch."""
+    layout = value_signature(TWO.stores[1], value_layouts(TWO)["recent"])
+    return replace(AT_7, store="recent", value_layout=layout, batch=batch, changelog_offset=0)
+
+
+def test_should_prefer_a_folder_with_a_level_store_that_nothing_else_restores(tmp_path):
+    """A crash between two stores of step 7: a dead standby has read more of the changelog, but lacks the other store."""
+    write(tmp_path / "0" / "app" / str(TASK), AT_6)
+    write(tmp_path / "0" / "app" / str(TASK), unlogged(7))
+    write(tmp_path / "standby-0" / "app" / str(TASK), replace(AT_7, batch=-1, source_offsets={}, changelog_offset=81))
+    ranks = [rank_folder(TWO, FACTS, COMMITTED, tmp_path / holder / "app" / str(TASK)) for holder in ("0", "standby-0")]
+    assert ranks == [FolderRank(BEHIND, 1, 60), FolderRank(BEHIND, 0, 81)]
+    instance = InstanceDirectory(tmp_path, "app", 1)
+    task = instance.open_task(TASK, rank=partial(rank_folder, TWO, FACTS, COMMITTED))
+    assert task.store_path("recent").exists()
+    task.close()
+    instance.close()
+
+
+def test_should_not_count_an_old_store_without_a_changelog(tmp_path):
+    write(tmp_path, AT_6)
+    write(tmp_path, unlogged(6))
+    assert rank_folder(TWO, FACTS, COMMITTED, tmp_path) == FolderRank(BEHIND, 0, 60)
+
+
+@pytest.mark.parametrize("logging", [True, False])
+def test_should_count_a_custom_store_without_a_changelog_because_it_may_be_level(tmp_path, logging):
+    plan = subtopology("counts", Materialized("own", custom="package.module:Class", logging=logging))
+    write(tmp_path, AT_6)
+    assert rank_folder(plan, FACTS, COMMITTED, tmp_path) == FolderRank(BEHIND, 0, 60)
+    (tmp_path / STORES_FOLDER / "own").mkdir()
+    assert rank_folder(plan, FACTS, COMMITTED, tmp_path) == FolderRank(BEHIND, 0 if logging else 1, 60)

@@ -247,11 +247,12 @@ def test_an_heir_should_go_on_when_another_one_has_moved_the_folder_before_it_ha
 
 
 BEHIND_10, BEHIND_20, LEVEL, UNKNOWN = (
-    FolderRank(state, offsets)
+    FolderRank(state, 0, offsets)
     for state, offsets in (
         (FolderState.BEHIND, 10), (FolderState.BEHIND, 20), (FolderState.LEVEL, 10), (FolderState.UNKNOWN, 99),
     )
 )  # fmt: skip
+UNLOGGED_10 = BEHIND_10._replace(unlogged_stores=1)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +265,8 @@ BEHIND_10, BEHIND_20, LEVEL, UNKNOWN = (
         # Of two folders of one rank, only an instance's has stores without a changelog.
         ({"standby-0": BEHIND_10, "0": BEHIND_10, "standby-1": BEHIND_10}, "0"),
         ({"standby-0": BEHIND_20, "0": BEHIND_10}, "standby-0"),
+        ({"standby-0": BEHIND_20, "0": UNLOGGED_10}, "0"),
+        ({"0": UNLOGGED_10, "2": LEVEL}, "2"),
         # The own folder is kept unless nothing is in it that the other one lacks.
         ({"1": BEHIND_10, "0": BEHIND_20}, "1"),
         ({"1": BEHIND_10, "0": LEVEL}, "0"),
