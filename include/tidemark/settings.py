@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -79,7 +81,18 @@ Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
 """Options of a client by their dotted names."""
 
 
-_MEMORY = r"^[1-9]\d*[kKmMgGtT]?$"
+def _driver_heap(size: str) -> str:
+    """Refuse what the option `-Xmx` of a JVM does not take, and a number of bytes, which is never meant."""
+    if not re.fullmatch("[1-9][0-9]*[kKmMgGtT]", size):
+        raise PydanticCustomError("heap", "write a number and its unit, one of k, m, g and t, such as 1g")
+    return size
+
+
+def _executor_heap(size: str) -> str:
+    """Refuse what Spark does not take for the memory of an executor. A number without a unit counts MiB."""
+    if not re.fullmatch("[1-9][0-9]*[kKmMgGtTpP]?[bB]?", size):
+        raise PydanticCustomError("heap", "write a number and its unit, one of b, k, m, g, t and p, such as 1g")
+    return size
 
 
 def setting(
@@ -365,8 +378,12 @@ class Settings(BaseSettings):
         "address on which the Spark driver listens and executors of a cluster reach it",
         "",
     )
-    spark_driver_memory: str = setting("1g", "heap of the Spark driver", "", pattern=_MEMORY)
-    spark_executor_memory: str = setting("1g", "heap of each executor on a cluster", "", pattern=_MEMORY)
+    spark_driver_memory: Annotated[str, AfterValidator(_driver_heap)] = setting(
+        "1g", "heap of the Spark driver, with its unit: `k`, `m`, `g` or `t`", ""
+    )
+    spark_executor_memory: Annotated[str, AfterValidator(_executor_heap)] = setting(
+        "1g", "heap of each executor on a cluster, as Spark reads it; without a unit it is in MiB", ""
+    )
     spark_cores_max: int = setting(
         0, "cores of a standalone cluster for one instance; 0: all that are free", "", least=0
     )

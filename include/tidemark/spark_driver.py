@@ -54,6 +54,6 @@ def _heap(settings: Settings) -> str:
     leaves behind would fill all of it before it is collected.
     """
     heap = settings.spark_driver_memory
-    number, unit = heap[:-1], heap[-1:].casefold()
-    is_large = number.isdigit() and int(number) << _SHIFTS.get(unit, 0) > _FIRST_HEAP_BYTES
+    number, unit = heap[:-1], heap[-1].casefold()
+    is_large = int(number) << _SHIFTS[unit] > _FIRST_HEAP_BYTES
     return f"-XX:MaxNewSize={_FIRST_HEAP_BYTES >> 21}m -Xms{_FIRST_HEAP_BYTES >> 20}m" if is_large else f"-Xms{heap}"

@@ -67,7 +67,6 @@ def test_should_be_used_together_with_the_configured_garbage_collector(
         ("1g", "-Xms1g"),
         ("2G", "-XX:MaxNewSize=512m -Xms1024m"),
         ("1536m", "-XX:MaxNewSize=512m -Xms1024m"),
-        ("1025", "-Xms1025"),
     ],
 )
 def test_should_begin_with_the_whole_of_a_small_heap_and_with_a_part_of_a_large_one(

@@ -62,8 +62,6 @@ def test_should_refuse_a_record_of_the_stack_that_is_not_one(text, tmp_path):
         ("VAR_DIR", ""),
         ("BOOTSTRAP_SERVERS", ""),
         ("BOOTSTRAP_SERVERS", " "),
-        ("SPARK_DRIVER_MEMORY", "2 GB"),
-        ("SPARK_EXECUTOR_MEMORY", "0g"),
         ("QUERY_PORT", "70000"),
     ],
 )
@@ -71,6 +69,40 @@ def test_should_refuse_what_can_never_be_used(name, value, monkeypatch):
     monkeypatch.setenv(f"TIDEMARK_{name}", value)
     with pytest.raises(InvalidSettings, match=f"TIDEMARK_{name}"):
         Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        # A JVM takes a number without a unit for bytes, and no unit of two letters.
+        ("spark_driver_memory", "1024"),
+        ("spark_driver_memory", "1024mb"),
+        ("spark_driver_memory", "1p"),
+        ("spark_driver_memory", "2 g"),
+        ("spark_driver_memory", "0g"),
+        ("spark_driver_memory", "\u0661g"),
+        ("spark_executor_memory", "2 gb"),
+        ("spark_executor_memory", "0g"),
+        ("spark_executor_memory", "1gib"),
+        ("spark_executor_memory", ""),
+    ],
+)
+def test_should_show_what_to_write_for_a_heap_that_cannot_be_used(name, value):
+    with pytest.raises(
+        InvalidSettings, match=rf"setting {name}: write a number and its unit.*such as 1g; set TIDEMARK_"
+    ):
+        Settings.load(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("spark_driver_memory", ["1g", "1536M", "524288k", "1T"]),
+        ("spark_executor_memory", ["1g", "1536M", "1024", "2gb", "2GB", "1p", "1073741824b"]),
+    ],
+)
+def test_should_take_every_heap_that_its_jvm_can_have(name, values):
+    assert [getattr(Settings.load(**{name: value}), name) for value in values] == values
 
 
 def test_should_take_an_empty_name_of_the_file_for_none(monkeypatch, tmp_path):
