@@ -20,6 +20,7 @@ from tidemark.kafka.offsets import EndOffsets, PartitionEnd
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.kafka.record_timestamps import TimestampBounds
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import TaskUpdate
 from tidemark.topology.plan import Guarantee
@@ -78,6 +79,7 @@ class Committer:
             for _, update in batch:  # 2
                 self._send_outputs(update, commit_time_ms)
             self.probe("2-outputs")
+            self._require_membership(batch)
             for _, update in batch:  # 3
                 self._send_changelogs(update)
             self.probe("3-changelogs")
@@ -85,12 +87,13 @@ class Committer:
             if self.guarantee is Guarantee.AT_LEAST_ONCE:
                 # A start continues from the record if the group's offsets are gone, so the record must be the last of all.
                 self.producer.flush()
+            self._require_membership(batch)
             for _, update in batch:  # 4
                 self._send_commit_record(kind, update, commit_time_ms, told_ends)
             self.producer.flush()
             changelog_ends = self._changelog_ends(batch, ends_before)
             self.probe("4-commit-records")
-            self._send_offsets(batch)  # 5
+            self._send_offsets(batch, self._next_offsets(batch))  # 5
             self.probe("5-offsets")
             self.producer.commit()  # 6
             self.probe("6-commit")
@@ -189,7 +192,34 @@ class Committer:
                     )
         return {task.id: {p.topic: ends[p] for p in task.changelogs} for task, _ in batch}
 
-    def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+    def _require_membership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+        """Raise, under `at_least_once`, if the group has given the tasks to others while this process was stopped. Blocks.
+
+        The offsets that are committed already are committed again, because the coordinator refuses that to a member of another
+        generation. With transactions, step 5 comes before anything is visible. See invariant: order of at_least_once.
+        """
+        if self.guarantee is Guarantee.AT_LEAST_ONCE:
+            self._send_offsets(batch, self._unchanged_offsets(batch))
+
+    def _unchanged_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> list[ClientPartition]:
+        return [
+            ClientPartition(topic, task.id.partition, offset, self._metadata(task.batch, task.stream_times))
+            for task, _ in batch
+            for topic, offset in task.next_offsets.items()
+        ]
+
+    def _next_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> list[ClientPartition]:
+        return [
+            ClientPartition(topic, update.task.partition, end, self._metadata(update.batch, update.stream_times))
+            for _, update in batch
+            for topic, (_, end) in update.sources.items()
+        ]
+
+    def _metadata(self, batch: int, stream_times: StreamTimes) -> str:
+        return OffsetMetadata(batch, stream_times, self.topology_version).encode()
+
+    def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]], offsets: Sequence[ClientPartition]) -> None:
+        """Send offsets as this member of its generation; abort the batch if it does not own the tasks any more."""
         group = self.member.metadata()
         if not group.is_checked:
             self.producer.abort()
@@ -199,11 +229,6 @@ class Committer:
         except TasksRevoked:
             self.producer.abort()
             raise
-        offsets = []
-        for _, update in batch:
-            metadata = OffsetMetadata(update.batch, update.stream_times, self.topology_version).encode()
-            for topic, (_, end) in update.sources.items():
-                offsets.append(ClientPartition(topic, update.task.partition, end, metadata))
         try:
             self.producer.send_offsets(offsets, group)
         except InstanceFenced as fenced:

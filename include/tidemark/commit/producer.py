@@ -28,6 +28,12 @@ _DENIED = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
+_REFUSED_BY_GROUP = {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+}
+"""The group has not taken the offsets, because it rebalances, or has removed this member."""
 _BUFFER_WAIT_S = 0.1
 _RETRY_BACKOFF_MS = 500
 # The client waits this long before it sends a request again, more or less by a fifth.
@@ -203,9 +209,10 @@ class BatchProducer(ABC):
                     f"{what} of {self.name}: {error.str()}; grant the ACLs that `tidemark acls NAME --principal "
                     "User:… --instances N` prints"
                 ) from raised
-            if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
+            refused = error.retriable() or error.code() in _REFUSED_BY_GROUP
+            if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and refused):
                 self.abort()
-                raise BatchAborted(f"{what}: {error.str()}; the transaction was aborted") from raised
+                raise BatchAborted(f"{what}: {error.str()}; the batch was aborted") from raised
             raise OutcomeUnknown(f"{what}: {error.str()} ({error.name()}); the instance starts again") from raised
 
 

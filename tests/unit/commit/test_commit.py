@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tidemark.commit.commit import Committer
+from tidemark.commit.producer import IdempotentProducer
 from tidemark.commit.record import CommitKind
-from tidemark.errors import BatchAborted
+from tidemark.errors import BatchAborted, OutcomeUnknown
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.protocol import Writes
 from tidemark.stream_times import StreamTimes
@@ -24,9 +26,14 @@ CHANGELOG = TopicPartition("app-totals-changelog", 0)
 
 @dataclass
 class RecordingProducer:
-    """Writes down what a commit asks of it. The flush with the number `fails_at` is not acknowledged."""
+    """Writes down what a commit asks of it. The flush with the number `fails_at` is not acknowledged.
+
+    `refused_from` is the number of the first commit of offsets that the group refuses.
+    """
 
     fails_at: int | None = None
+    refused_from: int | None = None
+    sent_offsets: list[int] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
 
     def begin(self):
@@ -45,6 +52,9 @@ class RecordingProducer:
 
     def send_offsets(self, offsets, group):
         self.journal.append("offsets")
+        self.sent_offsets += [each.offset for each in offsets]
+        if self.refused_from is not None and self.journal.count("offsets") >= self.refused_from:
+            raise BatchAborted("illegal generation")
 
     def commit(self):
         self.journal.append("commit")
@@ -54,6 +64,9 @@ class OwnedTask:
     id = TaskId(0, 0)
     lead = TopicPartition("in", 0)
     epoch = 1
+    batch = 0
+    stream_times = StreamTimes(NOW, {})
+    next_offsets: ClassVar = {"in": 0}
     changelogs: ClassVar = [CHANGELOG]
     changelog_offsets: ClassVar = {CHANGELOG: 0}
 
@@ -116,16 +129,16 @@ def committed(
     return producer.journal
 
 
-WRITES = ["begin", "out", "app-dlq", CHANGELOG.topic]
+BEGIN = ["begin", "out", "app-dlq"]
 END = ["app-commits", "flush", "offsets", "commit"]
 
 
 @pytest.mark.parametrize(
     ("guarantee", "steps"),
     [
-        (Guarantee.EXACTLY_ONCE, [*WRITES, *END]),
+        (Guarantee.EXACTLY_ONCE, [*BEGIN, CHANGELOG.topic, *END]),
         # Nothing else keeps a commit record from being written before what it counts.
-        (Guarantee.AT_LEAST_ONCE, [*WRITES, "flush", *END]),
+        (Guarantee.AT_LEAST_ONCE, [*BEGIN, "offsets", CHANGELOG.topic, "flush", "offsets", *END]),
     ],
 )
 def test_should_wait_for_all_writes_before_a_commit_record_that_is_visible_at_once(guarantee, steps):
@@ -133,7 +146,46 @@ def test_should_wait_for_all_writes_before_a_commit_record_that_is_visible_at_on
 
 
 def test_should_send_no_commit_record_of_at_least_once_when_a_write_is_not_acknowledged():
-    assert committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(fails_at=1)) == [*WRITES, "flush", "aborted"]
+    journal = committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(fails_at=1))
+    assert journal == [*BEGIN, "offsets", CHANGELOG.topic, "flush", "aborted"]
+
+
+@pytest.mark.parametrize(
+    ("refused_from", "steps"),
+    [
+        (1, [*BEGIN, "offsets", "aborted"]),
+        (2, [*BEGIN, "offsets", CHANGELOG.topic, "flush", "offsets", "aborted"]),
+    ],
+)
+def test_should_write_no_state_of_at_least_once_after_the_group_has_replaced_a_member_that_was_stopped(
+    refused_from, steps
+):
+    """The task's next owner may have written newer values by then, and old ones behind them would win a restore."""
+    assert committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(refused_from=refused_from)) == steps
+
+
+def test_should_ask_the_group_with_the_offsets_that_are_committed_already():
+    producer = RecordingProducer()
+    committed(Guarantee.AT_LEAST_ONCE, producer)
+    assert producer.sent_offsets == [0, 0, 10]
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        (KafkaError.ILLEGAL_GENERATION, BatchAborted),
+        (KafkaError.UNKNOWN_MEMBER_ID, BatchAborted),
+        (KafkaError.REBALANCE_IN_PROGRESS, BatchAborted),
+        (KafkaError._TIMED_OUT, OutcomeUnknown),
+    ],
+)
+def test_should_try_a_batch_again_only_when_the_group_has_surely_not_taken_its_offsets(code, raised):
+    def refuse(offsets):
+        raise KafkaException(KafkaError(code))
+
+    producer = IdempotentProducer({"bootstrap.servers": "localhost:1"}, "app-0", 1000, 100, refuse)
+    with pytest.raises(raised):
+        producer.send_offsets([], GroupMember())
 
 
 def test_should_keep_every_other_thread_from_changing_what_it_owns_until_its_stores_are_written():
