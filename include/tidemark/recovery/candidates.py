@@ -226,7 +226,8 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     if store.young_offset is not None and low > store.young_offset:
         return (
             f"{store.changelog} begins at offset {low}, but the records from offset {store.young_offset} on are too young "
-            "for retention.ms to have deleted them: the changelog was truncated"
+            "for retention.ms to have deleted them: the changelog was truncated, or the clock of this machine is hours behind "
+            "the brokers'"
         )
     if has_lost_beginning(store):
         return (

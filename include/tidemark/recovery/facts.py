@@ -16,7 +16,7 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.offsets import EndOffsets, committed_offsets, retry_until_stable
-from tidemark.kafka.topic_config import ChangelogPolicy
+from tidemark.kafka.topic_config import DAY_MS, ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.recovery.recomputable import not_recomputable_reason
@@ -26,8 +26,12 @@ from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
-_CLOCKS_MS = 60_000
-"""The difference that is tolerated between the clocks of instances and brokers."""
+_CLOCKS_MS = DAY_MS // 2
+"""The difference that is tolerated between the clocks of instances and brokers.
+
+The topic keeps records for a day longer than the store needs them. So half of that day is left in which missing records are
+noticed, although no window needs them any more.
+"""
 
 
 @dataclass(frozen=True)

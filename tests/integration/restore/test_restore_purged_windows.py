@@ -30,7 +30,7 @@ def cut(windowed):
     (spec,) = windowed.plan.stores
     retention_ms = spec.retention_ms + DAY
     begins = []
-    for number, at_ms in enumerate((now - retention_ms - HOUR, now - retention_ms + HOUR, now)):
+    for number, at_ms in enumerate((now - retention_ms - HOUR, now - retention_ms + DAY // 2 + HOUR, now)):
         before = windowed.ends.of([place])[place]
         begins.append(before)
         start = now // MINUTE * MINUTE - number * MINUTE
