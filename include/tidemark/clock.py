@@ -11,6 +11,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """Return milliseconds since an unspecified time, of a clock that is never set back: for intervals."""
+    return time.monotonic_ns() // 1_000_000
+
+
 @dataclass(frozen=True)
 class Period:
     """When something began and ended, in seconds of the monotonic clock."""

@@ -119,10 +119,11 @@ class RtoWatch:
             hold = read_hold(var_dir, app)
             stopped = self._why_none_runs() if run is None else f"it is {run.state}"
             return Look(now_ms, stopped if hold is None else describe_hold(var_dir, app, hold))
-        is_fresh = now_ms - run.written_at * 1000 < _FRESH_MS
+        # If the clock was set back, the age is negative, and says nothing.
+        is_fresh = abs(now_ms - run.written_at * 1000) < _FRESH_MS
         if is_fresh and float(run.values.get("records_per_second") or 0) > 0:
             return Look(now_ms, None, commits=True)
-        if now_ms - self._asked_ms < _ASK_EVERY_MS:
+        if 0 <= now_ms - self._asked_ms < _ASK_EVERY_MS:
             return Look(now_ms, None)
         self._asked_ms = now_ms
         try:

@@ -250,10 +250,14 @@ class BackoffTrigger(_TimedTrigger):
     """Waits until `until`, then fires."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Sleep in short steps, because the clock may be changed meanwhile."""
+        """Sleep in short steps, because the clock may be changed meanwhile.
+
+        However far it is set back, the wait takes no longer than what was left when it began.
+        """
+        latest_s = time.monotonic() + self.until - time.time()
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
-            while (left_s := self.until - time.time()) > 0:
+            while (left_s := min(self.until - time.time(), latest_s - time.monotonic())) > 0:
                 await asyncio.sleep(min(left_s, 5.0))
         yield TriggerEvent({})
 

@@ -210,7 +210,7 @@ def make_instance(
         opener=opener,
         savepoints=savepoints,
         last_savepoint=last_savepoint,
-        purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms, clock),
+        purge=RepartitionPurge(plan, admin, settings.repartition_purge_interval_ms),
         active_stores=active_stores,
         commit_listeners=(counters, *tracing),
         queries=QueryService(

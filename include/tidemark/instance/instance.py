@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.clock import Period
+from tidemark.clock import Period, monotonic_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.errors import (
@@ -67,17 +67,19 @@ _JVM_ENDED_LOAD = 4.0
 
 
 class _Rate:
-    """Source records per second over the last ten seconds."""
+    """Source records per second over the last ten seconds. `clock` returns milliseconds and is never set back."""
 
     _SPAN_MS = 10_000
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
+        self._clock = clock
         self._samples: list[tuple[int, int]] = []
 
-    def add(self, now_ms: int, records: int) -> None:
-        self._samples.append((now_ms, records))
+    def add(self, records: int) -> None:
+        self._samples.append((self._clock(), records))
 
-    def per_second(self, now_ms: int) -> float:
+    def per_second(self) -> float:
+        now_ms = self._clock()
         self._samples = [s for s in self._samples if s[0] > now_ms - self._SPAN_MS]
         return round(sum(records for _, records in self._samples) * 1000 / self._SPAN_MS, 1)
 
@@ -188,7 +190,7 @@ class Instance:
             self._tick()
             self.savepoints.run(self._tasks.values())
             self.purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
-            self.run_file.update({"records_per_second": self._rate.per_second(self.clock())})
+            self.run_file.update({"records_per_second": self._rate.per_second()})
         self.states.to(InstanceState.PENDING_SHUTDOWN)
         self.savepoints.close()
         with self.lock:
@@ -407,7 +409,7 @@ class Instance:
         self.capacity.observe(records, took.seconds)
         for listener in self.commit_listeners:
             listener.committed(batch, took)
-        self._rate.add(self.clock(), batch.source_records)
+        self._rate.add(batch.source_records)
         log.info(
             "commit: kind=%s tasks=%s batch=%s rows=%d late=%d bad=%d writes=%d records=%d seconds=%.3f",
             batch.kind, ",".join(str(t.id) for t, _ in part), ",".join(str(u.batch) for _, u in part),

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from tidemark.clock import monotonic_ms
 from tidemark.kafka.attempts import refresh_metadata
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
@@ -32,7 +33,10 @@ seconds before (Kafka 4.3), and the partition ends before what was committed.
 class RepartitionPurge:
     """Deletes records below the committed offsets of this instance's tasks at an interval, except for the last one."""
 
-    def __init__(self, plan: TopologyPlan, admin: AdminClient, interval_ms: int, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, plan: TopologyPlan, admin: AdminClient, interval_ms: int, clock: Callable[[], int] = monotonic_ms
+    ) -> None:
+        """`clock` returns milliseconds and is never set back: otherwise nothing would be deleted for as long."""
         self._interval_ms = interval_ms
         self._topics = set(plan.repartition_topics)
         self._admin = admin

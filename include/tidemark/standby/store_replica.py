@@ -114,7 +114,10 @@ class FollowedStore:
         self.fault: str | None = None
         self._records_end: int | None = None
         self.is_whole = False
-        """Whether the copy has reached an end of the changelog since it was opened or built again."""
+        """Whether the copy has reached an end of the changelog since it was opened or built again.
+
+        If the clock is set back, the time at which it was complete is not known any more, so the copy must reach an end again.
+        """
         # Held while contents and checkpoint change.
         self._changing = threading.RLock()
 
@@ -185,6 +188,8 @@ class FollowedStore:
             return True
         if self._aim is None:
             self._aim = bounds
+        if self._checkpoint.commit_time_ms > self._clock():
+            self.is_whole, self._aim = False, bounds
         self._checkpoint = self._with_current_time(replace(self._checkpoint, stream_time_ms=bounds.stream_time_ms))
         has_expired = self._expire(bounds)
         if has_expired or self._clock() - self._written_ms >= _MARK_EVERY_MS:
@@ -231,7 +236,9 @@ class FollowedStore:
         for aim in (self._aim, self._bounds):
             if aim is None or checkpoint.changelog_offset < aim.end_offset:
                 break
-            checkpoint = replace(checkpoint, commit_time_ms=max(checkpoint.commit_time_ms, aim.asked_ms))
+            is_future = checkpoint.commit_time_ms > self._clock()
+            at_ms = aim.asked_ms if is_future else max(checkpoint.commit_time_ms, aim.asked_ms)
+            checkpoint = replace(checkpoint, commit_time_ms=at_ms)
             self._aim = self._bounds
             self.is_whole = True
         return checkpoint

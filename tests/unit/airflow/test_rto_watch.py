@@ -160,6 +160,41 @@ def test_should_ignore_the_rate_of_an_instance_that_has_gone_silent(watched: Wat
     assert watched.asked == 1
 
 
+def test_should_take_no_rate_for_progress_when_the_clock_was_set_back(watched: Watched) -> None:
+    watched.says("RUNNING", rate=5.0)
+    set_back_ms = watched.files.run.stat().st_mtime_ns // 1_000_000 - 3_600_000
+    watched.waits = [Input(4, 70)]
+    watched.watch.look(set_back_ms)
+    assert watched.asked == 1
+
+
+def test_should_ask_the_broker_again_when_the_clock_was_set_back(watched: Watched) -> None:
+    watched.says("RUNNING")
+    now_ms = watched.files.run.stat().st_mtime_ns // 1_000_000
+    watched.waits = [Input(4, 70), Input(4, 70)]
+    for at_ms in (now_ms, now_ms - 3_600_000):
+        watched.watch.look(at_ms)
+    assert watched.asked == 2
+
+
+def test_should_wait_no_longer_before_a_relaunch_when_the_clock_is_set_back(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_trigger, "_SETTLE_S", 0.0)
+    real, back_s = time.time, [0.0]
+    monkeypatch.setattr(stream_trigger.time, "time", lambda: real() - back_s[0])
+    key = watched.files.key
+    trigger = BackoffTrigger(str(watched.files.var_dir), key.application_id, key.instance, until=real() + 0.5)
+
+    async def wait() -> None:
+        waiting = asyncio.create_task(anext(trigger.run()))
+        await asyncio.sleep(0)
+        back_s[0] = 3600.0
+        await asyncio.wait_for(waiting, 60)
+
+    asyncio.run(wait())
+
+
 def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched: Watched) -> None:
     watched.says("RESTORING")
     watched.watch.look(T)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.instance.instance import _Rate
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.member import GroupMetadata
 from tidemark.kafka.ownership import Ownership
@@ -49,6 +51,18 @@ def a_part(*records: int):
 def test_should_put_as_many_tasks_into_a_transaction_as_fit(capacity, parts):
     split = split_by_capacity(a_part(10, 20, 30), capacity)
     assert [[update.records for _, update in part] for part in split] == parts
+
+
+def test_should_report_no_rate_of_records_that_were_committed_long_ago_when_the_clock_is_set_back(monkeypatch):
+    ticks_ms, wall_ns = [0], [2 * 3_600_000 * 10**6]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: ticks_ms[0] * 10**6)
+    monkeypatch.setattr(time, "time_ns", lambda: wall_ns[0])
+    rate = _Rate()
+    rate.add(5000)
+    assert rate.per_second() == 500
+    ticks_ms[0] += 10_000
+    wall_ns[0] -= 3_600_000 * 10**6
+    assert rate.per_second() == 0
 
 
 def test_should_adapt_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():

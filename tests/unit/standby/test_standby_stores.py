@@ -76,6 +76,21 @@ def test_should_not_claim_a_lag_in_records_once_kafka_has_not_been_heard(copy, s
     ReadBounds().require(cut_off.position)
 
 
+def test_should_hide_no_lag_behind_a_time_that_is_in_the_future_since_the_clock_was_set_back(copy, stores, clock):
+    copy.see(ReplicaBounds(NOW, Watermarks(0, 50), 500))
+    copy.write(ChangelogBatch([b"a"], [b"1"], 50))
+    stores.open(TASK, "s").snapshot.release()
+    clock[0] -= 500_000
+    copy.see(ReplicaBounds(clock[0], Watermarks(0, 90_050), 500))
+    with pytest.raises(StateUnavailable):
+        stores.open(TASK, "s")
+    clock[0] += 4_000
+    copy.write(ChangelogBatch([b"a"], [b"2"], 90_050))
+    level = stores.open(TASK, "s")
+    level.snapshot.release()
+    assert (level.position.lag_records, level.position.lag_ms) == (0, 4_000)
+
+
 def test_should_say_the_same_of_one_task_as_of_all(copy, stores):
     copy.see(ReplicaBounds(NOW, Watermarks(0, 50), 500))
     for state in (CopyState.RESTORING, CopyState.STANDBY):
