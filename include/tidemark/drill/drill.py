@@ -123,7 +123,7 @@ class Drill:
         The first error ends the drill.
         """
         threads = self.context.clients.settings.restore_threads
-        return side_by_side(work, items, threads, on_failure=self._stop.set)
+        return side_by_side(work, items, threads, on_failure=lambda _: self._stop.set())
 
 
 class _Course:

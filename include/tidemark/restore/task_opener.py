@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +81,8 @@ class TaskOpener:
         """Open all tasks, or raise and leave none open.
 
         Blocks until every store is up to date with the last commit. Raises `StartRefused`, `OutcomeUnknown`,
-        `TaskLocked`, or `RestoreSuspended` when `should_continue` returns False for a task.
+        `TaskLocked`, or `RestoreSuspended` when `should_continue` returns False for a task. When a task is refused, the others'
+        restores are suspended, so that the refusal is raised at once.
         """
         # Standbys advance all the time: they are asked first, so that no copy seems to be beyond the ends that are read
         # next.
@@ -88,14 +90,23 @@ class TaskOpener:
         self.takeover.of_dead_owners([a.task for a in assignments], self.number)
         facts = self.witnesses.facts([a.task for a in assignments])
         opened: list[OpenedTask] = []
+        is_refused = threading.Event()
+
+        def goes_on(a: Assignment) -> bool:
+            return not is_refused.is_set() and should_continue(a)
 
         def open_one(a: Assignment) -> OpenedTask:
-            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(should_continue, a))
+            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(goes_on, a))
             opened.append(done)
             return done
 
+        def stop_others(error: BaseException) -> None:
+            # After any other error the instance starts again by itself, and would build unfinished stores from the beginning.
+            if isinstance(error, StartRefused):
+                is_refused.set()
+
         try:
-            return side_by_side(open_one, assignments, self.settings.restore_threads, on_failure=lambda: None)
+            return side_by_side(open_one, assignments, self.settings.restore_threads, on_failure=stop_others)
         except BaseException:
             for done in opened:
                 done.task.close()

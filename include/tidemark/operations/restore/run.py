@@ -360,7 +360,7 @@ class RestoreRun:
                 ),
                 plan.stores,
                 self.context.clients.settings.restore_threads,
-                on_failure=failed.set,
+                on_failure=lambda _: failed.set(),
                 on_result=verified,
             )
         finally:

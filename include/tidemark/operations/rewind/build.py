@@ -87,7 +87,7 @@ class PointInTimeBuilder:
                 lambda one: self._one(*one, at_ms, folder),
                 [(state, spec) for state in stale.values() for spec in self.stores_of(state.facts.task)],
                 self.context.clients.settings.restore_threads,
-                on_failure=lambda: None,
+                on_failure=lambda _: None,
             )
             built |= stale
             self.probe("point-in-time-built")
