@@ -62,6 +62,7 @@ _LOOK_S = 1.0
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _VERDICT_SESSIONS = 0.4
+_NONE_SEEN = -1
 _JVM_ENDED_LOAD = 4.0
 """A batch during which Spark's JVM ended is taken to be this many times too large, because each try costs a relaunch."""
 
@@ -123,7 +124,7 @@ class Instance:
     commit_listeners: tuple[CommitListener, ...]
     queries: QueryService
     _stop: threading.Event = field(init=False, default_factory=threading.Event)
-    _seen_changes: int = field(init=False, default=-1)
+    _seen_changes: int = field(init=False, default=_NONE_SEEN)
     _tasks: dict[TopicPartition, Task] = field(init=False, default_factory=dict)
     _rate: _Rate = field(init=False, default_factory=_Rate)
 
@@ -206,7 +207,11 @@ class Instance:
         missing = [self._assignment(p, epoch) for p, epoch in sorted(held.items()) if p not in kept]
         if changes == self._seen_changes:
             return
-        self._seen_changes = changes
+        is_opened_again, self._seen_changes = self._seen_changes == _NONE_SEEN, changes
+        if not is_opened_again and not missing and kept == self._tasks.keys():
+            # A rebalance for other members: this one keeps its tasks, its source and the batches that are computed.
+            self._report_rebalance()
+            return
         self.states.to(InstanceState.REBALANCING)
         self.attached.source.stop()
         gone = [self._tasks.pop(partition) for partition in list(self._tasks) if partition not in kept]
@@ -236,10 +241,13 @@ class Instance:
         self.active_stores.replace(self._tasks.values())
         if self._tasks:
             self._start_source()
+        self._report_rebalance()
+        self.states.to(InstanceState.RUNNING)
+
+    def _report_rebalance(self) -> None:
         with self.lock:
             generation = self.member.metadata().generation
         self.listeners.rebalanced(self._tasks, generation)
-        self.states.to(InstanceState.RUNNING)
 
     def _require_same_description(self) -> None:
         """Raise `OutcomeUnknown` if the state was changed after this instance had read its description. Blocks.
@@ -373,7 +381,7 @@ class Instance:
         return True
 
     def _reopen(self) -> None:
-        self._seen_changes = -1
+        self._seen_changes = _NONE_SEEN
         self.changed.set()
 
     def _commit(self, batch: PreparedBatch) -> None:

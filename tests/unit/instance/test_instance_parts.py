@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.instance.instance import _Rate
+from tidemark.instance.instance import Instance, _Rate
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.member import GroupMetadata
 from tidemark.kafka.ownership import Ownership
@@ -135,6 +136,76 @@ def test_should_give_a_partition_a_new_epoch_when_it_comes_back():
     ownership.assigned([ZERO])
     assert ownership.epoch(ZERO) not in (None, first)
     assert ownership.epoch(ONE) == first
+
+
+class OneOwnedTask(Instance):
+    """An instance with a task of the partition `ZERO`; what it was asked for is in `journal`."""
+
+    def __init__(self):
+        self.journal, self.lock, self.changed = [], threading.RLock(), threading.Event()
+        ownership = Ownership()
+        ownership.assigned([ZERO])
+        self.member = SimpleNamespace(ownership=ownership, metadata=lambda: SimpleNamespace(generation=7))
+        self.plan = SimpleNamespace(subtopologies=[SimpleNamespace(index=0, lead=SimpleNamespace(topic="in"))])
+        self.partitions = {"in": 2}
+        self.states = StateMachine("app", 0, lambda new, old: self.journal.append(new.value))
+        self.attached = SimpleNamespace(source=SimpleNamespace(stop=lambda: self.journal.append("stop")))
+        self.active_stores = SimpleNamespace(replace=lambda *_: None)
+        self.probe = lambda _: None
+        self.listeners = SimpleNamespace(rebalanced=lambda held, generation: self.journal.append((*held, generation)))
+        self.description = SimpleNamespace(look=lambda: None, outdated=None)
+        self.opener = SimpleNamespace(open=lambda missing, _: [self.opened(each) for each in missing])
+        self._tasks = {}
+
+    def opened(self, assignment):
+        task = SimpleNamespace(
+            lead=assignment.partition, epoch=assignment.epoch, close=lambda: self.journal.append("close")
+        )
+        return SimpleNamespace(task=task, is_fresh=False)
+
+    def _start_source(self):
+        self.journal.append("start")
+
+
+@pytest.fixture
+def running():
+    """An instance that runs its task."""
+    instance = OneOwnedTask()
+    instance.states.state = InstanceState.REBALANCING
+    instance._reconcile(threading.Event())
+    assert instance.journal == ["stop", "RESTORING", "start", (ZERO, 7), "RUNNING"]
+    instance.journal.clear()
+    return instance
+
+
+def test_should_keep_its_source_when_a_rebalance_changes_nothing_for_it(running):
+    running.member.ownership.assigned([])
+    running._reconcile(threading.Event())
+    assert running.journal == [(ZERO, 7)]
+
+
+CHANGES = {
+    "one more": (lambda ownership: ownership.assigned([ONE]), 2),
+    "one less": (lambda ownership: ownership.revoked([ZERO]), 0),
+    "the same again": (lambda ownership: (ownership.revoked([ZERO]), ownership.assigned([ZERO])), 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_should_read_again_after_every_rebalance_that_changes_its_tasks(running, change):
+    moves, tasks = CHANGES[change]
+    moves(running.member.ownership)
+    running._reconcile(threading.Event())
+    assert "stop" in running.journal
+    assert ("close" in running.journal) is (change != "one more")
+    assert len(running._tasks) == tasks
+
+
+def test_should_read_again_after_a_discarded_batch_although_no_task_has_changed(running):
+    running._reopen()
+    running.member.ownership.assigned([])
+    running._reconcile(threading.Event())
+    assert running.journal == ["REBALANCING", "stop", "start", (ZERO, 7), "RUNNING"]
 
 
 @pytest.mark.parametrize(
