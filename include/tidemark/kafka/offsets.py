@@ -55,16 +55,26 @@ def retry_until_stable(ask: Callable[[], T], group: str, timeout_s: float) -> T:
 
 
 def committed_offsets(
-    client_config: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition], timeout_s: float
+    client_config: Mapping[str, Any],
+    group: str,
+    partitions: Sequence[TopicPartition],
+    timeout_s: float,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[TopicPartition, ClientPartition]:
-    """Return a group's stable committed offsets with their metadata; leave out partitions that have none.
+    """Return a group's committed offsets with their metadata; leave out partitions that have none.
 
-    Blocks, also for a transaction that has not decided them yet. Raises `KafkaException`. Uses a consumer of its own that
+    Blocks, also for a transaction that has not decided them yet. With READ_UNCOMMITTED it does not wait for that transaction,
+    and returns the offsets that were committed before it. Raises `KafkaException`. Uses a consumer of its own that
     never subscribes: `committed` never returns while another thread polls the same consumer, and the admin client's
     call crashes the process while the group's coordinator is loading (confluent-kafka 2.16.1).
     """
     reader = Consumer(
-        {**client_config, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        {
+            **client_config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": isolation.name.lower(),
+        }
     )
     try:
         asked = [ClientPartition(p.topic, p.partition) for p in partitions]

@@ -5,19 +5,21 @@ See invariant: commit records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, IsolationLevel
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitRecord
 from tidemark.errors import BatchAborted, PreflightFailed, TidemarkError
+from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.group import members
 from tidemark.kafka.member import GroupMetadata
-from tidemark.names import commits_topic
+from tidemark.kafka.offsets import committed_offsets, retry_until_stable
+from tidemark.names import TopicPartition, commits_topic
 from tidemark.operations.clients import Clients
 
 
@@ -41,13 +43,20 @@ def send_record(producer: BatchProducer, record: CommitRecord) -> None:
 
 
 def send_offsets(
-    clients: Clients, application_id: str, producer: BatchProducer, records: Sequence[CommitRecord], again: str
+    clients: Clients,
+    application_id: str,
+    producer: BatchProducer,
+    records: Sequence[CommitRecord],
+    before: Mapping[TopicPartition, ClientPartition],
+    again: str,
 ) -> None:
     """Add the end offsets of every record to the open transaction, without membership in the group.
 
     The group coordinator accepts that, and ownership is safe because the group is empty (see invariant: ownership at
-    commit), which is checked before and after. Raises `PreflightFailed`, which names the members that joined and
-    what to do again (`again`, a verb).
+    commit), which is checked before and after. `before` are the committed offsets that the records continue from. No
+    instance can start from them once these offsets are pending; one that ran before that has committed others. Raises
+    `PreflightFailed`, which names the members that joined, or the offset that is another one now, and what to do again
+    (`again`, a verb).
     """
     offsets = [
         ClientPartition(topic, record.task.partition, offset, _metadata(record))
@@ -61,6 +70,44 @@ def send_offsets(
     finally:
         consumer.close()
     _require_alone(clients, application_id, again)
+    if changed := changed_offset(before, _committed_now(clients, application_id, before)):
+        raise PreflightFailed(
+            f"{changed}: an instance of {application_id} ran in the meantime; nothing was changed: make sure that none "
+            f"starts, then {again} again"
+        )
+
+
+def changed_offset(
+    before: Mapping[TopicPartition, ClientPartition], now: Mapping[TopicPartition, ClientPartition]
+) -> str | None:
+    """Return a clause about the first partition whose committed offset or its metadata is not as before; None if all are.
+
+    The metadata holds the batch, which every commit raises, also one that moves no offset.
+    """
+    for partition, known in before.items():
+        found = now.get(partition)
+        if found is None or (found.offset, found.metadata) != (known.offset, known.metadata):
+            at = "none" if found is None else _format_committed(found)
+            return f"the committed offset of {partition} is {at}, and was {_format_committed(known)} when the plan was made"
+    return None
+
+
+def _format_committed(found: ClientPartition) -> str:
+    return f"{found.offset} ({found.metadata})"
+
+
+def _committed_now(
+    clients: Clients, application_id: str, before: Mapping[TopicPartition, ClientPartition]
+) -> dict[TopicPartition, ClientPartition]:
+    """Return the offsets that are committed while those of this transaction are pending. Blocks."""
+    timeout_s = stalled_after(clients.settings)
+    return retry_until_stable(
+        lambda: committed_offsets(
+            clients.client_config, application_id, list(before), timeout_s, IsolationLevel.READ_UNCOMMITTED
+        ),
+        application_id,
+        timeout_s,
+    )
 
 
 def _metadata(record: CommitRecord) -> str:

@@ -70,11 +70,13 @@ def fenced_application_state(clients: Clients, plan: TopologyPlan, *, may_be_gon
 class Switch:
     """Commits a change. The group must be empty and `producer` initialised. `again` is the verb of the change.
 
-    `topics` are those that the change has created; the commit brings them into use.
+    `before` is the state that the change was planned from: if an instance has committed since, nothing is changed. `topics`
+    are those that the change has created; the commit brings them into use.
     """
 
     clients: Clients
     plan: TopologyPlan
+    before: ApplicationState
     producer: BatchProducer
     probe: Probe
     again: str
@@ -110,7 +112,7 @@ class Switch:
                 message = {"key": DESCRIPTION_KEY, "value": description.to_bytes()}
                 self.producer.send_many(topology_topic(app), [message], 0)
             self.producer.flush()
-            send_offsets(self.clients, app, self.producer, records, self.again)
+            send_offsets(self.clients, app, self.producer, records, self.before.committed_offsets, self.again)
         self.probe("switch-before-commit")
         with self.topics.committing():
             self.producer.commit()

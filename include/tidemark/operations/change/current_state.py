@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
+from confluent_kafka import TopicPartition as ClientPartition
+
 from tidemark.errors import PreflightFailed, StartRefused
 from tidemark.kafka.topics import format_partitions, partition_counts, task_ids, user_topics, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
@@ -40,6 +42,11 @@ class ApplicationState:
     def instances(self) -> set[int]:
         """The instances that committed last."""
         return {each.facts.record.instance for each in self.found.values() if each.facts.record is not None}
+
+    @property
+    def committed_offsets(self) -> dict[TopicPartition, ClientPartition]:
+        """The committed offset of every source partition that has one, with its metadata."""
+        return {place: at for found in self.found.values() for place, at in found.facts.committed.items()}
 
     @property
     def lost(self) -> dict[str, LostTopic]:

@@ -171,7 +171,7 @@ class Repair:
             committed = {task: before.followed(task) for task in counts}
             ends = output_ends(after.clients, after.plan, list(committed))
             records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
-            Switch(after.clients, after.plan, producer, self.probe, "repair", topics).commit(
+            Switch(after.clients, after.plan, before, producer, self.probe, "repair", topics).commit(
                 records, description, values=values
             )
         self._verify(stay, before, own, folder)

@@ -120,7 +120,9 @@ class Rescale:
                 self.clock(),
             )
             gone = [task for task in before.committed if task not in after]
-            Switch(own.clients, own.plan, producer, self.probe, "rescale", topics).commit(records, description, gone)
+            Switch(own.clients, own.plan, before, producer, self.probe, "rescale", topics).commit(
+                records, description, gone
+            )
         return True
 
     def _planned(self, before: ApplicationState) -> RescalePlan:

@@ -109,7 +109,7 @@ class Reset:
                 self.clock(),
                 progress,
             )
-            Switch(own.clients, renewed, producer, self.probe, "reset", topics).commit(records, description)
+            Switch(own.clients, renewed, before, producer, self.probe, "reset", topics).commit(records, description)
         return True
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:

@@ -146,7 +146,9 @@ class Upgrade:
             committed = change.after
             ends = output_ends(own.clients, settled, list(committed))
             records = moved_records(CommitKind.UPGRADE, settled, committed, counts, ends, self.clock())
-            Switch(own.clients, settled, producer, self.probe, "upgrade", topics).commit(records, description)
+            Switch(own.clients, settled, change.before, producer, self.probe, "upgrade", topics).commit(
+                records, description
+            )
         self._forget_folders(description, held)
         return True
 

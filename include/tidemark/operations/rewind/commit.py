@@ -29,7 +29,7 @@ _SENT_AT_ONCE = 10_000
 class TaskWork:
     """The earlier and the present state of one task, both built in folders that are laid out as an instance's.
 
-    `stores` are those with a changelog.
+    The facts of `earlier` are those that `present` was read from. `stores` are those with a changelog.
     """
 
     earlier: PointInTimeState
@@ -105,7 +105,8 @@ class RewindCommitter:
             for one in work:
                 for spec in one.stores:
                     self._mark(one, spec, commit_time_ms, after[changelogs[one.task, spec.name]])
-            send_offsets(clients, plan.application_id, self.producer, moved, "rewind")
+            committed = {place: at for one in work for place, at in one.earlier.facts.committed.items()}
+            send_offsets(clients, plan.application_id, self.producer, moved, committed, "rewind")
         self.probe("rewind-before-commit")
 
     def commit(self) -> None:

@@ -160,12 +160,13 @@ class Rewind:
         self.report("building the present state from the changelogs")
         work = []
         for task, state in states.items():
+            state = replace(state, facts=facts[task])
             present = self._present(facts[task])
             self._require_sources(facts[task], state.point_in_time.committed)
             stores = tuple(builder.stores_of(task))
             for spec in stores:
                 folder = folder_of(self._now_folder, task, spec.name)
-                builder.build_present(replace(state, facts=facts[task]), present, spec, folder)
+                builder.build_present(state, present, spec, folder)
             work.append(TaskWork(state, present, stores, self.workspace.built, self._now_folder))
         return work
 
