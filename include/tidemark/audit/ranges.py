@@ -177,7 +177,11 @@ def _is_at(record: CommitRecord, before: Position) -> bool:
 
 
 def _new(history: Sequence[CommitRecord], before: Position | None) -> list[CommitRecord]:
-    return [record for record in history if before is None or record.batch > before.batch]
+    """Return the records after the position: a repeated repair or upgrade has the batch number of the one before it."""
+    if before is None:
+        return list(history)
+    at = next((i for i, record in enumerate(history) if _is_at(record, before)), -1)
+    return [r for i, r in enumerate(history) if r.batch > before.batch or (r.batch == before.batch and i > at)]
 
 
 def _begin(records: Sequence[CommitRecord], version: str) -> int:

@@ -251,6 +251,22 @@ def test_should_not_judge_batches_of_another_topology_version():
     assert ranged(back, position(3)).base is Base.CHANGELOG
 
 
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.REPAIR])
+def test_should_cover_a_repeated_change_that_has_the_batch_of_the_audited_one(kind):
+    first = record(4, kind, at=(40, 40))
+    again = record(4, kind, at=(40, 40), out=85, commit_time_ms=NOW_MS + 1)
+    known, later = [*history(1, 3), first, again], [record(5, at=(40, 60), out=90)]
+    run = ranged([*known, *later], position(4))
+    assert run.records == (again, *later)
+    assert run.base is Base.CHANGELOG
+    assert skipped([*known, *later], position(4)) == []
+    # Compaction took the record of the first one.
+    assert ranged([*history(1, 3), again, *later], position(4)).records == (again, *later)
+    # The audit covered the second one, and the first one is still there.
+    assert ranged(known, position(4, commit_time_ms=NOW_MS + 1)) is None
+    assert ranged([*known, *later], position(4, commit_time_ms=NOW_MS + 1)).records == tuple(later)
+
+
 def test_should_skip_no_batch_of_a_task_that_continued():
     known = [START, *history(1, 3), record(4, CommitKind.REWIND, at=(40, 10)), record(5, at=(10, 30))]
     assert skipped(known) == []
