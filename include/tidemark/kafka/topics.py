@@ -300,8 +300,8 @@ def ensure_internal_topics(
     for spec in missing:
         if spec.name in committed:
             raise PreflightFailed(
-                f"topic {spec.name} was deleted while the application was starting: it held state and is not created again; "
-                "start again to see what is lost and how to repair it"
+                f"topic {spec.name} was deleted in the meantime: it held state and is not created again; nothing was changed; "
+                "try again to see what is lost and how to repair it"
             )
     create_topics(admin, missing, settings, created)
     grow_topics(

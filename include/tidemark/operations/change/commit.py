@@ -27,7 +27,7 @@ from tidemark.operations.producer_fencing import fence, fencing_producer
 from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verify_operator
-from tidemark.registry.topic_identities import topics_in_use
+from tidemark.registry.topic_identities import format_lost, lost_topics, topics_in_use
 from tidemark.restore.fencing import fenced
 from tidemark.topology.plan import TopologyPlan
 
@@ -93,7 +93,8 @@ class Switch:
 
         Blocks. `values` are written to changelogs that are in use, in the same transaction. The topics that the change
         has created, or accepts as they are now, are those that starts expect from then on (see invariant: topic
-        identity). Ids that the description has already stay.
+        identity). Ids that the description has already stay, and those of `before` stay for topics with state that are
+        still used: raises `PreflightFailed` if such a topic was deleted since.
         """
         app = self.plan.application_id
         if description is not None:
@@ -120,7 +121,11 @@ class Switch:
 
     def _topic_ids(self, known: Mapping[str, str]) -> dict[str, str]:
         uses = topics_in_use(self.plan)
-        ids = {**topic_ids(self.clients.admin, list(uses), self.clients.settings), **known}
+        found = topic_ids(self.clients.admin, list(uses), self.clients.settings)
+        kept = self.before.state_topic_ids
+        if lost := lost_topics({topic: use for topic, use in uses.items() if topic in kept}, kept, found):
+            raise PreflightFailed(f"{format_lost(self.plan.application_id, lost)}; nothing was changed")
+        ids = {**found, **known}
         if missing := [topic for topic in uses if topic not in ids]:
             raise PreflightFailed(
                 f"topics {', '.join(missing)} were deleted during the change; nothing was changed: create sources and sinks "

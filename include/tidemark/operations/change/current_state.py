@@ -20,7 +20,7 @@ from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.start_plan import Fresh, Refuse, committed_progress_of, witnessed
 from tidemark.registry.description import Description
 from tidemark.registry.reader import named, recorded
-from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost
+from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost, topics_in_use
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
@@ -52,6 +52,13 @@ class ApplicationState:
     def lost(self) -> dict[str, LostTopic]:
         """Topics that were deleted, or deleted and created again, since the last commit, by name."""
         return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
+
+    @property
+    def state_topic_ids(self) -> dict[str, str]:
+        """The ids of the topics that hold state, that the last commits knew and that were not lost."""
+        known, lost = self.description.topic_ids, self.lost
+        uses = topics_in_use(self.context.plan)
+        return {t: known[t] for t, use in uses.items() if use.is_state and t in known and t not in lost}
 
     def followed(self, task: TaskId) -> CommittedProgress:
         """Return the progress from which a change continues that leaves the stores as they are.

@@ -417,7 +417,7 @@ class Repair:
         description = with_new_changelogs(self.plan, before.description, new_stores, existing)
         # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
-        topics.ensure(named(self.plan, description))
+        topics.ensure(named(self.plan, description), before.state_topic_ids)
         self.probe("topics-made")
         return description
 

@@ -223,7 +223,7 @@ class Rescale:
                 for topic in topics
             ]
         )
-        made_topics.ensure(named(self.plan, made))
+        made_topics.ensure(named(self.plan, made), before.state_topic_ids)
         return made
 
     def _send_on(self, before: ApplicationState, made: Description, producer: BatchProducer) -> None:

@@ -185,7 +185,7 @@ class Reset:
         self._make_lost_topics(before, topics)
         existing = partition_counts(before.context.clients.admin, self.settings)
         renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
-        topics.ensure(named(self.plan, renewed))
+        topics.ensure(named(self.plan, renewed), before.state_topic_ids)
         self.probe("topics-made")
         return renewed
 

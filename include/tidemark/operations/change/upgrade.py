@@ -238,7 +238,7 @@ class Upgrade:
             describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
         )
         self.report("creating the topics of the new version")
-        topics.ensure(named(self.plan, description))
+        topics.ensure(named(self.plan, description), change.before.state_topic_ids)
         return description
 
     def _copy(
