@@ -103,6 +103,17 @@ def test_a_form_should_show_input_as_text_and_lead_back_to_its_stream():
     assert '<a href="/air/streams/">Cancel</a>' in without
 
 
+def test_a_form_should_ask_for_the_topology_if_its_address_names_none():
+    topology = Parameter(None, {"type": "string", "enum": ["clicks", "shopping"]}, "Its name.")
+    form = DagForm("savepoint", "Takes a savepoint", is_paused=False, parameters={"topology": topology})
+    choose = '<option value="">Choose…</option>'
+    page = form_page(form, fields_of(form, {}), LINKS, None, "manual__1", "n")
+    assert f"{choose}<option>clicks</option><option>shopping</option></select>" in page
+    named = form_page(form, fields_of(form, {"topology": ["shopping"]}), LINKS, "shopping", "manual__1", "n")
+    assert "<option>clicks</option><option selected>shopping</option></select>" in named
+    assert choose not in named
+
+
 def test_a_reader_should_see_the_concern_and_no_button():
     for sections in (of_all(FAILING, rights=READS), of_one(FAILING, rights=READS)):
         assert "The check lag failed" in text(sections["concerns"])
