@@ -105,7 +105,7 @@ class StreamsView:
     @property
     def dag_ids(self) -> list[str]:
         """The DAGs that the page shows or whose forms its buttons open."""
-        return [*map(stream_dag_id, self.topologies.plans), *_OPERATION_DAGS]
+        return [*map(stream_dag_id, [*self.topologies.plans, *self.topologies.faults]), *_OPERATION_DAGS]
 
     def plans(self, rights: Rights) -> Mapping[str, TopologyPlan]:
         """Return by name the topologies that may be seen."""
@@ -115,8 +115,13 @@ class StreamsView:
         """Return what may be seen. Blocks for half a second at most."""
         seen = self.plans(rights)
         overview = self._sampler.overview(dags_that_are_on(seen))
-        shown = tuple(app for app in overview.applications if app.topology in seen)
-        return replace(overview, applications=shown)
+        return replace(
+            overview,
+            applications=tuple(app for app in overview.applications if app.topology in seen),
+            unloadable={
+                name: fault for name, fault in overview.unloadable.items() if stream_dag_id(name) in rights.readable
+            },
+        )
 
     def sections(self, topology: str | None, visitor: Visitor) -> Sections | None:
         """Return the sections of a page, perhaps those of a second ago; None if there is no such stream for this person."""
@@ -196,15 +201,15 @@ def application(topology: str, view: Shown, who: Known) -> Response:
 @ROUTES.get("/dags/{dag_id}")
 def tab(dag_id: str, view: Shown, who: Known) -> Response:
     """Show the stream of a DAG, for the tab on it."""
-    topology = next((name for name in view.topologies.plans if stream_dag_id(name) == dag_id), None)
+    topology = next((name for name in view.plans(who.rights) if stream_dag_id(name) == dag_id), None)
     if topology is not None:
         return _page(view, f"{topology} · Streams", topology, who)
     nonce, link = secrets.token_urlsafe(12), f"{who.links.airflow}/plugin/streams"
     if dag_id.startswith(stream_dag_id("")):
-        title = "This stream is not known yet"
+        title = "This stream is not shown"
         message = (
             "Its topology was not deployed to the API server yet, and is shown within seconds after that; or it does not load, "
-            "and the page of all streams says why."
+            "and the page of all streams says why; or you may not see it."
         )
     else:
         title = "This DAG keeps no stream running"

@@ -76,11 +76,31 @@ def test_should_load_nothing_again_while_no_module_changes(folder: Path, tmp_pat
 
 @pytest.mark.parametrize(
     ("dag_id", "title"),
-    [("stream__third", "This stream is not known yet"), ("lag_check", "This DAG keeps no stream running")],
+    [
+        ("stream__first", "This stream is not shown"),
+        ("stream__third", "This stream is not shown"),
+        ("lag_check", "This DAG keeps no stream running"),
+    ],
 )
-def test_the_tab_should_not_deny_a_stream_that_is_not_known_yet(
+def test_the_tab_should_not_say_whether_there_is_a_stream_that_may_not_be_seen(
     folder: Path, tmp_path: Path, dag_id: str, title: str
 ) -> None:
     view = StreamsView(Settings.load(var_dir=tmp_path / "var"))
     who = Visitor(Rights(frozenset(), frozenset(), frozenset()), Links("", "/streams"))
     assert title in bytes(tab(dag_id, view, who).body).decode()
+
+
+def test_a_topology_that_does_not_load_should_be_shown_to_those_who_may_read_its_dag(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "dags_that_are_on", lambda topologies: {})
+    (folder / "second.py").write_text("1 +")
+    (folder / "third.py").write_text("1 +")
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var", bootstrap_servers="127.0.0.1:1"))
+    assert {"stream__first", "stream__second", "stream__third"} < set(view.dag_ids)
+    for readable in ({"stream__second"}, {"stream__first"}, set[str]()):
+        who = Visitor(Rights(frozenset(readable)), Links("", "/streams"))
+        sections = view.sections(None, who)
+        assert sections is not None
+        named = {f"stream__{name}" for name in ("second", "third") if name in sections["summary"]}
+        assert named == readable - {"stream__first"}
