@@ -27,7 +27,7 @@ from tidemark.overview.application import Application
 from tidemark.overview.cases import report_page
 from tidemark.overview.concerns import stream_dag_id
 from tidemark.overview.forms import fields_of
-from tidemark.overview.metrics import read_applications, read_dags
+from tidemark.overview.metrics import read_applications, read_dags, read_unloadable
 from tidemark.overview.pages import (
     Links,
     application_sections,
@@ -146,7 +146,9 @@ class StreamsView:
         """Return the metrics of what may be seen, in Prometheus's text format. Blocks for half a second at most."""
 
         def read(readings: Readings) -> None:
-            read_applications(readings, self.overview(rights).applications)
+            overview = self.overview(rights)
+            read_unloadable(readings, overview.unloadable)
+            read_applications(readings, overview.applications)
             read_dags(readings, dags_of(rights.readable))
 
         return self._metrics.scrape(read)

@@ -197,7 +197,12 @@ STANDBY_FAULT = _metric(
     "1 if the copy is no longer followed, because its changelog lost records", ("task", "store"),
 )  # fmt: skip
 
-# Airflow: applications, checks, drills, audits, DAGs
+# Airflow: topologies, applications, checks, drills, audits, DAGs
+TOPOLOGIES_UNLOADABLE = _of_airflow(
+    "topologies_unloadable",
+    "topologies",
+    "topology modules that do not load. Nothing else is known of their applications",
+)
 APPLICATION_WANTED = _of_airflow(
     "application_wanted", "boolean", "1 if the stream's DAG is on, so that its instances should run", "application"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tidemark.metrics import table
@@ -30,6 +30,11 @@ class DagView:
     dag_id: str
     is_on: bool
     runs: tuple[LastRun, ...] = ()
+
+
+def read_unloadable(readings: Readings, unloadable: Collection[str]) -> None:
+    """Add the number of the topologies that do not load to the values of a scrape. Takes their names."""
+    readings.add(table.TOPOLOGIES_UNLOADABLE, len(unloadable))
 
 
 def read_applications(readings: Readings, applications: Iterable[Application]) -> None:

@@ -74,6 +74,10 @@ def test_should_load_nothing_again_while_no_module_changes(folder: Path, tmp_pat
     assert view.topologies is before
 
 
+def scraped(view: StreamsView) -> list[str]:
+    return view.metrics(Rights(frozenset(view.dag_ids))).decode().splitlines()
+
+
 @pytest.mark.parametrize(
     ("dag_id", "title"),
     [
@@ -88,6 +92,18 @@ def test_the_tab_should_not_say_whether_there_is_a_stream_that_may_not_be_seen(
     view = StreamsView(Settings.load(var_dir=tmp_path / "var"))
     who = Visitor(Rights(frozenset(), frozenset(), frozenset()), Links("", "/streams"))
     assert title in bytes(tab(dag_id, view, who).body).decode()
+
+
+def test_the_metrics_should_count_the_topologies_that_do_not_load(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "dags_that_are_on", lambda topologies: {})
+    monkeypatch.setattr(page, "dags_of", lambda dag_ids: [])
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var", bootstrap_servers="127.0.0.1:1"))
+    assert "tidemark_topologies_unloadable 0.0" in scraped(view)
+    (folder / "second.py").write_text("1 +")
+    view.follow_modules()
+    assert "tidemark_topologies_unloadable 1.0" in scraped(view)
 
 
 def test_a_topology_that_does_not_load_should_be_shown_to_those_who_may_read_its_dag(
