@@ -1,7 +1,8 @@
-"""The factory of the streams' DAGs, one per topology. `dags/streams.py` calls it."""
+"""The factory of the streams' DAGs, one per topology. `dags/streams.py` and `dags/unloadable_topologies.py` call it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -9,9 +10,10 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.alerts import AlertKind, load_callback
-from tidemark.errors import InvalidSettings, InvalidTopology
+from tidemark.errors import InvalidSettings
 from tidemark.settings import Settings
 from tidemark.supervision.restart_policy import RestartBudget
+from tidemark.topology_loader import load_all
 from tidemark_airflow.alerting import AlertOnFailure
 from tidemark_airflow.dag_kinds import DagKind, documented
 from tidemark_airflow.operations import STREAM_PRIORITY, in_queue
@@ -101,6 +103,8 @@ def stream_dag(
         default_args=_default_args(topology.application_id),
         params=_params(budget),
         tags=DagKind.STREAM.tags(topology.application_id),
+        # `dags/unloadable_topologies.py` makes the DAGs as well, and must not be the file that Airflow has them from.
+        auto_register=False,
     ) as dag:
         numbers = _instances()
         StreamOperator.partial(
@@ -125,20 +129,25 @@ def stream_dag(
     return dag
 
 
-def unloadable_dag(name: str, error: Exception) -> DAG:
-    """Return a DAG that Airflow refuses with the topology's error, so that the other DAGs of the file still appear."""
-    return _Unloadable(
-        dag_id=f"stream__{name}",
-        schedule=None,
-        description=f"topologies.{name}: {type(error).__name__}: {error}",
-        default_args={"owner": "streams"},
-    )
+@dataclass(frozen=True)
+class StreamDags:
+    """The DAGs of the topologies that have one, and for each other topology a message with its name and its error."""
+
+    dags: tuple[DAG, ...]
+    faults: tuple[str, ...]
 
 
-class _Unloadable(DAG):
-    def validate(self) -> None:
-        """Raise `InvalidTopology`. Its message becomes the import error of the file."""
-        raise InvalidTopology(self.description or self.dag_id)
+def stream_dags() -> StreamDags:
+    """Load every topology and return the streams' DAGs. Airflow finds those that are global names of a DAG file."""
+    dags, faults = [], []
+    for name, loaded in load_all().items():
+        try:
+            if isinstance(loaded, Exception):
+                raise loaded
+            dags.append(stream_dag(name, loaded))
+        except Exception as error:  # noqa: BLE001 - a topology is user code, and the others must still have their DAGs
+            faults.append(f"topologies.{name}: {type(error).__name__}: {error}")
+    return StreamDags(tuple(dags), tuple(faults))
 
 
 @task(task_id="instances", doc_md="Numbers the instances: 0, 1, …")

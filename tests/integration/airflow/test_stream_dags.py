@@ -67,7 +67,29 @@ print("REPORT " + json.dumps({
 """
 
 
-def read_dags(tmp_path: Path, include: Path | None = None) -> dict[str, Any]:
+_SYNCHRONISE = """
+import json, sys
+from pathlib import Path
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dag import DagModel
+from airflow.models.errors import ParseImportError
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+from sqlalchemy import select
+initdb()
+DagBundlesManager().sync_bundles_to_db()
+sync_bag_to_db(DagBag(sys.argv[1], bundle_path=Path(sys.argv[1]), bundle_name="dags-folder"), "dags-folder", None)
+with create_session() as session:
+    print("REPORT " + json.dumps({
+        "stale": dict(session.execute(select(DagModel.dag_id, DagModel.is_stale)).tuples().all()),
+        "files": dict(session.execute(select(DagModel.dag_id, DagModel.relative_fileloc)).tuples().all()),
+        "errors": dict(session.execute(select(ParseImportError.filename, ParseImportError.stacktrace)).tuples().all()),
+    }))
+"""
+
+
+def read_dags(tmp_path: Path, include: Path | None = None, script: str = _REPORT) -> dict[str, Any]:
     root = project_root()
     folders = [str(include or root / "include"), str(root / "include"), str(root), str(root / "plugins")]
     environment = {
@@ -78,7 +100,7 @@ def read_dags(tmp_path: Path, include: Path | None = None) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join(folders),
     }
     read = subprocess.run(
-        [sys.executable, "-c", _REPORT, str(root / "dags")],
+        [sys.executable, "-c", script, str(root / "dags")],
         env=environment,
         capture_output=True,
         text=True,
@@ -283,16 +305,27 @@ def test_every_dag_should_say_first_when_to_use_it(report: Mapping[str, Any]) ->
     assert len(set(own)) == len(own), "each says its own"
 
 
-def test_should_show_the_other_dags_when_one_topology_does_not_load(tmp_path: Path) -> None:
-    shutil.copytree(project_root() / "include" / "topologies", tmp_path / "include" / "topologies")
-    (tmp_path / "include" / "topologies" / "broken.py").write_text("def topology():\n    return 1 / 0\n")
-    report = read_dags(tmp_path, tmp_path / "include")
-    assert "stream__patient_monitoring" in report["dags"]
-    assert "stream__broken" not in report["dags"]
-    (message,) = report["errors"].values()
-    assert "broken" in message
-    assert "division by zero" in message
-    assert "line 2" in message
+def test_should_keep_the_other_dags_active_when_topologies_do_not_load(tmp_path: Path) -> None:
+    folder = tmp_path / "include" / "topologies"
+    shutil.copytree(project_root() / "include" / "topologies", folder)
+    (folder / "broken.py").write_text("def topology():\n    return 1 / 0\n")
+    (folder / "unfinished.py").write_text("def topology():\n    return\n")
+    found = read_dags(tmp_path, tmp_path / "include", _SYNCHRONISE)
+    streams = {f"stream__{name}" for name in names()}
+    assert {dag_id for dag_id, file in found["files"].items() if file == "streams.py"} == streams
+    assert {dag_id for dag_id, is_stale in found["stale"].items() if is_stale} == set()
+    ((file, message),) = found["errors"].items()
+    assert file == "unloadable_topologies.py"
+    assert (
+        "topology broken does not load: ZeroDivisionError: division by zero (topologies/broken.py, line 2)" in message
+    )
+    assert "topology unfinished: topology() returned NoneType; return the Topology" in message
+
+
+def test_should_have_every_stream_from_one_file_when_all_topologies_load(tmp_path: Path) -> None:
+    found = read_dags(tmp_path, script=_SYNCHRONISE)
+    assert {found["files"][f"stream__{name}"] for name in names()} == {"streams.py"}
+    assert found["errors"] == {}
 
 
 def test_should_make_one_dag_of_an_application_that_two_modules_name(tmp_path: Path) -> None:

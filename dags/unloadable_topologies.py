@@ -1,0 +1,9 @@
+"""The import error of this file names the topologies that have no DAG, each with the line and the remedy. It makes no DAG."""
+
+from __future__ import annotations
+
+from tidemark.errors import InvalidTopology
+from tidemark_airflow.dag import stream_dags
+
+if _faults := stream_dags().faults:
+    raise InvalidTopology("\n".join(_faults))
