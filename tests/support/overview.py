@@ -66,6 +66,7 @@ def record(
     at_ms: int,
     *,
     task: TaskId = TASK,
+    batch: int = 1,
     read: tuple[int, int] = (0, 100),
     late: int = 0,
     bad: int = 0,
@@ -74,7 +75,7 @@ def record(
 ) -> CommitRecord:
     """A commit of `clicks` at `at_ms`."""
     return commit_record(
-        kind, APP, "1", task, 1, at_ms, spans={"clicks": read}, stream_times=StreamTimes({}, 0), changelogs={},
+        kind, APP, "1", task, batch, at_ms, spans={"clicks": read}, stream_times=StreamTimes({}, 0), changelogs={},
         ends_before={}, late_rows=late, bad_rows=bad, sinks={"page-clicks": written},
     )  # fmt: skip
 

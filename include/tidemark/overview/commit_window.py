@@ -55,9 +55,12 @@ class CommitWindow:
         self._last: dict[TaskId, CommitRecord] = {}
 
     def remember(self, record: CommitRecord) -> None:
-        """Take a record as its task's last one if it is the newest, without counting it."""
+        """Take a record as its task's last one if it is the newest, without counting it.
+
+        Every commit of a task raises its batch. Its time comes from a clock that may have been wrong.
+        """
         known = self._last.get(record.task)
-        if known is None or known.commit_time_ms <= record.commit_time_ms:
+        if known is None or known.batch <= record.batch:
             self._last[record.task] = record
 
     def add(self, record: CommitRecord) -> None:

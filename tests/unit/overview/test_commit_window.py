@@ -47,9 +47,20 @@ def test_the_throughput_should_have_a_column_for_every_ten_seconds_of_the_window
 
 def test_the_committed_offset_should_be_that_of_the_newest_record_of_each_task():
     other = TaskId(0, 1)
-    found = figures(record(NOW, read=(10, 20)), record(NOW - 5, read=(0, 10)), record(NOW - 9, task=other, read=(0, 3)))
+    found = figures(
+        record(NOW, batch=2, read=(10, 20)),
+        record(NOW - 5, batch=1, read=(0, 10)),
+        record(NOW - 9, task=other, read=(0, 3)),
+    )
     assert found.committed == {TopicPartition("clicks", 0): 20, TopicPartition("clicks", 1): 3}
     assert found.last_commit_ms == NOW
+
+
+def test_a_record_that_was_written_by_a_clock_an_hour_ahead_should_not_stay_the_newest():
+    ahead = record(NOW + 3_600_000, batch=7, read=(0, 10))
+    found = figures(ahead, record(NOW - 5, batch=8, read=(10, 30)))
+    assert found.committed == {TopicPartition("clicks", 0): 30}
+    assert found.last_commit_ms == NOW - 5
 
 
 def test_an_old_record_should_still_say_what_is_committed():
