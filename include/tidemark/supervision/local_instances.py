@@ -19,6 +19,7 @@ from tidemark.supervision.restart_policy import FINAL_CODES
 from tidemark.supervision.run_file import LOST, RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
+from tidemark.supervision.stop import was_paused
 
 _ELSEWHERE_FRESH_S = 15.0
 """A standby without a launch may run on another machine. It is alive while its run file, written every second, is younger."""
@@ -47,7 +48,8 @@ class LocalInstance:
     `host` names. `process` wrote the run file; it is None before that. `changelog_generation`, `useful` and
     `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies. So are
     `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one. `ended_ms` is the last
-    sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code.
+    sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code. `was_paused`: its
+    last launch was asked to stop because its DAG is paused.
     """
 
     application: str
@@ -76,6 +78,7 @@ class LocalInstance:
     useless_because: str | None = None
     same_rack_tasks: tuple[str, ...] = ()
     ended_ms: int | None = None
+    was_paused: bool = False
 
     @property
     def name(self) -> str:
@@ -84,8 +87,13 @@ class LocalInstance:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended, and not because it was stopped."""
-        return not self.is_alive and (self.state == InstanceState.ERROR or self.exit_code not in (None, 0))
+        """Whether it ended by a fault of its own: not because it was stopped, and not because its brokers were away.
+
+        One that was paused has not failed either if it was killed, because its last batch took longer than its grace time.
+        """
+        if self.is_alive or self.was_paused or self.outage is not None:
+            return False
+        return self.state == InstanceState.ERROR or self.exit_code not in (None, 0)
 
     @property
     def has_given_up(self) -> bool:
@@ -215,6 +223,7 @@ def _common(files: InstanceFiles, found: _Observed) -> dict[str, Any]:
         "exit_code": found.seen.exit_code,
         "ended_ms": None if found.is_alive else _written_ms(files.run, files.exit),
         "outage": read_outage(files.outage),
+        "was_paused": was_paused(files, found.seen.launch_id),
         "records_per_second": found.values.get("records_per_second") if found.is_alive else None,
         "partitions": None if partitions is None else tuple(partitions),
     }

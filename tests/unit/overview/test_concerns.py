@@ -54,6 +54,13 @@ CASE = CaseView(
         ([instance(state="NOT_RUNNING", is_alive=False, outage=OUTAGE)], False, ApplicationState.STOPPED),
         ([instance(state="ERROR", is_alive=False)], False, ApplicationState.FAILED),
         ([instance(state=LOST, is_alive=False, exit_code=137)], False, ApplicationState.FAILED),
+        ([instance(state=LOST, is_alive=False, exit_code=137, was_paused=True)], False, ApplicationState.STOPPED),
+        (
+            [instance(state="ERROR", is_alive=False, exit_code=10, outage=OUTAGE)],
+            False,
+            ApplicationState.STOPPED,
+        ),
+        ([instance(state="ERROR", is_alive=False, exit_code=10)], False, ApplicationState.FAILED),
         (
             [KILLED, instance(instance=1, state="NOT_RUNNING", is_alive=False, ended_ms=NOW)],
             False,

@@ -10,9 +10,10 @@ import pytest
 from tests.support.overview import write_launch, write_run_file, write_standby_file
 
 from tidemark.processes import Identity, Place
-from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, write_json
 from tidemark.supervision.local_instances import local_instances, read_instances, read_standbys
 from tidemark.supervision.run_file import LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
+from tidemark.supervision.stop import record_pause
 
 APP = "app"
 DEAD = {"pid": 1 << 22, "started_after_boot_s": 1.0, "boot_id": "b"}
@@ -134,6 +135,17 @@ def test_what_refused_to_start_should_have_given_up(tmp_path, exit_code, has_giv
     write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
     (tmp_path / "instances" / f"{APP}-0.exit").write_text(f'{{"launch_id": "l1", "exit_code": {exit_code}}}')
     assert only(tmp_path).has_given_up is has_given_up
+
+
+@pytest.mark.parametrize(("paused_launch", "has_failed"), [("l1", False), ("l0", True)])
+def test_one_that_was_killed_after_its_dag_was_paused_should_not_have_failed(tmp_path, paused_launch, has_failed):
+    write_run_file(tmp_path, APP, **DEAD)
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
+    files = InstanceFiles(tmp_path, InstanceKey(APP, 0))
+    write_json(files.exit, {"launch_id": "l1", "exit_code": 137})
+    record_pause(files, paused_launch)
+    found = only(tmp_path)
+    assert (found.exit_code, found.was_paused, found.has_failed) == (137, not has_failed, has_failed)
 
 
 def test_all_instances_should_include_one_elsewhere_and_one_that_is_launched(tmp_path):
