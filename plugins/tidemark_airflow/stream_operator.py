@@ -22,7 +22,7 @@ from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, LaunchRecord
 from tidemark.supervision.instance_log import last_error, read_part
-from tidemark.supervision.launch import Command, Held, Launched, find_live, launch_or_adopt
+from tidemark.supervision.launch import Command, Held, Launched, find_live, forget_surplus, launch_or_adopt
 from tidemark.supervision.liveness import observe
 from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
@@ -83,9 +83,18 @@ class StreamOperator(BaseOperator):
         """Launch or adopt the instance, then defer to the trigger."""
         ti = context.get("ti")
         if ti is None or ti.try_number <= 1:
-            forget_standstill(self._files(Settings.load()))
+            settings = Settings.load()
+            forget_standstill(self._files(settings))
+            self._forget_surplus(context, settings)
         self._renew_budget(context["task_state_store"])
         self._watch(context)
+
+    def _forget_surplus(self, context: Mapping[str, Any], settings: Settings) -> None:
+        """Forget the instances that an earlier run had on this machine and that the present run does not have."""
+        instances = (context.get("params") or {}).get("instances")
+        if instances is not None and not self.is_standby:
+            for files in forget_surplus(settings.var_dir, self.application_id, int(instances)):
+                forget_standstill(files)
 
     def _renew_budget(self, store: Any) -> None:
         """Give the whole restart budget to a task that gave up and was cleared. A retry keeps what is left of it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidemark.folder_lock import locked_file
 from tidemark.supervision.hold import describe_hold, read_hold
-from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, write_json
+from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, known_instances, write_json
 from tidemark.supervision.liveness import Liveness, Observation, observe
 
 # The driver commits its current batch within 15 s; the rest is the time that the JVM needs to end.
@@ -97,6 +97,24 @@ def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> O
         write_json(files.launch, remembered.as_json())
         return observe(files)
     return None
+
+
+def forget_surplus(var_dir: Path, application_id: str, instances: int) -> list[InstanceFiles]:
+    """Remove what is recorded of the launches and ends of instances with a number of `instances` or higher.
+
+    A run with fewer instances never launches them again, so nothing else would end the outage of one, or remove its failure.
+    Returns those that were forgotten; leaves out those that run. Blocks while another process launches one.
+    """
+    forgotten = []
+    for files in known_instances(var_dir, application_id):
+        if files.key.instance < instances:
+            continue
+        with locked_file(files.lock):
+            if observe(files).liveness is Liveness.GONE:
+                for path in (files.outage, files.exit, files.run, files.launch):
+                    path.unlink(missing_ok=True)
+                forgotten.append(files)
+    return forgotten
 
 
 def _start(files: InstanceFiles, command: Command, lock: int) -> None:

@@ -11,14 +11,17 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from tests.support.airflow.stream_bench import Bench
 from tests.support.airflow.stream_task import Task
+from tests.support.overview import write_run_file
 
 from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
 from tidemark.supervision import launch, watch_claim
 from tidemark.supervision.hold import Hold, release_hold, take_hold
-from tidemark.supervision.instance_files import read_json, write_json
+from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
 from tidemark.supervision.launch import Command, launch_or_adopt
 from tidemark.supervision.liveness import observe
+from tidemark.supervision.local_instances import read_instances
+from tidemark.supervision.outage_file import RecordedOutage, recorded_outages, write_outage
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.stop import kill_rest
 from tidemark_airflow import stream_operator
@@ -58,6 +61,38 @@ def test_should_launch_and_defer_to_the_trigger(task: Task) -> None:
     assert task.deferred.method_name == "resume"
     assert trigger.launch_id == observe(task.bench.files).launch_id
     assert task.context["task_state_store"].get("launch")["launch_id"] == trigger.launch_id
+
+
+def record_an_end(files: InstanceFiles) -> None:
+    """Record that the instance was killed while it stood still, after it had ended once because its brokers were away."""
+    write_run_file(files.var_dir, files.key.application_id, files.key.instance, pid=1 << 22, boot_id="b")
+    write_json(files.standstill, Standstill(1, "it commits nothing").to_dict())
+    write_outage(files.outage, RecordedOutage(1, "no broker leads in[0]", ()))
+
+
+def test_should_forget_the_ended_instances_that_the_run_does_not_have(
+    task: Task, make_bench: Callable[..., Bench]
+) -> None:
+    kept, surplus = make_bench(1).files, make_bench(2).files
+    record_an_end(kept)
+    record_an_end(surplus)
+    task.context["params"] = {"instances": 2}
+    task.step()
+    app = surplus.key.application_id
+    assert [one.instance for one in read_instances(surplus.var_dir, app)] == [0, 1]
+    assert recorded_outages(surplus.var_dir).keys() == {f"{app}-1"}
+    assert (kept.standstill.exists(), surplus.standstill.exists()) == (True, False)
+
+
+def test_should_leave_an_instance_alone_that_runs_although_the_run_does_not_have_it(
+    task: Task, make_bench: Callable[..., Bench]
+) -> None:
+    surplus = make_bench(1)
+    launch_or_adopt(surplus.files, surplus.command)
+    task.context["params"] = {"instances": 1}
+    task.step()
+    assert observe(surplus.files).liveness.is_alive_here
+    assert [one.instance for one in read_instances(surplus.files.var_dir, surplus.files.key.application_id)] == [0, 1]
 
 
 def test_should_adopt_in_a_retry(task: Task) -> None:
