@@ -36,6 +36,8 @@ _COORDINATOR_MOVES = {
     KafkaError._TIMED_OUT,
 }
 _COORDINATOR_S, _TOLD_S = 5.0, 0.1
+_NAMED_PARTITIONS = 3
+"""A message names at most so many partitions."""
 
 T = TypeVar("T")
 
@@ -132,6 +134,14 @@ class PartitionEnd(NamedTuple):
     leader_epoch: int | None
 
 
+class _NotListed(KafkaException):
+    """Some of the requested partitions have no offset. `partitions` are these."""
+
+    def __init__(self, reason: KafkaError, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(reason)
+        self.partitions = partitions
+
+
 class EndOffsets:
     """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time.
 
@@ -192,8 +202,9 @@ class EndOffsets:
             return retry(self._ask_once, partitions, spec, isolation)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
+            named = _named(error.partitions if isinstance(error, _NotListed) else partitions)
             raise OutcomeUnknown(
-                f"failed to list the offsets of {partitions[0]}; check that the brokers run, then try again: {reason.str()}"
+                f"failed to list the offsets of {named}; check that the brokers run, then try again: {reason.str()}"
             ) from error
 
     def _ask_once(
@@ -201,11 +212,29 @@ class EndOffsets:
     ) -> dict[TopicPartition, ListOffsetsResultInfo]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
         futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=attempt_s(self._timeout_s))
-        found = {
-            TopicPartition(asked_for.topic, asked_for.partition): future.result()
-            for asked_for, future in futures.items()
-        }
-        if any(info.offset == OFFSET_INVALID for info in found.values()):
-            # No leader has answered: the client returns neither an offset nor an error (confluent-kafka 2.16.1).
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        found: dict[TopicPartition, ListOffsetsResultInfo] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
+        for asked_for, future in futures.items():
+            place = TopicPartition(asked_for.topic, asked_for.partition)
+            try:
+                info = future.result()
+            except KafkaException as error:
+                failed[place] = error.args[0]
+                continue
+            if info.offset == OFFSET_INVALID:
+                # No leader has answered: the client returns neither an offset nor an error (confluent-kafka 2.16.1).
+                failed[place] = KafkaError(KafkaError._TIMED_OUT)
+            else:
+                found[place] = info
+        if failed:
+            # An error that does not pass comes first, because it is not worth another attempt.
+            lasting = (reason for reason in failed.values() if reason.code() not in _LEADER_MOVES)
+            raise _NotListed(next(lasting, next(iter(failed.values()))), sorted(failed))
         return found
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    """Return the names of the first partitions, and the number of the others."""
+    names = ", ".join(map(str, partitions[:_NAMED_PARTITIONS]))
+    others = len(partitions) - _NAMED_PARTITIONS
+    return f"{names} and {others} more" if others > 0 else names

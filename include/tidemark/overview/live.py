@@ -7,7 +7,7 @@ looking often costs little. Never joins a group.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,7 +43,7 @@ class LiveView:
 
     `lag` are offsets by source topic; a topic is missing if it does not exist. `dead_letters` are the offsets in its topic
     (transaction markers count), `reasons` counts the newest 200 by reason, and `samples` are the newest of each reason.
-    `fault`: why nothing is known of this application.
+    `fault`: why nothing is known of this application. `letters_fault`: why its dead letters are not known, and only these.
     """
 
     plan: TopologyPlan
@@ -53,6 +53,7 @@ class LiveView:
     reasons: Mapping[str, int] = field(default_factory=dict)
     samples: tuple[DeadLetterSample, ...] = ()
     fault: str | None = None
+    letters_fault: str | None = None
 
     @property
     def total_lag(self) -> int | None:
@@ -108,33 +109,80 @@ class LiveReader:
             self._consumer = None
 
     def look(self, now_ms: int) -> dict[str, LiveView]:
-        """Return the figures of every application. Raises `OutcomeUnknown` if no broker answers within three seconds."""
+        """Return the figures of every application. Raises `OutcomeUnknown` if no broker answers within three seconds.
+
+        A fault of one application, such as a partition without a leader, is only in its own view.
+        """
         partitions = self._partitions()
+        faults: dict[str, str] = {}
         unknown = self._plans.keys() - self._traces.keys()
-        self._find_traces(unknown, partitions, self._ends.of(_places(map(topology_topic, unknown), partitions)))
-        views: dict[str, LiveView] = {}
-        for app, plan in self._plans.items():
+        described = {app: _places([topology_topic(app)], partitions) for app in self._plans}
+        self._find_traces(partitions, self._ends_of({app: described[app] for app in unknown}, faults))
+        for app in [app for app in self._plans if app not in faults]:
             try:
-                self._follow(app, plan, partitions, now_ms)
+                self._follow(app, self._plans[app], partitions, now_ms)
             except TidemarkError as error:
-                views[app] = LiveView(plan, fault=str(error))
+                faults[app] = str(error)
         self._take_commits()
-        followed = {app: known for app, known in self._followed.items() if app not in views}
-        looked_at = [place for known in followed.values() for place in _looked_at(known.plan, partitions)]
-        ends = self._ends.of([*looked_at, *_places(map(topology_topic, self._plans), partitions)])
-        # Also of those with a fault: a new description may end it.
-        self._find_traces(self._plans, partitions, ends)
-        for app, known in followed.items():
-            figures = known.window.figures(now_ms)
-            lag: Counter[str] = Counter()
-            sources = _places(_sources(known.plan), partitions)
-            # Without a commit, everything that is there waits.
-            low = self._ends.beginnings([place for place in sources if place not in figures.committed])
-            for place in sources:
-                lag[place.topic] += max(0, ends[place] - figures.committed.get(place, low.get(place, 0)))
+        # Also the descriptions of those with a fault: a new one may end it.
+        wanted = {
+            app: described[app]
+            if app in faults
+            else [*described[app], *_looked_at(self._followed[app].plan, partitions)]
+            for app in self._plans
+        }
+        ends = self._ends_of(wanted, faults)
+        self._find_traces(partitions, ends)
+        views: dict[str, LiveView] = {}
+        for app in [app for app in self._plans if app not in faults]:
+            try:
+                views[app] = self._view(app, self._followed[app], partitions, ends[app], now_ms)
+            except TidemarkError as error:
+                faults[app] = str(error)
+        return views | {app: LiveView(self._plans[app], fault=fault) for app, fault in faults.items()}
+
+    def _view(
+        self,
+        app: str,
+        known: _Followed,
+        partitions: Mapping[str, int],
+        ends: Mapping[TopicPartition, int],
+        now_ms: int,
+    ) -> LiveView:
+        figures = known.window.figures(now_ms)
+        lag: Counter[str] = Counter()
+        sources = _places(_sources(known.plan), partitions)
+        # Without a commit, everything that is there waits.
+        low = self._ends.beginnings([place for place in sources if place not in figures.committed])
+        for place in sources:
+            lag[place.topic] += max(0, ends[place] - figures.committed.get(place, low.get(place, 0)))
+        try:
             self._count_dead_letters(app, known, ends)
-            views[app] = LiveView(known.plan, figures, lag, known.dead_letters, known.reasons, known.samples)
-        return views
+        except TidemarkError as error:
+            return LiveView(known.plan, figures, lag, letters_fault=str(error))
+        return LiveView(known.plan, figures, lag, known.dead_letters, known.reasons, known.samples)
+
+    def _ends_of(
+        self, wanted: Mapping[str, Sequence[TopicPartition]], faults: dict[str, str]
+    ) -> dict[str, Mapping[TopicPartition, int]]:
+        """Return the end offsets of each application's partitions, with one request if all are known.
+
+        If one is not, each application is asked for by itself, and only those that are not answered are left out and get a
+        fault. Raises `OutcomeUnknown` if no broker answers any more.
+        """
+        try:
+            ends = self._ends.of([place for places in wanted.values() for place in places])
+        except OutcomeUnknown:
+            self._partitions()
+        else:
+            return {app: {place: ends[place] for place in places} for app, places in wanted.items()}
+        found: dict[str, Mapping[TopicPartition, int]] = {}
+        for app, places in wanted.items():
+            try:
+                found[app] = self._ends.of(places)
+            except OutcomeUnknown as error:
+                faults[app] = str(error)
+        return found
 
     def _partitions(self) -> dict[str, int]:
         """Return the number of partitions of every topic."""
@@ -147,11 +195,9 @@ class LiveReader:
             ) from error
         return {topic: len(known.partitions) for topic, known in found.items()}
 
-    def _find_traces(
-        self, apps: Iterable[str], partitions: Mapping[str, int], ends: Mapping[TopicPartition, int]
-    ) -> None:
-        for app in apps:
-            described_end = ends.get(TopicPartition(topology_topic(app), 0))
+    def _find_traces(self, partitions: Mapping[str, int], ends: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        for app, known in ends.items():
+            described_end = known.get(TopicPartition(topology_topic(app), 0))
             self._traces[app] = _Traces(described_end, partitions.get(commits_topic(app), 0))
 
     def _follow(self, app: str, plan: TopologyPlan, partitions: Mapping[str, int], now_ms: int) -> None:

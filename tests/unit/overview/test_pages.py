@@ -266,6 +266,13 @@ def test_who_may_not_run_the_stream_should_see_reasons_and_no_record(rights):
         assert "offset 12" not in html
 
 
+def test_dead_letters_that_could_not_be_read_should_not_be_said_to_be_none():
+    app = replace(WELL, live=replace(live(), letters_fault=f"{EVIL} a transaction is open"))
+    html = of_one(app)["letters"]
+    assert "The dead letters are not known. &lt;script&gt;" in text(html)
+    assert "There are none" not in html
+
+
 ROW = {"topic": "bills", "partition": 1, "offset": 17, "key": "patient-17"}
 BAD = Finding("x", Verdict.FAILED, "first key=patient-17", {"rows": 9, "unexpected": 2, "examples": [ROW]})
 CHECK = CheckView("audit", NOW - 5000, (BAD, BAD))
