@@ -32,19 +32,8 @@ class DeadLetterSample:
     value: str | None = field(repr=False)
 
 
-def samples_of(letters: Iterable[StoredDeadLetter]) -> tuple[DeadLetterSample, ...]:
-    """Return the newest dead letters of each reason, the most frequent reason first."""
-    found = list(letters)
-    frequent = [reason for reason, _ in Counter(letter.reason for letter in found).most_common()]
-    newest = sorted(found, key=lambda letter: (letter.written_ms, letter.offset), reverse=True)
-    return tuple(
-        _sample(letter)
-        for reason in frequent
-        for letter in [one for one in newest if one.reason == reason][:OF_EACH_REASON]
-    )
-
-
-def _sample(letter: StoredDeadLetter) -> DeadLetterSample:
+def sample_of(letter: StoredDeadLetter) -> DeadLetterSample:
+    """Return what is shown of a dead letter."""
     return DeadLetterSample(
         letter.reason,
         letter.place.partition,
@@ -54,4 +43,14 @@ def _sample(letter: StoredDeadLetter) -> DeadLetterSample:
         letter.source_offset,
         None if letter.key is None else printable(letter.key, _KEY_CHARACTERS),
         None if letter.value is None else printable(letter.value, _VALUE_CHARACTERS),
+    )
+
+
+def samples_of(letters: Iterable[DeadLetterSample]) -> tuple[DeadLetterSample, ...]:
+    """Return the newest dead letters of each reason, the most frequent reason first."""
+    found = list(letters)
+    frequent = [reason for reason, _ in Counter(letter.reason for letter in found).most_common()]
+    newest = sorted(found, key=lambda letter: (letter.written_ms, letter.offset), reverse=True)
+    return tuple(
+        letter for reason in frequent for letter in [one for one in newest if one.reason == reason][:OF_EACH_REASON]
     )

@@ -19,20 +19,21 @@ from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitRecord
 from tidemark.errors import OutcomeUnknown, TidemarkError
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.committed_reader import messages_until, read_committed_consumer
+from tidemark.kafka.committed_reader import messages_of_ranges, read_committed_consumer
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import task_ids
 from tidemark.names import TopicPartition, commits_topic, dlq_topic, topology_topic
-from tidemark.operations.dead_letters.reader import REPLAYED, StoredDeadLetter, letter_of
+from tidemark.operations.dead_letters.reader import REPLAYED, letter_of
 from tidemark.overview.commit_window import WINDOW_MS, CommitFigures, CommitWindow
-from tidemark.overview.dead_letter_samples import DeadLetterSample, samples_of
+from tidemark.overview.dead_letter_samples import DeadLetterSample, sample_of, samples_of
 from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 ANSWER_S = 3.0
 """How long brokers may take for one answer before the page says that they are away."""
-_DEAD_LETTERS_READ = 200
+_DEAD_LETTERS_READ, _LEAST_OF_PARTITION = 200, 16
+"""How many of the newest dead letters count, and how many offsets of a partition are read at least, as some are markers."""
 _RECORDS_AT_ONCE = 5000
 _POLL_S = 0.2
 
@@ -82,8 +83,7 @@ class _Followed:
     window: CommitWindow = field(default_factory=CommitWindow)
     dead_letter_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     dead_letters: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    samples: tuple[DeadLetterSample, ...] = ()
+    letters: tuple[DeadLetterSample, ...] = ()
 
 
 class LiveReader:
@@ -160,7 +160,8 @@ class LiveReader:
             self._count_dead_letters(app, known, ends)
         except TidemarkError as error:
             return LiveView(known.plan, figures, lag, letters_fault=str(error))
-        return LiveView(known.plan, figures, lag, known.dead_letters, known.reasons, known.samples)
+        reasons = dict(Counter(letter.reason for letter in known.letters).most_common())
+        return LiveView(known.plan, figures, lag, known.dead_letters, reasons, samples_of(known.letters))
 
     def _ends_of(
         self, wanted: Mapping[str, Sequence[TopicPartition]], faults: dict[str, str]
@@ -249,22 +250,22 @@ class LiveReader:
                 return
 
     def _count_dead_letters(self, app: str, known: _Followed, ends: Mapping[TopicPartition, int]) -> None:
-        """Read the reasons of the newest dead letters, if there are new ones."""
+        """Read the newest dead letters of the partitions that have new ones."""
         mine = {place: end for place, end in ends.items() if place.topic == dlq_topic(app)}
         if mine == known.dead_letter_ends:
             return
         low = self._ends.beginnings(list(mine))
+        moved = {place for place, end in mine.items() if known.dead_letter_ends.get(place) != end}
+        filled = [place for place in moved if low[place] < mine[place]]
+        share = max(_LEAST_OF_PARTITION, _DEAD_LETTERS_READ // max(1, len(filled)))
+        ranges = {place: (max(low[place], mine[place] - share), mine[place]) for place in filled}
+        kept = {place.partition for place in mine.keys() - moved}
+        letters = [letter for letter in known.letters if letter.partition in kept]
+        for _, messages in messages_of_ranges(self._client, ranges, stalled_after_s=ANSWER_S):
+            letters += [sample_of(letter) for letter in map(letter_of, messages) if letter.reason != REPLAYED]
+        newest = sorted(letters, key=lambda letter: (letter.written_ms, letter.offset), reverse=True)
+        known.letters = tuple(newest[:_DEAD_LETTERS_READ])
         known.dead_letters = sum(end - low[place] for place, end in mine.items())
-        letters: list[StoredDeadLetter] = []
-        for place, end in mine.items():
-            start = max(low[place], end - _DEAD_LETTERS_READ // len(mine))
-            found = messages_until(
-                self._client, place, start, end, stalled_after_s=ANSWER_S, should_continue=lambda: True
-            )
-            read = (letter_of(message) for messages, _ in found for message in messages)
-            letters += [letter for letter in read if letter.reason != REPLAYED]
-        known.reasons = dict(Counter(letter.reason for letter in letters).most_common())
-        known.samples = samples_of(letters)
         known.dead_letter_ends = mine
 
 

@@ -1,12 +1,15 @@
-"""Faults in Kafka that concern one application only, with brokers that are played by a few offsets."""
+"""Faults in Kafka that concern one application only, and its dead letters, with brokers that are played by a few offsets."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 from tests.support.overview import NOW
 
+from tidemark.commit.dead_letter import REASON
 from tidemark.errors import OutcomeUnknown
-from tidemark.names import commits_topic, dlq_topic, topology_topic
+from tidemark.names import TopicPartition, commits_topic, dlq_topic, topology_topic
 from tidemark.overview import live
 from tidemark.overview.live import LiveReader
 from tidemark.settings import Settings
@@ -68,7 +71,7 @@ def reader(broker, monkeypatch):
     monkeypatch.setattr(live, "named_plan", lambda plan, *_: plan)
     monkeypatch.setattr(live, "last_commit_records", lambda *_, **__: {})
     monkeypatch.setattr(live, "read_committed_consumer", lambda *_: NoCommits())
-    monkeypatch.setattr(live, "messages_until", lambda *_, **__: iter(()))
+    monkeypatch.setattr(live, "messages_of_ranges", lambda *_, **__: iter(()))
     made = LiveReader(PLANS, Settings.load(bootstrap_servers="127.0.0.1:1"))
     made._ends, made._partitions = broker, broker.partitions
     yield made
@@ -99,13 +102,48 @@ def test_brokers_that_went_away_during_a_look_should_be_a_fault_of_all(reader, b
 
 
 def test_an_open_transaction_among_the_dead_letters_should_hide_only_these(reader, monkeypatch):
-    def stalled(_client, place, *_, **__):
-        if place.topic == dlq_topic(CLICKS):
+    def stalled(_client, ranges, **_):
+        if any(place.topic == dlq_topic(CLICKS) for place in ranges):
             raise OutcomeUnknown("a transaction is open")
         return iter(())
 
-    monkeypatch.setattr(live, "messages_until", stalled)
+    monkeypatch.setattr(live, "messages_of_ranges", stalled)
     views = reader.look(NOW)
     assert (views[CLICKS].letters_fault, views[CLICKS].fault) == ("a transaction is open", None)
     assert views[CLICKS].total_lag is not None
     assert (views[SHOPPING].letters_fault, views[SHOPPING].dead_letters) == (None, END)
+
+
+def letter_at(place, offset):
+    return SimpleNamespace(
+        topic=lambda: place.topic, partition=lambda: place.partition, offset=lambda: offset, key=lambda: b"k",
+        value=lambda: b"v", timestamp=lambda: (1, NOW + offset), headers=lambda: [(REASON, b"not JSON")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 100, 101, 201])
+def test_the_newest_dead_letters_of_many_partitions_should_be_found_before_their_markers(
+    reader, broker, monkeypatch, count
+):
+    """The last offset of a partition is the marker of the transaction that wrote the dead letter."""
+    places = [TopicPartition(dlq_topic(CLICKS), number) for number in range(count)]
+    broker.counts = {dlq_topic(CLICKS): count}
+    broker.ends = dict.fromkeys(places, 2) | {TopicPartition(dlq_topic(SHOPPING), 0): 0}
+    read = []
+
+    def messages(_client, ranges, **_):
+        read.append(set(ranges))
+        yield from (
+            (place, [letter_at(place, offset) for offset in range(start, end - 1)])
+            for place, (start, end) in ranges.items()
+        )
+
+    monkeypatch.setattr(live, "messages_of_ranges", messages)
+    view = reader.look(NOW)[CLICKS]
+    assert (view.reasons, view.dead_letters) == ({"not JSON": min(count, 200)}, 2 * count)
+    read.clear()
+    broker.ends[places[0]] = 4
+    view = reader.look(NOW)[CLICKS]
+    assert read == [{places[0]}]
+    assert view.reasons == {"not JSON": min(count + 2, 200)}
+    assert max(sample.offset for sample in view.samples) == 2

@@ -266,6 +266,15 @@ def test_who_may_not_run_the_stream_should_see_reasons_and_no_record(rights):
         assert "offset 12" not in html
 
 
+@pytest.mark.parametrize(
+    ("dead_letters", "says"),
+    [(0, "There are none: every record"), (1, "The topic holds about 1, and none of the newest could be shown.")],
+)
+def test_only_an_empty_topic_should_be_said_to_have_no_dead_letters(dead_letters, says):
+    app = replace(WELL, live=replace(live(), dead_letters=dead_letters))
+    assert says in text(of_one(app)["letters"])
+
+
 def test_dead_letters_that_could_not_be_read_should_not_be_said_to_be_none():
     app = replace(WELL, live=replace(live(), letters_fault=f"{EVIL} a transaction is open"))
     html = of_one(app)["letters"]
