@@ -21,7 +21,7 @@ class Liveness(Enum):
     """Whether an instance is alive, and where.
 
     SUPERVISED: it runs here, and so does its supervisor. UNSUPERVISED: it runs here without one. GONE: it does not run.
-    ELSEWHERE: it runs on another machine.
+    ELSEWHERE: it runs on another machine, or in another process namespace of this one.
     """
 
     SUPERVISED = "supervised"
@@ -65,10 +65,12 @@ def observe(files: InstanceFiles) -> Observation:
         if live_run:
             # The instance was started by hand here after that launch.
             return Observation(Liveness.UNSUPERVISED, None, live_run, None, here.host)
+        exit_code = _recorded_exit(files, launch)
         # The same host name but another boot: the machine was restarted, so nothing of that launch is left.
-        if launch.place.host != here.host and _is_fresh(files):
+        was_restarted = launch.place.host == here.host and launch.place.boot_id != here.boot_id
+        if not was_restarted and _is_fresh(files, has_exit=exit_code is not None):
             return Observation(Liveness.ELSEWHERE, launch, None, None, launch.place.host)
-        return Observation(Liveness.GONE, launch, None, None, launch.place.host)
+        return Observation(Liveness.GONE, launch, None, exit_code, launch.place.host)
     if launch and launch.process.is_alive():
         return Observation(Liveness.SUPERVISED, launch, live_run, None, here.host)
     if launch and session_members(launch):
@@ -107,11 +109,15 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def _is_fresh(files: InstanceFiles) -> bool:
+def _is_fresh(files: InstanceFiles, *, has_exit: bool) -> bool:
+    """Return whether the run file is recent and, with `has_exit`, was written after the end of the launch was recorded."""
     try:
-        return time.time() - files.run.stat().st_mtime < _RUN_FILE_FRESH_S
+        written_s = files.run.stat().st_mtime
+        if has_exit and written_s <= files.exit.stat().st_mtime:
+            return False
     except FileNotFoundError:
         return False
+    return time.time() - written_s < _RUN_FILE_FRESH_S
 
 
 def _recorded_exit(files: InstanceFiles, launch: LaunchRecord | None) -> int | None:

@@ -91,17 +91,51 @@ def test_should_find_an_instance_that_was_started_by_hand_despite_the_record_of_
     assert seen.run.process == me
 
 
-def test_should_recognise_an_instance_of_another_machine_by_its_fresh_run_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [Place("other", "boot", "pids"), dataclasses.replace(Place.here(), pid_namespace="pids")],
+    ids=["machine", "container of the same name"],
+)
+def test_should_recognise_an_instance_of_another_machine_or_container_by_its_fresh_run_file(
+    tmp_path: Path, place: Place
+) -> None:
     files = files_in(tmp_path)
-    write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
+    write_json(files.launch, record(place=place).as_json())
     assert observe(files).liveness is Liveness.GONE
     # A process of this machine has the same number, as may be.
     me = Identity.own()
     write_json(files.run, {**dataclasses.asdict(me), "boot_id": "other", "state": "RUNNING"})
     seen = observe(files)
-    assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, "other")
+    assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, place.host)
     os.utime(files.run, (1, 1))
     assert observe(files).liveness is Liveness.GONE
+
+
+def test_should_consider_nothing_of_an_earlier_boot_alive_however_recent_its_run_file_is(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    write_json(files.launch, record(place=dataclasses.replace(Place.here(), boot_id="before")).as_json())
+    write_json(files.run, {**dataclasses.asdict(Identity.own()), "boot_id": "before", "state": "RUNNING"})
+    assert observe(files).liveness is Liveness.GONE
+
+
+@pytest.mark.parametrize(
+    ("run_file_s", "liveness", "exit_code"),
+    [(-1, Liveness.GONE, 30), (0, Liveness.GONE, 30), (1, Liveness.ELSEWHERE, None)],
+    ids=["written before", "written at", "written after the end"],
+)
+def test_should_read_the_exit_code_of_a_launch_whose_processes_cannot_be_seen(
+    tmp_path: Path, run_file_s: int, liveness: Liveness, exit_code: int | None
+) -> None:
+    """A process that writes its run file after that was started by hand."""
+    files = files_in(tmp_path)
+    write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
+    write_json(files.run, {**dataclasses.asdict(Identity.own()), "boot_id": "boot", "state": "RUNNING"})
+    write_json(files.exit, {"launch_id": "l1", "exit_code": 30})
+    ended_s = int(files.exit.stat().st_mtime) - 5
+    os.utime(files.exit, (ended_s, ended_s))
+    os.utime(files.run, (ended_s + run_file_s, ended_s + run_file_s))
+    seen = observe(files)
+    assert (seen.liveness, seen.exit_code) == (liveness, exit_code)
 
 
 def test_should_ignore_the_exit_code_of_an_earlier_launch(tmp_path: Path) -> None:
