@@ -103,20 +103,23 @@ def applications_to_stop(ti: RuntimeTaskInstanceProtocol, streams: Mapping[str, 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:
     """Ask every instance and standby of an application that Airflow launched on this machine to stop. Does not wait.
 
-    Returns their names.
+    The pause is also recorded for one that has ended and waits for its relaunch. Returns the names of those that were asked.
     """
     from tidemark.supervision.instance_files import known_instances, known_standbys
-    from tidemark.supervision.liveness import observe
-    from tidemark.supervision.stop import ask_to_leave, record_pause
+    from tidemark.supervision.liveness import Liveness, observe
+    from tidemark.supervision.stop import ask_to_leave, record_pause, was_paused
 
     asked: list[str] = []
     known = known_instances(settings.var_dir, application_id) + known_standbys(settings.var_dir, application_id)
     for files in known:
         seen = observe(files)
-        if seen.liveness.is_alive_here and seen.launch is not None:
+        if seen.launch is None or seen.liveness is Liveness.ELSEWHERE:
+            continue
+        if not was_paused(files, seen.launch.launch_id):
+            record_pause(files, seen.launch.launch_id)
+        if seen.liveness.is_alive_here:
             ends = "" if files.key.is_standby else ": it commits its batch and ends"
             log.info("stopping %s %s, because its DAG is paused%s", files.key.kind, files.key, ends)
-            record_pause(files, seen.launch.launch_id)
             ask_to_leave(files, seen, settings)
             asked.append(str(files.key))
     return asked

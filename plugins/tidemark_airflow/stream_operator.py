@@ -114,13 +114,21 @@ class StreamOperator(BaseOperator):
         lines = self._log_of_last_launch(files)
         self._copy_to_task_log(files, lines)
         hold = read_hold(files.var_dir, self.application_id)
-        if was_paused(files, observe(files).launch_id) or (exit_code == ExitCode.OK and hold is None):
-            # It was stopped on purpose and is started again now, or when the hold is released.
+        self._forget_pause(files)
+        if exit_code == ExitCode.OK and hold is None:
+            # It was stopped on purpose and is started again now.
             forget_standstill(files)
         if hold is not None:
             # The operation that holds the application has stopped it, so this does not use up the restart budget.
             self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
         self._react(context, files, exit_code, lines)
+
+    def _forget_pause(self, files: InstanceFiles) -> None:
+        """Stop counting the time in which the DAG was paused. What follows, a hold too, counts again."""
+        seen = observe(files)
+        if not seen.liveness.is_alive_here and was_paused(files, seen.launch_id):
+            forget_standstill(files)
+            files.pause.unlink(missing_ok=True)
 
     def _require_ended(self, context: Mapping[str, Any], files: InstanceFiles) -> None:
         """Fail if the launch whose end was reported is alive: the trigger runs on a machine where it cannot be seen."""
@@ -203,6 +211,8 @@ class StreamOperator(BaseOperator):
         settings = Settings.load()
         files = self._files(settings)
         store = context["task_state_store"]
+        # The DAG may have been paused while the task waited for a backoff, for brokers, for a hold or for its retry.
+        self._forget_pause(files)
         # No trigger has counted a standstill while the task waited for its retry.
         RtoWatch(files).look(wall_clock_ms())
         script = Path(self.script) if self.script else None

@@ -79,7 +79,7 @@ class InstanceFiles:
 
     @property
     def pause(self) -> Path:
-        """The launch that was asked to stop because its DAG is paused; it says nothing of a later launch."""
+        """The last launch before its DAG was paused; it says nothing of a later launch. Removed when the pause is over."""
         return self._beside(".pause")
 
     @property

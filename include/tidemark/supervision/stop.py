@@ -43,7 +43,10 @@ def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) ->
 
 
 def record_pause(files: InstanceFiles, launch_id: str) -> None:
-    """Record that the launch is asked to stop because its DAG is paused. A full disk is only logged."""
+    """Record that the launch is stopped, or not followed by another one, because its DAG is paused.
+
+    A full disk is only logged.
+    """
     try:
         write_json(files.pause, {"launch_id": launch_id})
     except OSError as error:
@@ -51,7 +54,7 @@ def record_pause(files: InstanceFiles, launch_id: str) -> None:
 
 
 def was_paused(files: InstanceFiles, launch_id: str | None) -> bool:
-    """Return whether this launch was asked to stop because its DAG is paused."""
+    """Return whether the DAG was paused since this launch, and its pause is not yet forgotten."""
     recorded = read_json(files.pause)
     return launch_id is not None and isinstance(recorded, dict) and recorded.get("launch_id") == launch_id
 

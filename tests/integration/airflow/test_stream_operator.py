@@ -213,6 +213,23 @@ def test_should_forget_a_standstill_when_an_instance_that_was_paused_is_launched
     assert known.since_ms == 6
 
 
+def test_should_forget_the_time_of_a_pause_that_began_while_the_task_waited_for_a_relaunch(task: Task) -> None:
+    """Nothing runs that could be asked to stop, but the time of the pause is no standstill either; a hold after it is one."""
+    files, began_ms = task.bench.files, []
+    task.bench.order(exit_code=10, times=9)
+    task.step()
+    task.bench.await_end()
+    assert stop_launched(task.bench.settings, files.key.application_id) == []
+    take_hold(files.var_dir, files.key.application_id, Hold("c7", "a restore", 5))
+    for since_ms in (5, 6):
+        write_json(files.standstill, {"since_ms": since_ms, "why": "it was down"})
+        task.step("relaunch")
+        known = Standstill.of(read_json(files.standstill))
+        began_ms.append(known and known.since_ms)
+    assert began_ms[0] != 5
+    assert began_ms[1] == 6
+
+
 def test_should_forget_a_standstill_with_a_new_run_but_not_with_a_new_try(task: Task) -> None:
     files = task.bench.files
     for number in (2, 1):
