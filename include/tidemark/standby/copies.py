@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tidemark.atomic_file import replace_file
+from tidemark.errors import CopyUnusable
 from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
 from tidemark.recovery.evidence import StateCopy
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 COPIES_FILE = ".copies"
 _ANSWER_S = 5.0
+_SILENT_S = 15.0
+"""A standby rewrites its list of copies every second. One that has not done so for this time hands nothing over either."""
 
 
 def standby_name(number: int) -> str:
@@ -57,6 +61,9 @@ class StandbyCopies:
         for root in sorted(self.state_dir.glob(f"{STANDBY_PREFIX}*/{self.application_id}")):
             if not is_locked(root):
                 continue
+            if silence := _silence(root):
+                log.warning("%s; its copies are skipped", silence)
+                continue
             try:
                 summary = json.loads((root / COPIES_FILE).read_text())
                 checkpoints = {
@@ -82,4 +89,15 @@ class StandbyCopies:
 
         Blocks for a few seconds at most; raises `CopyUnusable`.
         """
+        if silence := _silence(Path(copy.location).parents[2]):
+            raise CopyUnusable(silence)
         take_over(Path(copy.location).parents[2], task, store, folder, self.answer_s)
+
+
+def _silence(root: Path) -> str | None:
+    """Return for how long a standby has not written its list of copies, if that is too long; else None."""
+    try:
+        silent_s = time.time() - (root / COPIES_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return f"the standby in {root} has not reported for {silent_s:.0f} s" if silent_s > _SILENT_S else None

@@ -13,8 +13,8 @@ from tidemark.processes import Place, started_after_boot_s
 from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, read_json
 from tidemark.supervision.run_file import RunView
 
-# A run file is rewritten every second, so one of this age belongs to a process that has ended, on whatever machine.
-_RUN_FILE_FRESH_S = 60.0
+RUN_FILE_FRESH_S = 60.0
+"""A run file is rewritten every second, so one of this age belongs to a process that has ended or hangs, on any machine."""
 
 
 class Liveness(Enum):
@@ -117,7 +117,7 @@ def _is_fresh(files: InstanceFiles, *, has_exit: bool) -> bool:
             return False
     except FileNotFoundError:
         return False
-    return time.time() - written_s < _RUN_FILE_FRESH_S
+    return time.time() - written_s < RUN_FILE_FRESH_S
 
 
 def _recorded_exit(files: InstanceFiles, launch: LaunchRecord | None) -> int | None:

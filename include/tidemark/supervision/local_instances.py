@@ -13,13 +13,14 @@ from typing import Any
 from tidemark.processes import Identity
 from tidemark.stores.directory import STANDBY_PREFIX
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, known_instances, known_standbys, read_json
-from tidemark.supervision.liveness import Liveness, Observation, observe
+from tidemark.supervision.liveness import RUN_FILE_FRESH_S, Liveness, Observation, observe
 from tidemark.supervision.outage_file import RecordedOutage, read_outage
 from tidemark.supervision.restart_policy import FINAL_CODES
 from tidemark.supervision.run_file import LOST, RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 from tidemark.supervision.stop import was_paused
+from tidemark.topology.durations import about_ms
 
 _ELSEWHERE_FRESH_S = 15.0
 """A standby without a launch may run on another machine. It is alive while its run file, written every second, is younger."""
@@ -200,11 +201,15 @@ def _standby(files: InstanceFiles, now_s: float) -> LocalInstance | None:
     if found.seen.launch is None and found.run is not None and not found.run.has_ended():
         # Only a launch records its machine. One that a person started on another one is known by its file alone.
         found = replace(found, is_alive=found.is_alive or now_s - found.run.written_at < _ELSEWHERE_FRESH_S)
+    useful, useless_because = found.values.get("useful"), found.values.get("useless_because")
+    silent_s = 0.0 if found.run is None else now_s - found.run.written_at
+    if found.is_alive and silent_s >= RUN_FILE_FRESH_S:
+        useful, useless_because = False, f"it has reported nothing for {about_ms(round(silent_s * 1000))}"
     return LocalInstance(
         instance=f"{STANDBY_PREFIX}{files.key.instance}",
         changelog_generation=found.values.get("changelog_generation"),
-        useful=found.values.get("useful") if found.is_alive else None,
-        useless_because=found.values.get("useless_because"),
+        useful=useful if found.is_alive else None,
+        useless_because=useless_because,
         same_rack_tasks=tuple(found.values.get("same_rack_tasks", ())) if found.is_alive else (),
         **_common(files, found),
     )

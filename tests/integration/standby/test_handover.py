@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -125,6 +127,24 @@ def test_should_give_up_on_a_standby_that_does_not_answer_and_withdraw_the_reque
     with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
         copies.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
     assert list((root / HANDOVER_FOLDER).iterdir()) == []
+
+
+def test_should_neither_find_nor_await_the_copies_of_a_standby_that_has_stopped_reporting(
+    counting, standby, settings, caplog
+):
+    """It was stopped, or its disk hangs, and it still has its lock."""
+    counting.commit({"n": {0: [(b"a", count(1))]}})
+    follower = standby(counting)
+    counting.follow(follower)
+    root = settings.state_dir / "standby-0" / counting.id
+    write_copies(root, follower.stores)
+    (copy,) = copies_of(counting).find([TASK])[TASK]["n"]
+    silent_since_s = time.time() - 16
+    os.utime(root / ".copies", (silent_since_s, silent_since_s))
+    assert copies_of(counting).find([TASK])[TASK] == {}
+    assert "its copies are skipped" in caplog.text
+    with pytest.raises(CopyUnusable, match="has not reported for 16 s"):
+        copies_of(counting).fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
 
 
 def test_should_offer_no_copy_when_the_application_has_never_committed(counting, standby, settings):

@@ -115,6 +115,15 @@ def test_a_standby_on_another_machine_should_be_alive_while_it_writes_its_file(t
     assert found.useless_because == "nothing was read yet"
 
 
+@pytest.mark.parametrize(("silent_s", "useful"), [(59, True), (60, False), (61, False)])
+def test_a_standby_that_runs_and_reports_nothing_should_not_be_shown_as_useful(tmp_path, silent_s, useful):
+    write_standby_file(tmp_path, APP, useful=True, useless_because=None)
+    written_s = standby_file_path(tmp_path, APP, 0).stat().st_mtime
+    (found,) = read_standbys(tmp_path, APP, written_s + silent_s)
+    assert (found.is_alive, found.useful) == (True, useful)
+    assert (found.useless_because or "").startswith("" if useful else f"it has reported nothing for {silent_s}")
+
+
 def test_a_standby_that_died_before_its_run_file_should_be_listed(tmp_path):
     write_launch(tmp_path, APP, 1, Place.here(), Identity(1 << 22, 1.0, "b"), STANDBYS_FOLDER)
     (tmp_path / STANDBYS_FOLDER / f"{APP}-1.exit").write_text('{"launch_id": "l1", "exit_code": 137}')
