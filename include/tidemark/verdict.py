@@ -28,6 +28,10 @@ _EXIT_CODES = {Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY, Verdict.FAILED: Exit
 _RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
+MESSAGE_WITHOUT_RECORDS = "message_without_records"
+"""In the evidence of a finding whose message shows keys or values of records: the same message without them."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The verdict on one subject.

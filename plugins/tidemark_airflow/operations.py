@@ -171,7 +171,7 @@ def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     from tidemark.verdict import Verdict, worst
 
     application_id, settings = load(topology).application_id, Settings.load()
-    shown = [redacted(finding, application_id, topology) for finding in findings]
+    shown = [redacted(finding) for finding in findings]
     for finding in shown:
         level = logging.INFO if finding.verdict is Verdict.OK else logging.WARNING
         log.log(level, "%s: %s: %s", finding.verdict, finding.subject, finding.message)

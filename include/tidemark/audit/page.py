@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.audit.suites import overall
 from tidemark.audit.table import AuditedRange
 from tidemark.html_page import render_page
-from tidemark.verdict import Finding, Verdict
+from tidemark.verdict import MESSAGE_WITHOUT_RECORDS, Finding, Verdict
 
 _CLASSES = {Verdict.OK: "ok", Verdict.FAILED: "failed", Verdict.WARNING: "warning"}
 
@@ -54,7 +54,9 @@ def render(page: AuditPage) -> str:
 
 def _evidence(finding: Finding) -> str:
     """Return the figures of a finding as JSON; empty if it has none."""
-    figures = {name: value for name, value in finding.evidence.items() if name != "expectation"}
+    figures = {
+        name: value for name, value in finding.evidence.items() if name not in ("expectation", MESSAGE_WITHOUT_RECORDS)
+    }
     return json.dumps(figures, default=str) if figures else ""
 
 

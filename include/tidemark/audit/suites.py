@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.audit.contracts import expectation
 from tidemark.audit.expectations import Check
-from tidemark.verdict import Finding, Verdict, worst
+from tidemark.verdict import MESSAGE_WITHOUT_RECORDS, Finding, Verdict, worst
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Otherwise it reports every validation to its makers.
 _NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
+_COORDINATES = ("task", "batch", "topic", "partition", "offset")
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,16 @@ def finding(
             return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"no rows to check: {check.says}", evidence)
         return Finding(check.name, Verdict.OK, check.says, evidence)
     verdict = Verdict.WARNING if check.is_warning else Verdict.FAILED
-    message = f"{outcome.unexpected_rows} rows break this expectation: {check.says}; {_first(examples)}{check.remedy}"
-    return Finding(
-        check.name, verdict, message, {**evidence, "unexpected": outcome.unexpected_rows, "examples": list(examples)}
-    )
+    begin = f"{outcome.unexpected_rows} rows break this expectation: {check.says}; "
+    found = {
+        "unexpected": outcome.unexpected_rows,
+        "examples": list(examples),
+        MESSAGE_WITHOUT_RECORDS: (
+            f"{begin}{_first(_coordinates(examples))}{check.remedy}; the rows are on the page of the audit, and in its folder "
+            "`quarantine`"
+        ),
+    }
+    return Finding(check.name, verdict, f"{begin}{_first(examples)}{check.remedy}", evidence | found)
 
 
 NOT_COMPUTED = "not_computed"
@@ -119,6 +126,12 @@ NOT_COMPUTED = "not_computed"
 def overall(findings: Sequence[Finding]) -> Verdict:
     """Return the verdict of an audit."""
     return worst([found for found in findings if not found.evidence.get(NOT_COMPUTED)])
+
+
+def _coordinates(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the part of each row that says where it is."""
+    where = ({name: example[name] for name in _COORDINATES if name in example} for example in examples)
+    return [place for place in where if place]
 
 
 def _first(examples: Sequence[Mapping[str, Any]]) -> str:

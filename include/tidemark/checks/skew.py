@@ -7,11 +7,11 @@ times the partition's share of the topic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.store_rows import printable
-from tidemark.verdict import Finding, Verdict
+from tidemark.verdict import MESSAGE_WITHOUT_RECORDS, Finding, Verdict
 
 _SHOWN_KEY = 60
 
@@ -73,7 +73,12 @@ def topic_finding(topic: str, samples: Sequence[PartitionSample], rules: SkewRul
         "read_records": read,
     }  # fmt: skip
     spread = f"{len(samples)} partitions with {_least_and_most(list(shares.values()))} of the offsets"
-    named = f"{_named(top_key)} has {top_share:.0%} of the newest {read:,} records"
+    part = f"has {top_share:.0%} of the newest {read:,} records"
+
+    def found(verdict: Verdict, say: Callable[[str], str]) -> Finding:
+        without_records = say("no key" if top_key is None else "one key (`tidemark check skew NAME` names it)")
+        return Finding(topic, verdict, say(_named(top_key)), {**evidence, MESSAGE_WITHOUT_RECORDS: without_records})
+
     is_skewed = len(samples) > 1 and shares[fullest] * len(samples) >= rules.ratio
     if len(samples) > 1 and top_share >= max(rules.least_key_share, 1 / len(samples)):
         remedy = (
@@ -82,12 +87,12 @@ def topic_finding(topic: str, samples: Sequence[PartitionSample], rules: SkewRul
             else "more partitions do not help, as a key is in one of them: add a part to the key and aggregate in two steps, "
             "or filter it"
         )
-        return Finding(topic, Verdict.WARNING, f"{spread}; {named}, more than an even partition; {remedy}", evidence)
+        return found(Verdict.WARNING, lambda key: f"{spread}; {key} {part}, more than an even partition; {remedy}")
     if is_skewed:
         remedy = "look at the partitioner of its producers, or take a key that spreads better"
         message = f"{spread}; partition {fullest} has {shares[fullest]:.0%}, and no single key explains that; {remedy}"
-        return Finding(topic, Verdict.WARNING, message, evidence)
-    return Finding(topic, Verdict.OK, f"{spread}; {named}", evidence)
+        return found(Verdict.WARNING, lambda _: message)
+    return found(Verdict.OK, lambda key: f"{spread}; {key} {part}")
 
 
 def store_finding(store: str, keys: Mapping[str, int], rules: SkewRules) -> Finding:

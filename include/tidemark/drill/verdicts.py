@@ -24,7 +24,8 @@ def judge(
     keeping: Keeping,
 ) -> StoreDrill:
     """Return one store's result. `compared` is None if there was nothing to compare, `first` names differing keys."""
-    verdict, message = _verdict(state, built, compared, first, keeping)
+    verdict, message = _verdict(state, built, compared, "; ".join(first), keeping)
+    _, without_records = _verdict(state, built, compared, _WHERE_THE_KEYS_ARE, keeping)
     found = compared or _NOTHING
     return StoreDrill(
         task=str(state.task), store=state.spec.name, way=way, savepoint_id=state.savepoint_id,
@@ -32,18 +33,18 @@ def judge(
         records=built.records, keys=found.keys, bytes=found.size_bytes, seconds=round(built.seconds, 3),
         compared=found.compared, left_out=found.left_out, differing=found.different, deleted=found.deleted,
         is_whole=found.is_whole, altered=found.altered, missing=found.missing, extra=found.extra, first=tuple(first),
-        value_layout=state.copy.checkpoint.value_layout,
+        message_without_records=without_records, value_layout=state.copy.checkpoint.value_layout,
     )  # fmt: skip
 
 
 def _verdict(
-    state: SavedState, built: Built, compared: Compared | None, first: Sequence[str], keeping: Keeping
+    state: SavedState, built: Built, compared: Compared | None, keys: str, keeping: Keeping
 ) -> tuple[Verdict, str]:
     if built.fault is not None or compared is None:
         return Verdict.FAILED, f"it cannot be rebuilt: {built.fault}"
     summary = (
         f"{compared.different} keys differ from savepoint {state.savepoint_id} ({compared.altered} altered, "
-        f"{compared.missing} missing, {compared.extra} extra): {'; '.join(first)}"
+        f"{compared.missing} missing, {compared.extra} extra): {keys}"
     )
     took_ms = built.ended_ms - state.taken_ms
     if took_ms >= keeping.min_compaction_lag_ms:
@@ -83,4 +84,5 @@ def _format(compared: Compared, keeping: Keeping) -> str:
     return f"nothing is left of {keeping.topic} to compare with ({figures})"
 
 
+_WHERE_THE_KEYS_ARE = "the keys are in `tidemark drill history NAME --json`"
 _NOTHING = Compared(0, 0, 0, 0, 0, 0, 0, 0, 0, is_whole=False, first=())

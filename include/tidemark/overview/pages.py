@@ -142,8 +142,7 @@ def _shown(app: Application, rights: Rights) -> Application:
     if app.history is None or rights.reads_data_of(app.topology):
         return app
     checks = tuple(
-        replace(check, findings=tuple(redacted(one, app.application_id, app.topology) for one in check.findings))
-        for check in app.history.checks
+        replace(check, findings=tuple(redacted(one) for one in check.findings)) for check in app.history.checks
     )
     return replace(app, history=replace(app.history, checks=checks))
 

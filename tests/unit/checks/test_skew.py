@@ -10,6 +10,7 @@ from tidemark.checks.skew import SkewRules, sample_of, shown_key, store_finding,
 from tidemark.checks.skew_sampling import key_as_text
 from tidemark.topology.key_serde import KeySerde
 from tidemark.cli import main
+from tidemark.redaction import redacted
 from tidemark.verdict import Finding, Verdict
 
 RULES = SkewRules(least_records=100, ratio=2.0, least_key_share=0.05, named_keys=3)
@@ -73,6 +74,38 @@ def test_a_key_that_fills_more_than_an_even_partition_should_be_named(count: int
         assert "key 'p-17' has 25% of the newest 400 records, more than an even partition" in found.message
         assert "aggregate in two steps" in found.message
         assert found.evidence["frequent_keys"]["p-17"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("partitions", "said"),
+    [
+        (
+            [(1_000, {b"p-17": 100})] + [(1_000, even(n)) for n in range(1, 4)],
+            "one key (`tidemark check skew NAME` names it)",
+        ),
+        ([(1_000, {None: 100})] + [(1_000, even(n)) for n in range(1, 4)], "no key has 25% of the newest 400 records"),
+        ([(3_000, even(0))] + [(1_000, even(n)) for n in range(1, 4)], "50%, and no single key explains that"),
+        ([(1_000, even(n)) for n in range(4)], "one key (`tidemark check skew NAME` names it) has 0% of"),
+    ],
+    ids=["a frequent key", "no key", "a full partition", "even"],
+)
+def test_the_finding_should_say_the_same_without_the_key(
+    partitions: list[tuple[int, dict[bytes | None, int]]], said: str
+) -> None:
+    full = judged(*partitions)
+    shown = redacted(full)
+    assert said in shown.message
+    assert shown.message.split("; ")[-1].split(" has ")[-1] == full.message.split("; ")[-1].split(" has ")[-1]
+    assert "p-17" not in str(shown)
+    assert "0-0" not in str(shown)
+
+
+def test_a_finding_with_records_and_no_message_without_them_should_show_nothing_of_its_message() -> None:
+    found = redacted(
+        Finding("pulses", WARNING, "key 'p-17' has 90%", {"frequent_keys": {"p-17": 0.9}, "read_records": 5})
+    )
+    assert "p-17" not in str(found)
+    assert found.evidence == {"read_records": 5}
 
 
 def test_the_share_of_a_key_should_count_how_much_its_partition_holds() -> None:

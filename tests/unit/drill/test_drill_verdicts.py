@@ -16,6 +16,7 @@ from tidemark.operations.drill_history.report import DrillReport, RebuildMethod,
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.source_of_state import SourceOfState
+from tidemark.redaction import redacted
 from tidemark.restore.bounds import EvidenceBounds, Keeping
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
@@ -155,6 +156,26 @@ def test_should_never_pass_when_nothing_was_compared(saved, rebuilt, bounds, ver
     assert judged.verdict is verdict
     assert said in judged.message
     assert (judged.compared, judged.left_out, judged.differing) == (found.compared, found.left_out, 0)
+
+
+@pytest.mark.parametrize(
+    ("min_compaction_lag_ms", "verdict", "said"),
+    [
+        (0, Verdict.NOT_ENOUGH_EVIDENCE, "values of the savepoint may be compacted away; raise it and drill again"),
+        (10**12, Verdict.FAILED, "find the program that writes to t, and do not restore from the changelog alone"),
+    ],
+)
+def test_should_say_the_same_without_records(min_compaction_lag_ms, verdict, said):
+    found = compare(store_of(SAVED), store_of({}), EVERYTHING)
+    keeping = Keeping("t", min_compaction_lag_ms, None)
+    full = judge(STATE, RebuildMethod.CHANGELOG, built(), found, ["missing Jane Doe"], keeping).finding
+    shown = redacted(full)
+    assert (shown.verdict, shown.subject) == (verdict, full.subject)
+    assert said in shown.message
+    assert shown.message == full.message.replace(
+        "missing Jane Doe", "the keys are in `tidemark drill history NAME --json`"
+    )
+    assert "first" not in shown.evidence
 
 
 def test_should_name_differing_keys_and_fail_a_store_that_cannot_be_rebuilt():

@@ -45,7 +45,9 @@ class StoreDrill:
     The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys
     and values) are those of the rebuilt store, `seconds` is the time of building it. `compared`, `left_out`,
     `differing`, `deleted` and `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` count how
-    the differing keys differ. `value_layout` is that of the live store's checkpoint, with its generation.
+    the differing keys differ.
+    `message_without_records` is the message without the keys and values of `first`. `value_layout` is that of the live store's
+    checkpoint, with its generation.
     """
 
     task: str
@@ -69,6 +71,7 @@ class StoreDrill:
     missing: int = 0
     extra: int = 0
     first: tuple[str, ...] = ()
+    message_without_records: str = ""
     value_layout: str = ""
 
     @property
