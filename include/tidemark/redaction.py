@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tidemark.verdict import MESSAGE_WITHOUT_RECORDS, Finding
 
-_RECORDS = frozenset({"examples", "first", "frequent_keys"})
-"""Evidence that holds records. Whoever makes such a finding also words it without records."""
+_RECORDS = frozenset({"examples", "first", "frequent_keys", "broken"})
+"""Evidence that holds records, or marks a message that may. Whoever makes such a finding also words it without records."""
 
 
 def redacted(finding: Finding) -> Finding:

@@ -6,6 +6,7 @@ Great Expectations takes seconds to import, so this module imports it when a sui
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 # Otherwise it reports every validation to its makers.
 _NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
 _COORDINATES = ("task", "batch", "topic", "partition", "offset")
+# After the frames of a traceback, which are indented, comes a line that begins with the class of the error.
+_ERROR_CLASS = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ExpectationOutcome:
     """The result of validating one expectation. `rows` is how many rows were checked.
 
-    `broken` is the exception's text if the expectation could not be evaluated.
+    `broken` is the exception's text if the expectation could not be evaluated; Spark shows values of records in some of its
+    texts. `broken_by` is the name of its class, if it is known.
     """
 
     name: str
@@ -35,6 +39,7 @@ class ExpectationOutcome:
     unexpected_rows: int
     rows: int
     broken: str | None
+    broken_by: str | None = None
 
 
 def suite(asset: str, checks: Sequence[Check]) -> ExpectationSuite:
@@ -66,25 +71,31 @@ def outcomes(result: Mapping[str, Any]) -> list[ExpectationOutcome]:
     """Read an `ExpectationSuiteValidationResult` as JSON; unexpected rows and a check that failed to run are kept apart."""
     found = []
     for one in result["results"]:
-        broken = _exception(one.get("exception_info") or {})
+        broken, broken_by = _exception(one.get("exception_info") or {})
         said = one.get("result") or {}
         observed = said.get("observed_value")
         unexpected = observed if isinstance(observed, int) else said.get("unexpected_count") or 0
         name, rows = one["expectation_config"]["meta"]["check"], said.get("element_count") or 0
         found.append(
-            ExpectationOutcome(name, bool(one["success"]) and broken is None, int(unexpected), int(rows), broken)
+            ExpectationOutcome(
+                name, bool(one["success"]) and broken is None, int(unexpected), int(rows), broken, broken_by
+            )
         )
     return found
 
 
-def _exception(info: Mapping[str, Any]) -> str | None:
-    """Return the message of an exception, if there is one; Great Expectations gives one, or one per metric that failed."""
+def _exception(info: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the message of an exception and the name of its class, each if it is known.
+
+    Great Expectations gives one, or one per metric that failed.
+    """
     given = [info] if "raised_exception" in info else [each for each in info.values() if isinstance(each, Mapping)]
     for each in given:
         if each.get("raised_exception"):
             text = str(each.get("exception_message") or each.get("exception_traceback") or "no message")
-            return " ".join(text.split())[:500]
-    return None
+            error_class = _ERROR_CLASS.search(str(each.get("exception_traceback") or ""))
+            return " ".join(text.split())[:500], None if error_class is None else error_class[1]
+    return None, None
 
 
 def finding(
@@ -100,8 +111,13 @@ def finding(
     """
     evidence: dict[str, Any] = {"expectation": check.name, "rows": outcome.rows}
     if outcome.broken is not None:
-        message = f"the check itself failed, so nothing is known of the data: {outcome.broken}; run the audit again"
-        return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, message, {**evidence, "broken": True})
+        where = f"{outcome.broken_by or 'an error'}, whose text is on the page of the audit"
+        message, without_records = (
+            f"the check itself failed, so nothing is known of the data: {why}; run the audit again"
+            for why in (outcome.broken, where)
+        )
+        broken = {"broken": True, MESSAGE_WITHOUT_RECORDS: without_records}
+        return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, message, evidence | broken)
     if outcome.passed:
         if not outcome.rows and not may_be_empty:
             return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"no rows to check: {check.says}", evidence)

@@ -8,6 +8,7 @@ import pytest
 
 from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, checks_of
 from tidemark.audit.suites import ExpectationOutcome, finding, outcomes, suite
+from tidemark.redaction import redacted
 from tidemark.verdict import Verdict
 
 GAP = BY_NAME["ranges_leave_no_gap"]
@@ -63,6 +64,30 @@ def test_should_distinguish_a_broken_check_from_bad_data(info):
     (bad,) = outcomes(result(success=False, rows=3))
     assert bad == ExpectationOutcome(GAP.name, passed=False, unexpected_rows=3, rows=5, broken=None)
     assert finding(GAP, bad, [{"task": "0_1", "batch": 7}]).verdict is Verdict.FAILED
+
+
+SPARK_FAILED = """Traceback (most recent call last):
+  File "great_expectations/execution_engine.py", line 5, in run
+    return fn(**arguments)
+pyspark.errors.exceptions.captured.NumberFormatException: [CAST_INVALID_INPUT] the value 'Jane Doe' cannot be cast
+JVM stacktrace:
+"""
+
+
+@pytest.mark.parametrize(
+    ("traceback", "named"),
+    [(SPARK_FAILED, "pyspark.errors.exceptions.captured.NumberFormatException"), ("…", "an error")],
+)
+def test_should_name_the_class_of_an_error_where_its_text_may_show_records(traceback, named):
+    info = {"raised_exception": True, "exception_message": "the value 'Jane Doe'", "exception_traceback": traceback}
+    (broken,) = outcomes(result(success=False, exception_info=info))
+    full = finding(GAP, broken, [])
+    assert "Jane Doe" in full.message
+    assert redacted(full).message == (
+        f"the check itself failed, so nothing is known of the data: {named}, whose text is on the page of the audit; run the "
+        "audit again"
+    )
+    assert redacted(full).evidence == {"expectation": GAP.name, "rows": 5}
 
 
 def test_should_say_what_is_wrong_where_and_what_to_do():
