@@ -72,7 +72,7 @@ class Context(Protocol):
         """Return one of the processor's stores. Raises `InvalidTopology` if the topology does not give it this store."""
 
     def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
-        """Emit a row to the nodes downstream, in the order of the calls. A row of None deletes the key there.
+        """Emit a copy of a row to the nodes downstream, in the order of the calls. A row of None deletes the key there.
 
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
         `ArrowProcessor.process` the stream time at the end of the batch. Raises `ValueError` for a time that no record may

@@ -86,6 +86,16 @@ class PassesOn(Processor):
         self.context.forward(record.key, {"n": record.row["x"]})
 
 
+class ForwardsOneDictionaryAgain(PassesOn):
+    """Forwards x rows, all from one dictionary."""
+
+    def process(self, record):
+        row = {}
+        for n in range(record.row["x"]):
+            row["n"] = n
+            self.context.forward(record.key, row)
+
+
 class ForwardsAnotherKey(PassesOn):
     def process(self, record):
         self.context.forward("another", {"n": 1})

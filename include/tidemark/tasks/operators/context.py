@@ -93,6 +93,9 @@ class TaskContext:
             timestamp_ms = self._timestamp_ms
         else:
             self.check_time(timestamp_ms)
+        # The first test alone costs a tenth of the second.
+        if type(row) is dict or isinstance(row, Mapping):
+            row = dict(row)
         forwarded = (key, timestamp_ms, self.place, row)
         if self._is_careful:
             self._made([forwarded])

@@ -62,6 +62,14 @@ def test_should_give_records_one_by_one_and_keep_the_order_of_what_is_forwarded(
     assert seen(emitted) == [("b", 5, 1), ("a", 6, 1), ("b", 7, 2)]
 
 
+def test_should_forward_what_a_reused_dictionary_holds_at_each_call():
+    assert seen(processing("ForwardsOneDictionaryAgain").run(rows(("a", 5, 3)))) == [
+        ("a", 5, 0),
+        ("a", 5, 1),
+        ("a", 5, 2),
+    ]
+
+
 def test_should_give_a_deletion_as_a_record_without_row_and_forward_deletions():
     node = processing("CountPerKey")
     node.run(rows(("a", 5, 1)), newest_ms=5)
