@@ -35,7 +35,8 @@ class KeyValueStore(Protocol):
     """A store of rows by key, with the columns that the topology declares. Reads see the changes of the current batch.
 
     Usable only while a batch is processed and in punctuation callbacks; at other times every method raises `RuntimeError`.
-    A row that does not fit the store's columns raises `InvalidTopology`.
+    A row that does not fit the store's columns raises `InvalidTopology`; a key that is not text raises `ValueError`, so the
+    key of a record without one does, too.
     """
 
     def get(self, key: str) -> dict[str, Any] | None:

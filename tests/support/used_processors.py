@@ -160,6 +160,28 @@ class ForgetsColumns(ArrowProcessor):
         return rows.select(["__k"])
 
 
+class PutsManyUnderItsKeys(ArrowProcessor):
+    """Puts x under the keys of the records as they are: `GetsMany…` reads them, `…InAList` gives them as a list."""
+
+    def init(self, context):
+        self.kept = context.store("s")
+
+    def process(self, rows):
+        self.kept.put_many(rows["__k"], pa.table({"n": rows["x"], "mean": rows["x"]}))
+
+
+class PutsManyUnderItsKeysInAList(PutsManyUnderItsKeys):
+    def process(self, rows):
+        self.kept.put_many(rows["__k"].to_pylist(), pa.table({"n": rows["x"], "mean": rows["x"]}))
+
+
+class GetsManyOfItsKeys(PutsManyUnderItsKeys):
+    def process(self, rows):
+        self.kept.get_many(rows["__k"])
+        if rows["__k"].null_count == 0:
+            super().process(rows)
+
+
 class GivesNoKeys(ArrowProcessor):
     def process(self, rows):
         nothing = pa.nulls(rows.num_rows, pa.string())

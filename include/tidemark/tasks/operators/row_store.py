@@ -119,7 +119,7 @@ class RowStore:
 
     def get_many(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> pa.Table:
         self._flush()
-        names = _names(keys)
+        names = self._keys(keys)
         values = self._bound.get_many(WHOLE, names)
         if self._counts_reads:
             self._used.update(dict.fromkeys(names))
@@ -137,7 +137,7 @@ class RowStore:
         except pa.ArrowInvalid as error:
             raise UnusableValue(f"{self._where}: put_many(): {error}; the columns are {schema}") from error
         table = pa.table(columns, schema).append_column(DELETED, pa.repeat(False, rows.num_rows))
-        names = _names(keys)
+        names = self._keys(keys)
         self._bound.put_many(WHOLE, names, encode_rows(table, self._spec.columns), self._undo)
         for name in names:
             self._read.pop(name, None)
@@ -153,6 +153,16 @@ class RowStore:
         if not isinstance(key, str):
             raise UnusableValue(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
         return key.encode()
+
+    def _keys(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[bytes]:
+        if not isinstance(keys, pa.Array | pa.ChunkedArray):
+            return [self._key(key) for key in keys]
+        if keys.null_count:
+            raise UnusableValue(
+                f"{self._where}: {keys.null_count} of {len(keys)} keys are null, as those of records without a key are; "
+                "filter these rows"
+            )
+        return bytes_list(keys)
 
     def _read_ahead(self, name: bytes) -> None:
         bound = self._bound
@@ -193,9 +203,3 @@ class RowStore:
                 f"{self._where}: a stored row is not a JSON object of its columns: {value!r}"
             ) from error
         return as_stored(row, self._floats) if self._floats else row
-
-
-def _names(keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[bytes]:
-    if isinstance(keys, pa.Array | pa.ChunkedArray):
-        return bytes_list(keys)
-    return [key.encode() for key in keys]

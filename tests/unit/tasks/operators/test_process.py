@@ -408,6 +408,21 @@ def test_should_refuse_a_record_when_a_store_is_asked_for_its_null_key():
     assert seen(emitted)[0] == ("a", 6, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("PutsManyUnderItsKeys", "1 of 1 keys are null"),
+        ("PutsManyUnderItsKeysInAList", "key None is NoneType; keys are str"),
+        ("GetsManyOfItsKeys", "1 of 1 keys are null"),
+    ],
+)
+def test_should_refuse_a_record_without_key_when_its_key_is_among_many(name, error):
+    node = processing(name, is_batched=True)
+    emitted = node.run(rows((None, 5, 7), ("a", 6, 1)), newest_ms=6)
+    assert [(row[1], error in row[4]) for row in summary(emitted)] == [(0, True)]
+    assert stored(node) == {"a": 1}
+
+
 def test_should_let_a_processor_forward_under_the_key_that_it_keeps():
     node = processing("PassesOn", keeps_key=True)
     assert seen(node.run(rows((None, 5, 7), ("a", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("a", 6, 8)]

@@ -29,7 +29,7 @@ def processing(name: str, store: StoreSpec, emitted: tuple[Column, ...], is_batc
     return Batches(lambda: ProcessOperator(node, 0), node.stores)
 
 
-def rows(*given: tuple[str, int, int]) -> pa.Table:
+def rows(*given: tuple[str | None, int, int]) -> pa.Table:
     keys, times, amounts = zip(*given, strict=True)
     return pa.table([keys, times, range(len(given)), [False] * len(given), amounts], rows_schema([AMOUNT]))
 
@@ -70,5 +70,6 @@ def test_should_sum_per_key_over_batches():
     node = processing("Totals", store, columns(total="BIGINT"), True)
     node.run(rows(("a", 1, 2), ("b", 2, 5)), newest_ms=2)
     node.restart()
-    emitted = node.run(rows(("a", 3, 10), ("a", 4, 1)), newest_ms=4).rows.to_pylist()
+    assert node.run(rows((None, 3, 7)), newest_ms=3).rows.num_rows == 0
+    emitted = node.run(rows(("a", 3, 10), (None, 3, 7), ("a", 4, 1)), newest_ms=4).rows.to_pylist()
     assert [(r["__k"], r["__ts"], r["total"]) for r in emitted] == [("a", 4, 13)]
