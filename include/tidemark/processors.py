@@ -122,9 +122,10 @@ class ArrowProcessor:
         `rows` has the columns of the input and these: `__k` STRING, the key, null for a record without one; `__ts` BIGINT,
         the timestamp in epoch milliseconds; `__seq` BIGINT, ascending; `__deleted` BOOLEAN, true if the record deletes its
         key, in which case the columns of the input are null. The returned table needs `__k`, `__ts` and the processor's
-        columns; a missing `__deleted` means false, and other columns are ignored. Rows are emitted in the returned order.
-        Raises `InvalidTopology` if a column is missing or has another type, or if the topology declares `keeps_key=True` and
-        a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of raising.
+        columns; a missing or null `__deleted` means false, and other columns are ignored. Rows are emitted in the returned
+        order. Raises `InvalidTopology` if a column is missing or has another type, or if the topology declares
+        `keeps_key=True` and a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect
+        of raising.
 
         If this raises, its puts and forwards are undone and each half of the rows is tried separately, until the rows that
         fail are found. These become dead letters, or end the instance, as for a `Processor`.

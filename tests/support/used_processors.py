@@ -109,6 +109,24 @@ class PassesOnInColumns(ArrowProcessor):
         return pa.table({"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
 
 
+class DeletesZeros(PassesOnInColumns):
+    """Deletes the key of each x that is 0; where x is null, so is `__deleted`."""
+
+    def process(self, rows):
+        return super().process(rows).append_column("__deleted", pc.equal(rows["x"], 0))
+
+
+class DeletesZerosByNumbers(DeletesZeros):
+    def process(self, rows):
+        given = super().process(rows)
+        return given.set_column(given.num_columns - 1, "__deleted", given["__deleted"].cast(pa.int64()))
+
+
+class DeletesByStructs(PassesOnInColumns):
+    def process(self, rows):
+        return super().process(rows).append_column("__deleted", [[{"is": True}] * rows.num_rows])
+
+
 class ForwardsAnotherKeyInColumns(PassesOnInColumns):
     def process(self, rows):
         self.context.forward("another", {"n": 1})

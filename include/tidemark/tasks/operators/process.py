@@ -150,6 +150,7 @@ class ProcessOperator:
         if missing := {KEY, TIMESTAMP, *schema.names} - set(given.column_names):
             raise InvalidTopology(f"{self._where}: the table has no column {', '.join(sorted(missing))}")
         deleted = given.column(DELETED) if DELETED in given.column_names else pa.repeat(False, given.num_rows)
+            deleted = pc.fill_null(deleted.cast(pa.bool_()), False)
         try:
             values = given.select(schema.names).cast(schema)
             keys, times = given.column(KEY).cast(pa.string()), given.column(TIMESTAMP).cast(pa.int64())

@@ -413,6 +413,13 @@ def test_should_refuse_a_record_when_a_store_is_asked_for_its_null_key():
     [
         ("PutsManyUnderItsKeys", "1 of 1 keys are null"),
         ("PutsManyUnderItsKeysInAList", "key None is NoneType; keys are str"),
+@pytest.mark.parametrize("name", ["DeletesZeros", "DeletesZerosByNumbers"])
+def test_should_read_which_rows_a_batched_processor_deletes(name):
+    emitted = processing(name, is_batched=True).run(rows(("a", 1, 7), ("b", 2, 0), ("c", 3, None)))
+    assert emitted.rows.schema.field("__deleted").type == pa.bool_()
+    assert emitted.rows["__deleted"].to_pylist() == [False, True, False]
+
+
         ("GetsManyOfItsKeys", "1 of 1 keys are null"),
     ],
 )
@@ -455,6 +462,7 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
 def test_should_explain_what_a_processor_did_wrong(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
         processing(name, is_batched).run(rows(("a", 1, 1)))
+        ("DeletesByStructs", True, "the table's columns are not n: int64\nmean: double: Unsupported cast"),
 
 
 @pytest.mark.parametrize(
