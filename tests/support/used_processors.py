@@ -284,6 +284,14 @@ class RuinsOdd(RefusesOdd):
         self.context.forward(record.key, {"n": n})
 
 
+class ChangesItsRow(Processor):
+    """Raises after it has changed the row that it got."""
+
+    def process(self, record):
+        record.row["doubled"] = 2 * record.row.pop("x")
+        raise ValueError("it is changed")
+
+
 class LeavesAtOdd(RefusesOdd):
     """Calls `sys.exit` for an odd x instead, as libraries of command lines do."""
 

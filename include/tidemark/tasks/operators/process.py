@@ -17,7 +17,7 @@ from tidemark.tasks.forks import behind
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.columns import last_sequence, with_sequence
 from tidemark.tasks.operators.context import TaskContext
-from tidemark.tasks.records import rows_of, to_dicts
+from tidemark.tasks.records import Row, rows_of, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Process
@@ -103,17 +103,18 @@ class ProcessOperator:
         # count yet: otherwise the records of a backlog would look late.
         stream_time_ms = at.before_ms
         process, take_record, keep = processor.process, self._context.take_record, self._context.keep
-        for key, timestamp_ms, place, deleted, row in zip(*columns, to_dicts(rows), strict=True):
+        records = enumerate(zip(*columns, to_dicts(rows), strict=True))
+        for number, (key, timestamp_ms, place, deleted, row) in records:
             stream_time_ms = max(stream_time_ms, min(timestamp_ms, at.after_ms))
             take_record(key, timestamp_ms, stream_time_ms, place)
             try:
                 process(Record(key, None if deleted else row, timestamp_ms))
             except NOT_THE_ROWS_FAULT as error:
-                error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {row}")
+                error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {_row_of(rows, number)}")
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 self._context.drop()
-                refused.add(place, key, None if deleted else row, error)
+                refused.add(place, key, _row_of(rows, number), error)
             else:
                 keep()
 
@@ -131,9 +132,7 @@ class ProcessOperator:
                 self._whole(processor, rows.slice(0, half), given_back, refused)
                 self._whole(processor, rows.slice(half), given_back, refused)
                 return
-            (row,) = to_dicts(rows)
-            deleted = rows.column(DELETED)[0].as_py()
-            refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), None if deleted else row, error)
+            refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), _row_of(rows, 0), error)
             return
         self._context.keep()
         if made is not None:
@@ -150,8 +149,8 @@ class ProcessOperator:
         if missing := {KEY, TIMESTAMP, *schema.names} - set(given.column_names):
             raise InvalidTopology(f"{self._where}: the table has no column {', '.join(sorted(missing))}")
         deleted = given.column(DELETED) if DELETED in given.column_names else pa.repeat(False, given.num_rows)
-            deleted = pc.fill_null(deleted.cast(pa.bool_()), False)
         try:
+            deleted = pc.fill_null(deleted.cast(pa.bool_()), False)
             values = given.select(schema.names).cast(schema)
             keys, times = given.column(KEY).cast(pa.string()), given.column(TIMESTAMP).cast(pa.int64())
         except pa.ArrowNotImplementedError as error:
@@ -164,3 +163,11 @@ class ProcessOperator:
             self._context.check_time(bound)
         self._context.check_keys(keys)
         return rows_of(keys, times, deleted, values)
+
+
+def _row_of(rows: Rows, number: int) -> Row | None:
+    """Return one row as it was before user code could change its dictionary; None for a deleted row."""
+    if rows.column(DELETED)[number].as_py():
+        return None
+    (row,) = to_dicts(rows.slice(number, 1))
+    return row

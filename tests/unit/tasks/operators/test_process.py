@@ -127,6 +127,11 @@ def test_should_refuse_a_record_when_the_processor_raises_and_undo_its_changes(o
     assert set(node.written["s"]) == {b"a", b"only by 2", b"only by 4"}
 
 
+def test_should_refuse_a_record_as_it_was_read_when_the_processor_changed_its_row():
+    emitted = processing("ChangesItsRow").run(rows(("a", 1, 7), ("b", 2, 8)))
+    assert [row.row for row in emitted.refused] == [{"x": 7}, {"x": 8}]
+
+
 @pytest.mark.parametrize("name", ["RefusesOdd", "RuinsOdd"])
 @given(batches=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), max_size=4))
 def test_should_hold_the_same_state_as_without_the_refused_records(name, batches):
@@ -408,11 +413,6 @@ def test_should_refuse_a_record_when_a_store_is_asked_for_its_null_key():
     assert seen(emitted)[0] == ("a", 6, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("PutsManyUnderItsKeys", "1 of 1 keys are null"),
-        ("PutsManyUnderItsKeysInAList", "key None is NoneType; keys are str"),
 @pytest.mark.parametrize("name", ["DeletesZeros", "DeletesZerosByNumbers"])
 def test_should_read_which_rows_a_batched_processor_deletes(name):
     emitted = processing(name, is_batched=True).run(rows(("a", 1, 7), ("b", 2, 0), ("c", 3, None)))
@@ -420,6 +420,11 @@ def test_should_read_which_rows_a_batched_processor_deletes(name):
     assert emitted.rows["__deleted"].to_pylist() == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("PutsManyUnderItsKeys", "1 of 1 keys are null"),
+        ("PutsManyUnderItsKeysInAList", "key None is NoneType; keys are str"),
         ("GetsManyOfItsKeys", "1 of 1 keys are null"),
     ],
 )
@@ -457,12 +462,12 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
         ("PutsWrongColumn", False, "store 's': no column nn; the columns are n, mean"),
         ("GivesAList", True, "returned list; return a pyarrow.Table"),
         ("ForgetsColumns", True, "the table has no column __ts, mean, n"),
+        ("DeletesByStructs", True, "the table's columns are not n: int64\nmean: double: Unsupported cast"),
     ],
 )
 def test_should_explain_what_a_processor_did_wrong(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
         processing(name, is_batched).run(rows(("a", 1, 1)))
-        ("DeletesByStructs", True, "the table's columns are not n: int64\nmean: double: Unsupported cast"),
 
 
 @pytest.mark.parametrize(
