@@ -178,3 +178,12 @@ class FactsUnavailable(TidemarkError):
     """The database of facts does not answer. A stream continues without it; a command that reads it may be retried."""
 
     exit_code = ExitCode.RETRY
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the class and the text of an error that user code raised, whose `__str__` may raise itself."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001
+        text = "(its text is unknown, because its __str__ raised)"
+    return f"{type(error).__name__}: {text}"

@@ -284,6 +284,26 @@ class RuinsOdd(RefusesOdd):
         self.context.forward(record.key, {"n": n})
 
 
+class ErrorWithoutText(Exception):
+    """Its `__str__` raises."""
+
+    def __str__(self):
+        return self.missing
+
+
+class RaisesWithoutText(Processor):
+    def process(self, record):
+        raise ErrorWithoutText
+
+
+class RaisesWithoutTextInInit(Processor):
+    def init(self, context):
+        raise ErrorWithoutText
+
+    def process(self, record):
+        raise AssertionError("init has failed")
+
+
 class ChangesItsRow(Processor):
     """Raises after it has changed the row that it got."""
 

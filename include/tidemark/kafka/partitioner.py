@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, describe_error
 
 STICKY = "sticky"
 """Name of the partitioner that ignores keys."""
@@ -170,7 +170,7 @@ class ByFunction:
             chosen = operator.index(self._function(key, value, partitions))
         except (Exception, SystemExit) as error:
             raise InvalidTopology(
-                f"partitioner {self._path} failed for key {key!r}: {type(error).__name__}: {error}; correct it to return "
+                f"partitioner {self._path} failed for key {key!r}: {describe_error(error)}; correct it to return "
                 f"an int for every record"
             ) from error
         if not 0 <= chosen < partitions:

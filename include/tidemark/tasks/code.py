@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from tidemark.atomic_file import as_full_disk
-from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed
+from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed, describe_error
 
 
 def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
@@ -16,7 +16,7 @@ def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
     """
     full = as_full_disk(error) if isinstance(error, OSError) else None
     return full or UserCodeFailed(
-        f"{where}: {what} raised {type(error).__name__}: {error}; no record is to blame, and it would raise again: correct it, "
+        f"{where}: {what} raised {describe_error(error)}; no record is to blame, and it would raise again: correct it, "
         "and launch again"
     )
 
@@ -33,7 +33,7 @@ def load_code(path: str, where: str) -> Any:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise InvalidTopology(
-            f"{where}: {path}: module {module_name} cannot be imported: {type(error).__name__}: {error}; "
+            f"{where}: {path}: module {module_name} cannot be imported: {describe_error(error)}; "
             f"correct it, or put it on the path of the instance's Python"
         ) from error
     found = getattr(module, name, None)

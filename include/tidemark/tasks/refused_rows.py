@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, describe_error
 
 NOT_THE_ROWS_FAULT = (TidemarkError, MemoryError)
 """Errors of Tidemark, the topology or the machine, which end the instance whatever the row is."""
@@ -57,7 +57,7 @@ class Refusals:
     def add(self, sequence: int, key: str | None, row: Mapping[str, Any] | None, error: BaseException) -> None:
         """Add a row with the error that was raised for it."""
         summary = "".join(traceback.format_exception(error)) if len(self._rows) < _TRACEBACKS else None
-        text = _beginning(f"{type(error).__name__}: {error}", _ERROR_BYTES)
+        text = _beginning(describe_error(error), _ERROR_BYTES)
         # The end of a traceback shows where the error was raised.
         self._rows.append(RefusedRow(self._node, sequence, key, row, text, summary and _end(summary, _TRACEBACK_BYTES)))
 

@@ -132,6 +132,13 @@ def test_should_refuse_a_record_as_it_was_read_when_the_processor_changed_its_ro
     assert [row.row for row in emitted.refused] == [{"x": 7}, {"x": 8}]
 
 
+def test_should_refuse_a_record_when_the_error_has_no_text():
+    emitted = processing("RaisesWithoutText").run(rows(("a", 1, 7)))
+    assert [row.error for row in emitted.refused] == [
+        "ErrorWithoutText: (its text is unknown, because its __str__ raised)"
+    ]
+
+
 @pytest.mark.parametrize("name", ["RefusesOdd", "RuinsOdd"])
 @given(batches=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), max_size=4))
 def test_should_hold_the_same_state_as_without_the_refused_records(name, batches):
@@ -255,6 +262,11 @@ def test_should_end_with_a_refusal_when_a_callback_raises(name, error):
         ("FailsInInit", False, "init() raised FileNotFoundError: rates.csv"),
         ("FailsInInitInColumns", True, "init() raised FileNotFoundError: rates.csv"),
         ("LeavesInInit", False, "init() raised SystemExit: 3"),
+        (
+            "RaisesWithoutTextInInit",
+            False,
+            "init() raised ErrorWithoutText: (its text is unknown, because its __str__ raised)",
+        ),
         ("FailsWhenItIsMade", False, "creating it raised ZeroDivisionError: division by zero"),
     ],
 )
