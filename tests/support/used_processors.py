@@ -60,6 +60,29 @@ class Clocked(Processor):
         self.context.forward(record.key, {"n": self.context.stream_time_ms})
 
 
+class ClockedByText(Processor):
+    time = "wall_clock"
+
+    def init(self, context):
+        context.schedule(100, self.time, lambda time_ms: context.forward("wall", {"n": time_ms}))
+
+    def process(self, record):
+        pass
+
+
+class ClockedByAnUnknownTime(ClockedByText):
+    time = "sun"
+
+
+class PutsNothingForZero(Processor):
+    def init(self, context):
+        self.kept = context.store("s")
+
+    def process(self, record):
+        x = record.row["x"]
+        self.kept.put(record.key, {"n": x} if x else None)
+
+
 class TwoSchedules(Processor):
     def init(self, context):
         self.context = context

@@ -107,6 +107,12 @@ class TaskContext:
             raise InvalidTopology(f"{self._where}: schedule() while records are processed; call it in init()")
         if every_ms <= 0:
             raise InvalidTopology(f"{self._where}: schedule() every {every_ms} ms; give a time above zero")
+        try:
+            time = Punctuate(time)
+        except ValueError:
+            raise InvalidTopology(
+                f"{self._where}: schedule() by {time!r}; give Punctuate.STREAM_TIME or Punctuate.WALL_CLOCK"
+            ) from None
         since_ms = self._opened_ms if time is Punctuate.WALL_CLOCK else 0
         self._schedules.append(Schedule(every_ms, time, callback, since_ms))
 

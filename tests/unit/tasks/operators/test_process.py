@@ -387,6 +387,17 @@ def test_should_report_when_the_wall_clock_would_call_back_next():
     assert not ProcessOperator(a_node("CountPerKey"), OPENED_MS).is_due(OPENED_MS + 1_000_000)
 
 
+def test_should_call_back_by_wall_clock_when_the_time_is_named_by_its_text():
+    node = processing("ClockedByText")
+    node.wall_ms = OPENED_MS + 100
+    assert seen(node.run(rows())) == [("wall", node.wall_ms, node.wall_ms)]
+
+
+def test_should_refuse_a_schedule_by_an_unknown_time():
+    with pytest.raises(InvalidTopology, match=r"PROC: .*schedule\(\) by 'sun'; give Punctuate"):
+        processing("ClockedByAnUnknownTime")
+
+
 def test_should_refuse_to_schedule_while_a_batch_is_processed():
     with pytest.raises(InvalidTopology, match=r"PROC: .*schedule.*in init"):
         processing("SchedulesLate").run(rows(("a", 1, 1)))
