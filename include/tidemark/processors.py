@@ -42,8 +42,8 @@ class KeyValueStore(Protocol):
     def get(self, key: str) -> dict[str, Any] | None:
         """Return a copy of the key's row, or None if there is no such key."""
 
-    def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Set the key's row. Columns that `row` does not contain become null."""
+    def put(self, key: str, row: Mapping[str, Any] | None) -> None:
+        """Set the key's row; None deletes the key, as in Kafka Streams. Columns that `row` does not contain become null."""
 
     def delete(self, key: str) -> None:
         """Delete the key. Do nothing if there is no such key."""

@@ -100,11 +100,14 @@ class RowStore:
             self._read_ahead(name)
         return self._decoded(self._read[name])
 
-    def put(self, key: str, row: Mapping[str, Any]) -> None:
+    def put(self, key: str, row: Mapping[str, Any] | None) -> None:
+        if row is None:
+            return self.delete(key)
         name = self._key(key)
         if self._is_careful or not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Raises with the reason.
         self._own[name] = as_stored(row, self._floats)
+        return None
 
     def delete(self, key: str) -> None:
         self._own[self._key(key)] = None

@@ -97,6 +97,13 @@ def test_should_undo_the_stores_of_a_discarded_batch():
     assert seen(node.run(rows(("a", 5, 1)), newest_ms=5))[0] == ("a", 5, 1)
 
 
+def test_should_delete_a_key_when_none_is_put():
+    node = processing("PutsNothingForZero")
+    node.run(rows(("a", 1, 1), ("b", 2, 2)))
+    assert not node.run(rows(("a", 3, 0))).refused
+    assert stored(node) == {"b": 2}
+
+
 def test_should_begin_clean_after_a_batch_that_failed_halfway():
     node = processing("PutsWrongColumn")
     for _ in range(2):
