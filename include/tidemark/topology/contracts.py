@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -50,7 +51,8 @@ def _bounds(between: tuple[float | None, float | None] | None, where: str) -> tu
     pair = tuple(between) if isinstance(between, Sequence) and not isinstance(between, str) else ()
     if len(pair) != 2 or pair == (None, None) or any(not _is_number(bound) for bound in pair if bound is not None):
         raise InvalidTopology(
-            f"{where}: between={between!r}; give minimum and maximum, e.g. between=(0, None) for no maximum"
+            f"{where}: between={between!r}; give minimum and maximum as finite numbers, e.g. "
+            "between=(0, None) for no maximum"
         )
     low, high = pair
     if low is not None and high is not None and low > high:
@@ -59,7 +61,10 @@ def _bounds(between: tuple[float | None, float | None] | None, where: str) -> tu
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether SQL and Great Expectations can compare a column with the value: NaN and infinity have no literal."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def checked_expects(expects: Sequence[Expected], columns: Sequence[Column], where: str) -> tuple[Expected, ...]:
@@ -94,5 +99,6 @@ def _refuse_type(one: Expected, column: Column, where: str) -> None:
         }
         if not fits.get(column.type, False):
             raise InvalidTopology(
-                f"{named}: in_set has {value!r}, but the column is {column.type}; give values of that type"
+                f"{named}: in_set has {value!r}, but the column is {column.type}; give values of that type, no NaN and no "
+                "infinity"
             )
