@@ -71,6 +71,12 @@ def _stream_stream(
     right.enter(node)
     # As in Kafka Streams' JoinWindows: the window's size plus the grace.
     retention_ms = 2 * within_ms + grace_ms
+    if not retention_ms:
+        # A store returns nothing older than its retention, not even rows of the newest time if the retention is 0.
+        raise InvalidTopology(
+            f"{node}: within={within!r} without grace keeps no row, so nothing would be joined; give within='1ms', or a grace "
+            "to join rows of equal timestamps only"
+        )
     label = name or node
     stores = [
         StoreSpec(

@@ -355,6 +355,7 @@ JOINS: list[Case] = [
     ("a stream and a table", both, [SOURCE, "'pulses'", "as a stream and as a table", "to_table()"]),
     ("within missing", lambda t: beats(t).join(temperatures(t)), ["KSTREAM-JOIN-" + SECOND, "within='60s'"]),
     ("outer without within", lambda t: beats(t).outer_join(temperatures(t)), ["KSTREAM-OUTERJOIN-", "within='60s'"]),
+    ("within nothing", lambda t: beats(t).join(temperatures(t), within="0s"), ["within='0s'", "give within='1ms'"]),
     ("within negative", lambda t: beats(t).join(temperatures(t), within=-1), ["KSTREAM-JOIN-" + SECOND, "negative"]),
     ("within written wrong", lambda t: beats(t).join(temperatures(t), within="1 min"), ["within", "'1 min'", "'60s'"]),
     (
