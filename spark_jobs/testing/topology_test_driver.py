@@ -206,6 +206,7 @@ class TopologyTestDriver:
     def advance_stream_time(self, to_ms: int) -> None:
         """Commit the piped records, then a batch that moves stream time to `to_ms`, as a record of that time would.
 
+        Only a record that reaches a left or outer join of streams makes it emit rows that found no partner: pipe one.
         What a sub-topology writes then to the next one is committed before the time of that one moves.
         """
         self.commit()
