@@ -7,7 +7,8 @@ fences another: once a replay has its transactional id, it reads everything that
   record is read from its source.
 - An output that was too large goes to its sink.
 - A record that a user's code refused, or one of its outputs whose key could not be written, is read from its source and
-  goes there again, only if that reason is asked for, as all paths of its topology process it again.
+  goes there again, only if that reason is asked for, as all paths of its topology process it again. A record of a
+  repartition topic is left out if it was purged.
 
 What its destination would refuse is left out, as it would abort the transaction of all others, and so is what would go to
 a topic of the application that it does not read any more.
@@ -58,6 +59,10 @@ PROCESSED = {
     for reason in (REFUSED, UNWRITABLE_KEY)
 }
 """Why a dead letter stays that is not of a whole record, by its reason."""
+PURGED = (
+    "its original record is gone: records of a repartition topic are deleted once they are processed; send the records that "
+    "led to it to the application's source again"
+)
 NOWHERE = "its headers do not name a destination"
 
 
@@ -149,7 +154,9 @@ class DeadLetterReplay:
             return PROCESSED[letter.reason]
         record = self.letters.message(source, offset)
         if record is None:
-            return "its original record is gone" if is_read_again else SHORTENED
+            if not is_read_again:
+                return SHORTENED
+            return PURGED if source.topic in self.plan.repartition_topics else "its original record is gone"
         message: Message = {"key": record.key(), "value": record.value(), "timestamp": record.timestamp()[1]}
         return _Destination(source.topic, source.partition, message | _headers(headers_of(record)))
 
