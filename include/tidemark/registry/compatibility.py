@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tidemark.errors import TaskCorrupted
 from tidemark.registry.declarations import Declared
 from tidemark.registry.description import Description, StoreState
 from tidemark.registry.store_roles import ORDER
 from tidemark.stores.layout import ValueLayout, slots_of
+from tidemark.tasks.rows import decode_rows
 from tidemark.topology.durations import format_ms
-from tidemark.topology.plan import Fold
+from tidemark.topology.plan import Column, Fold, Number
 
 
 class StoreChangeKind(StrEnum):
@@ -239,15 +243,31 @@ def _wrong_value(after: StoreState, name: str, value: Any) -> str | None:
     """Return why existing keys cannot have that value; None if they can."""
     if value is None:
         return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return "it is not a finite number"
     aggregate = next((a for a in after.aggregates if a.name == name), None)
     if aggregate is None:
-        return "it is not a plain value" if isinstance(value, dict | list) else None
+        return _wrong_in_column(next(column for column in after.spec.columns if column.name == name), value)
     layout = ValueLayout(slots_of([aggregate]))
     if aggregate.fold is Fold.MEAN or layout.variable_fields:
         return f"{aggregate.fold.value} can only begin at null"
+    kind = "BIGINT" if aggregate.number is Number.LONG else "DOUBLE"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (aggregate.number.value == "<i8" and not isinstance(value, int)):
-        return "it is not a number of that kind"
+    if not is_number or (aggregate.number is Number.LONG and not isinstance(value, int)):
+        return f"it is no {kind}"
+    try:
+        layout.empty(1)["f0"] = value
+    except OverflowError:
+        return f"it is out of the range of a {kind}"
+    return None
+
+
+def _wrong_in_column(column: Column, value: Any) -> str | None:
+    """Return why a stored row that has the value in the column could not be read; None if it can."""
+    try:
+        decode_rows([json.dumps({column.name: value}, ensure_ascii=False).encode()], [column])
+    except (TaskCorrupted, UnicodeEncodeError):
+        return f"it is no {column.type}"
     return None
 
 

@@ -257,6 +257,45 @@ def test_should_refuse_a_store_that_is_dropped_and_renamed():
         parse_declared(described(COUNT), described(counted(store="m")), ["n=m"], ["n"], [])
 
 
+EVERY_TYPE = table(schema="v BIGINT, city STRING, age INT, level TINYINT, ok BOOLEAN, height DOUBLE")
+AGGREGATES = counted(n="count(*)", most="max(v)", biggest="max(cast(v AS DOUBLE))")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added", "problem"),
+    [
+        (TABLE, EVERY_TYPE, "city=5", "5 cannot be put into city: it is no STRING"),
+        (TABLE, EVERY_TYPE, 'city={"a":1}', "it is no STRING"),
+        (TABLE, EVERY_TYPE, 'city="\\ud800"', "it is no STRING"),
+        (TABLE, EVERY_TYPE, 'city="here"', None),
+        (TABLE, EVERY_TYPE, 'age="old"', "'old' cannot be put into age: it is no INT"),
+        (TABLE, EVERY_TYPE, "age=1.5", "it is no INT"),
+        (TABLE, EVERY_TYPE, "age=2147483647", None),
+        (TABLE, EVERY_TYPE, "age=2147483648", "it is no INT"),
+        (TABLE, EVERY_TYPE, "level=-128", None),
+        (TABLE, EVERY_TYPE, "level=-129", "it is no TINYINT"),
+        (TABLE, EVERY_TYPE, "ok=1", "it is no BOOLEAN"),
+        (TABLE, EVERY_TYPE, "ok=true", None),
+        (TABLE, EVERY_TYPE, "height=2", None),
+        (TABLE, EVERY_TYPE, "height=NaN", "it is not a finite number"),
+        (TABLE, EVERY_TYPE, "height=1e400", "it is not a finite number"),
+        (COUNT, AGGREGATES, "most=9223372036854775807", None),
+        (COUNT, AGGREGATES, "most=9223372036854775808", "it is out of the range of a BIGINT"),
+        (COUNT, AGGREGATES, "most=1.5", "it is no BIGINT"),
+        (COUNT, AGGREGATES, 'biggest="x"', "it is no DOUBLE"),
+        (COUNT, AGGREGATES, "biggest=1e308", None),
+        (COUNT, AGGREGATES, f"biggest={10**400}", "it is out of the range of a DOUBLE"),
+        (COUNT, AGGREGATES, "biggest=NaN", "it is not a finite number"),
+    ],
+)
+def test_should_copy_only_with_added_values_that_can_be_read_again(old, new, added, problem):
+    before, after = described(old), described(new)
+    others = [f"n.{name}" for name in after.stores["n"].fields if name not in before.stores["n"].fields]
+    (change,) = carry(before, after, parse_declared(before, after, [], [], [*others, f"n.{added}"]))
+    assert change.change_kind is (StoreChangeKind.COPIED if problem is None else StoreChangeKind.REFUSED)
+    assert problem is None or problem in change.why
+
+
 def test_should_rename_the_order_of_a_renamed_store_too():
     topology = Topology("app", version="2")
     topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
