@@ -9,7 +9,7 @@ from airflow.sdk import Param, chain, task
 
 from tidemark.settings import Settings
 from tidemark_airflow.approval import PlanApprovalOperator
-from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
+from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, set_run_limit, unless_dry_run
 from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import case_params, operations_dag
 
@@ -88,10 +88,9 @@ with operations_dag(
         },
     ),
     tags=["restore"],
-    timeout=timedelta(hours=24),
     task_timeout=timedelta(hours=8),
     deadline=_DEADLINE,
-):
+) as dag:
 
     @task(retries=RETRIES)
     def preflight(**context: Any) -> None:
@@ -147,3 +146,5 @@ with operations_dag(
     # A failure after the swap is no fault of the restored state, so that state is kept.
     steps >> rolled_back >> released >> reported
     relaunched >> released
+
+set_run_limit(dag)

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import task
+from airflow.sdk import DAG, task
+
+from tidemark_airflow.approval import PlanApprovalOperator
 
 RETRIES = 3
 """The number of retries of a task that may be retried when its worker has died."""
+
+
+def set_run_limit(dag: DAG) -> None:
+    """Let a run last as long as its answer and all its tasks may take one after another, with `RETRIES` more tries in between.
+
+    Airflow skips all remaining tasks of a run that exceeds its limit. Without `release`, the application would stay held.
+    Call this once the DAG has all its tasks.
+    """
+    limits = [each.execution_timeout for each in dag.tasks if each.execution_timeout is not None]
+    approvals = [each for each in dag.tasks if isinstance(each, PlanApprovalOperator)]
+    answers = [each.response_timeout for each in approvals if each.response_timeout is not None]
+    dag.dagrun_timeout = sum([*limits, *answers], RETRIES * max(limits))
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=False)

@@ -1,8 +1,8 @@
 """The steps that `restore_oncall` and the DAGs of changes share: stop the instances, relaunch them, report.
 
 A *case* is the folder of one run of such a DAG: what was requested, the plan, the answer, the time line and the report. Tasks
-import this module when they run, because it loads clients. A refusal fails the task without a retry; after any other failure
-the task is retried.
+import this module when they run, because it loads clients. A refusal fails the task without a retry, and so does its time
+limit; after any other failure the task is retried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
@@ -116,7 +116,7 @@ def write_down(context: Context) -> None:
 def step(context: Context, name: str) -> Iterator[Step]:
     """Run one step and write its beginning and end to the time line.
 
-    Raises `AirflowFailException` if the step is refused.
+    Raises `AirflowFailException` if the step is refused or exceeds the time limit of its task.
     """
     opened = case_of(context)
     try:
@@ -128,10 +128,27 @@ def step(context: Context, name: str) -> Iterator[Step]:
 
             probe = probe_from_environment()
             probe(f"oncall-{name}")
-            yield Step(opened, probe, report)
+            with _failing_at_time_limit(opened.case, name):
+                yield Step(opened, probe, report)
             probe(f"oncall-{name}-done")
     except (StartRefused, PreflightFailed) as error:
         raise AirflowFailException(str(error)) from error
+
+
+@contextmanager
+def _failing_at_time_limit(case: Case, name: str) -> Iterator[None]:
+    """Raise `AirflowFailException` if Airflow ends the block at the task's time limit, so that it is not retried.
+
+    A retry would begin the step again with the application stopped, and reach the limit again.
+    """
+    try:
+        yield
+    except AirflowTaskTimeout as error:
+        command = "restore" if case.kind == RESTORE else case.kind
+        raise AirflowFailException(
+            f"the step {name} took longer than the time limit of its task, and a retry would begin it again; "
+            f"`tidemark {command} run {case.topology}` in a terminal has no time limit"
+        ) from error
 
 
 def fence(context: Context) -> None:

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param, chain, task
 
 from tidemark.operations.case.response_time import CHANGE_RESPONSE_MS
 from tidemark_airflow.approval import PlanApprovalOperator
-from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
+from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, set_run_limit, unless_dry_run
 from tidemark_airflow.dag_kinds import DagKind
 from tidemark_airflow.operations import case_params, operations_dag
 
@@ -33,7 +33,6 @@ def change_dag(kind: str, *, description: str, use_when: str, runbook: str, para
             own=params,
         ),
         tags=["change"],
-        timeout=timedelta(hours=6),
         task_timeout=timedelta(hours=2),
     )
     with dag:
@@ -68,4 +67,5 @@ def change_dag(kind: str, *, description: str, use_when: str, runbook: str, para
         relaunched, reported = relaunch(), report()
         chain(preflight(), plan(), unless_dry_run(), approval, fence(), change(), relaunched, drain(), reported)
         chain(relaunched, release(), reported)
+    set_run_limit(dag)
     return dag
