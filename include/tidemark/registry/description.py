@@ -80,7 +80,8 @@ class Description:
     types of their records' columns, by topic and name.
     `routing` counts rescales; it is 0 if each task reads a partition of the user's topics, and part of the names of the
     topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
-    by the names in use; empty until its first commit.
+    by the names in use; empty until its first commit. `generations` are the highest generations of all stores that the
+    application has ever had, by name, so that no changelog's name is used again after the topic was deleted.
     """
 
     application_id: str
@@ -92,6 +93,7 @@ class Description:
     routing: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def stores(self) -> dict[str, StoreState]:
@@ -101,6 +103,12 @@ class Description:
     def subtopology_of(self, store: str) -> int:
         """Return the sub-topology that the store belongs to."""
         return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))
+
+    def continuing(self, before: Description) -> Description:
+        """Return this description as the one that follows `before`, with what `before` knows of the application's past."""
+        names = {*before.generations, *self.generations}
+        highest = {name: max(each.generations.get(name, 0) for each in (before, self)) for name in names}
+        return replace(self, routing=before.routing, generations=highest)
 
     def keeps_the_same(self, other: Description) -> bool:
         """Whether both describe the same state, apart from the version, the guarantee, the generations and topic ids."""
@@ -182,6 +190,7 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
             for source in s.sources
             if source.topic in internal
         },
+        generations={spec.name: spec.generation for spec in plan.stores},
     )
 
 

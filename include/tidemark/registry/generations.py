@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from tidemark.names import changelog_topic
 from tidemark.registry.description import Description, describe_state, with_generations
@@ -12,7 +11,7 @@ from tidemark.topology.plan import TopologyPlan
 
 
 def next_generation(application_id: str, store: str, topics: Collection[str], recorded: int | None) -> int:
-    """Return the first generation after the recorded one and after every existing changelog of that name.
+    """Return the first generation after the highest recorded one and after every existing changelog of that name.
 
     This skips topics that an attempt left which was killed; nothing refers to them.
     """
@@ -30,5 +29,5 @@ def with_new_changelogs(
     `plan` is the module's, `existing` counts the partitions of all topics.
     """
     app, generations = found.application_id, {name: store.spec.generation for name, store in found.stores.items()}
-    generations |= {name: next_generation(app, name, existing, generations[name]) for name in stores}
-    return replace(describe_state(with_generations(plan, generations), existing), routing=found.routing)
+    generations |= {name: next_generation(app, name, existing, found.generations.get(name)) for name in stores}
+    return describe_state(with_generations(plan, generations), existing).continuing(found)

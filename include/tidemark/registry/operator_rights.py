@@ -37,10 +37,7 @@ def operator_topics(
     if plan.routed:
         return OperatorTopics(plan.application_id, used, instances)
     app = plan.application_id
-    if found is None:
-        held = {spec.name: 0 for spec in plan.stores}
-    else:
-        held = {name: store.spec.generation for name, store in found.stores.items()}
+    held = {spec.name: 0 for spec in plan.stores} if found is None else found.generations
     numbers = {spec.name: next_generation(app, spec.name, existing, held.get(spec.name)) for spec in plan.stores}
     created = with_generations(plan, numbers)
     routing = 0 if found is None else found.routing

@@ -128,7 +128,7 @@ def describe_resolved(
     if found is None:
         return replace(describe_state(plan, partitions), topic_ids=topic_ids)
     own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
-    return replace(describe_state(own, partitions), routing=found.routing, topic_ids=topic_ids)
+    return replace(describe_state(own, partitions).continuing(found), topic_ids=topic_ids)
 
 
 def require_topics(plan: TopologyPlan, found: Description, settings: Settings, admin: AdminClient) -> None:

@@ -12,9 +12,10 @@ from tidemark.errors import StartRefused
 from tidemark.names import changelog_topic
 from tidemark.recovery.evidence import Watermarks
 from tidemark.recovery.start_plan import Refuse, Resume, plan_start
-from tidemark.registry.description import describe_state
-from tidemark.registry.generations import next_generation
-from tidemark.registry.reader import named, resolved
+from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.generations import next_generation, with_new_changelogs
+from tidemark.registry.operator_rights import operator_topics
+from tidemark.registry.reader import describe_resolved, named, resolved
 from tidemark.tasks.values import generation_of, value_signature
 
 COUNTS = {"app-in": 2}
@@ -33,6 +34,20 @@ COUNTS = {"app-in": 2}
 )  # fmt: skip
 def test_should_choose_a_name_that_was_never_used(topics, recorded, expected):
     assert next_generation("app", "n", topics, recorded) == expected
+
+
+def test_should_not_use_the_name_of_a_deleted_changelog_again():
+    """Copies of the store of that name may be left on other machines: they would be taken for copies of the new one."""
+    plan, renamed = version_one("app").plan(), version("app", "2", "m", n="count(*)").plan()
+    first = describe_state(plan, COUNTS)
+    second = describe_state(renamed, COUNTS).continuing(first)
+    assert second.generations == {"n": 0, "m": 0}
+    assert Description.from_bytes(second.to_bytes()) == second
+    third = describe_state(with_generations(plan, {"n": 4}), COUNTS).continuing(second)
+    assert third.generations == {"n": 4, "m": 0}
+    assert describe_resolved(renamed, second, COUNTS, {}).generations == {"n": 0, "m": 0}
+    assert with_new_changelogs(renamed, second, ["m"], COUNTS).generations == {"n": 0, "m": 1}
+    assert operator_topics(plan, second, [], 1).created.changelogs == {"app-n-changelog-1"}
 
 
 def test_should_name_the_generations_of_a_changelog():

@@ -228,15 +228,13 @@ class Upgrade:
         for each in change.changes:
             if not each.store:
                 continue
-            held = change.old.stores.get(each.store)
-            before = None if held is None else held.spec.generation
             if each.change_kind is StoreChangeKind.KEPT:
                 generations[each.store] = change.old.stores[each.was].spec.generation
             else:
-                generations[each.store] = next_generation(app, each.store, existing, before)
-        description = replace(
-            describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
-        )
+                generations[each.store] = next_generation(
+                    app, each.store, existing, change.old.generations.get(each.store)
+                )
+        description = describe_state(with_generations(self.plan, generations), existing).continuing(change.old)
         self.report("creating the topics of the new version")
         topics.ensure(named(self.plan, description), change.before.state_topic_ids)
         return description

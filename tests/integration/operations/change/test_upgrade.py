@@ -123,6 +123,20 @@ def test_should_begin_again_or_be_complete_after_a_kill_at_each_step(app):
     assert set(outputs(app).values()) == {1}
 
 
+def test_should_not_use_the_name_of_an_old_changelog_again_after_it_was_deleted(app):
+    app.become(renamed(app))
+    assert upgrade_of(app, **RENAMED).run(YES)
+    changelog = f"{app.name}-n-changelog"
+    app.admin.delete_topics([changelog])[changelog].result(60)
+    assert wait_until(lambda: changelog not in own_topics(app), 60)
+    app.become(version(app.name, "3", "n", n="count(*)"))
+    assert upgrade_of(app, renames=["total=n"], drops=["total.twos"]).run(YES)
+    assert description(app).stores["n"].spec.generation == 1
+    app.feed(300)
+    app.run()
+    assert {key: row["n"] for key, row in app.last_outputs().items()} == app.expected
+
+
 def test_should_leave_corrupt_and_half_built_stores_to_the_clean_command(app):
     """A corrupt store that is not logged is the only remainder of its contents, also if the new version names it no more."""
     left = [app.store_folder(0).with_name(name) for name in ("n.corrupt-5", "gone.corrupt-5", "n.restoring")]
