@@ -58,7 +58,10 @@ class TaskFacts:
 
 @dataclass(frozen=True)
 class Witnesses:
-    """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds."""
+    """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds.
+
+    `not_recomputable` is as in `Description`.
+    """
 
     plan: TopologyPlan
     settings: Settings
@@ -67,6 +70,7 @@ class Witnesses:
     policies: Mapping[str, ChangelogPolicy]
     clock: Callable[[], int]
     identities: Identities = field(default_factory=Identities)
+    not_recomputable: Mapping[str, str] = field(default_factory=dict)
 
     def sources_of(self, task: TaskId) -> list[TopicPartition]:
         """Return the partitions that a task reads, the lead topic's first."""
@@ -199,7 +203,8 @@ class Witnesses:
             store_retention_ms=spec.retention_ms,
             changelog_retention_ms=policy.retention_ms,
             is_source=spec.source_topic is not None,
-            not_recomputable_reason=not_recomputable_reason(self.plan, subtopology, spec),
+            not_recomputable_reason=self.not_recomputable.get(spec.name)
+            or not_recomputable_reason(self.plan, subtopology, spec),
             lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
             young_offset=facts.young.get(spec.name),
         )

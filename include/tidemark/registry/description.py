@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.errors import StartRefused
+from tidemark.registry.computations import CHANGED, computations
 from tidemark.registry.routing import routed_topic
 from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, role_of, window_of, window_text
 from tidemark.topology.plan import (
@@ -81,7 +82,9 @@ class Description:
     `routing` counts rescales; it is 0 if each task reads a partition of the user's topics, and part of the names of the
     topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
     by the names in use; empty until its first commit. `generations` are the highest generations of all stores that the
-    application has ever had, by name, so that no changelog's name is used again after the topic was deleted.
+    application has ever had, by name, so that no changelog's name is used again after the topic was deleted. `computations`
+    are hashes of how the stores are computed, by name. `not_recomputable` says of stores why today's topology, applied to all
+    records of their sources, would not give what they rightly hold.
     """
 
     application_id: str
@@ -94,6 +97,8 @@ class Description:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)
+    computations: Mapping[str, str] = field(default_factory=dict)
+    not_recomputable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stores(self) -> dict[str, StoreState]:
@@ -108,7 +113,13 @@ class Description:
         """Return this description as the one that follows `before`, with what `before` knows of the application's past."""
         names = {*before.generations, *self.generations}
         highest = {name: max(each.generations.get(name, 0) for each in (before, self)) for name in names}
-        return replace(self, routing=before.routing, generations=highest)
+        reasons = before.not_recomputable_by(self.computations)
+        return replace(self, routing=before.routing, generations=highest, not_recomputable=reasons)
+
+    def not_recomputable_by(self, other: Mapping[str, str]) -> dict[str, str]:
+        """Return why the stores of a topology with these computations cannot be computed again by it, by store."""
+        changed = {name: CHANGED for name, own in self.computations.items() if other.get(name) != own}
+        return {name: reason for name, reason in {**changed, **self.not_recomputable}.items() if name in other}
 
     def keeps_the_same(self, other: Description) -> bool:
         """Whether both describe the same state, apart from the version, the guarantee, the generations and topic ids."""
@@ -191,6 +202,7 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
             if source.topic in internal
         },
         generations={spec.name: spec.generation for spec in plan.stores},
+        computations=computations(plan),
     )
 
 

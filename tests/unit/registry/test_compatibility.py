@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import StartRefused
+from tidemark.operations.change.upgrade import not_recomputable
 from tidemark.registry.compatibility import StoreChangeKind, carry, new_columns, obstacles
+from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, computations
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
+from tidemark.registry.reader import describe_resolved
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
@@ -294,6 +297,45 @@ def test_should_copy_only_with_added_values_that_can_be_read_again(old, new, add
     (change,) = carry(before, after, parse_declared(before, after, [], [], [*others, f"n.{added}"]))
     assert change.change_kind is (StoreChangeKind.COPIED if problem is None else StoreChangeKind.REFUSED)
     assert problem is None or problem in change.why
+
+
+def followed(before, *topology):
+    """The description that the first commits of these topologies leave one after another."""
+    for each in topology:
+        before = describe_resolved(each.plan(), before, {}, {})
+    return before
+
+
+@pytest.mark.parametrize(
+    ("later", "changed"),
+    [
+        ([COUNT], {}),
+        ([counted("1", filtered="v > 3")], {"n": CHANGED}),
+        ([counted("1", filtered="v > 3"), COUNT], {"n": CHANGED}),
+        ([counted("1", filtered="v > 3"), COUNT, COUNT], {"n": CHANGED}),
+    ],
+)
+def test_should_remember_that_a_store_was_computed_in_another_way(later, changed):
+    found = followed(None, COUNT, *later)
+    assert found.not_recomputable == changed
+    assert Description.from_bytes(found.to_bytes()) == found
+
+
+def test_should_notice_a_changed_filter_before_the_first_commit_with_it():
+    found, filtered = followed(None, COUNT), counted("1", filtered="v > 3").plan()
+    assert found.not_recomputable_by(computations(filtered)) == {"n": CHANGED}
+    assert found.not_recomputable_by(computations(COUNT.plan())) == {}
+
+
+def test_should_remember_what_an_upgrade_did_with_the_stores():
+    before, after = described(and_another("1")), described(and_another("2"))
+    renamed = described(counted(store="k"))
+    changes = carry(before, renamed, parse_declared(before, renamed, ["n=k"], ["m"], []))
+    assert not_recomputable(renamed, changes) == {"k": CARRIED_OVER}
+    changes = carry(before, after, parse_declared(before, after, [], ["m"], []))
+    assert not_recomputable(after, changes) == {"m": BEGAN_LATER}
+    changes = carry(described(COUNT), after, parse_declared(described(COUNT), after, [], [], []))
+    assert not_recomputable(after, changes) == {"m": BEGAN_LATER}
 
 
 def test_should_rename_the_order_of_a_renamed_store_too():

@@ -32,6 +32,7 @@ from tidemark.operations.change.reset_target import ResetTo, StateAfter
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress, Watermarks
+from tidemark.registry.computations import MOVED
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs
 from tidemark.registry.reader import named, require_partitions, require_same
@@ -185,6 +186,9 @@ class Reset:
         self._make_lost_topics(before, topics)
         existing = partition_counts(before.context.clients.admin, self.settings)
         renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
+        if self.state is StateAfter.KEEP:
+            reasons = {**_moved_stores(before.description, plan), **renewed.not_recomputable}
+            renewed = replace(renewed, not_recomputable=reasons)
         topics.ensure(named(self.plan, renewed), before.state_topic_ids)
         self.probe("topics-made")
         return renewed
@@ -264,6 +268,17 @@ class Reset:
             )
             for task, at in progress.items()
         }
+
+
+def _moved_stores(description: Description, plan: ResetPlan) -> dict[str, str]:
+    """Return the stores that the skipped or repeated records would have reached, with why they cannot be computed again."""
+    moved = {source.partition.topic for source in plan.sources if source.again or source.skipped}
+    return {
+        store.name: MOVED
+        for each in description.subtopologies
+        if moved & {description.routed_topic(topic) for topic in each.sources}
+        for store in each.stores
+    }
 
 
 def _is_empty(before: ApplicationState) -> bool:

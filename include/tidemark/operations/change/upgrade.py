@@ -35,6 +35,7 @@ from tidemark.operations.change.value_conversion import converter
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, new_columns, obstacles
+from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
@@ -235,6 +236,8 @@ class Upgrade:
                     app, each.store, existing, change.old.generations.get(each.store)
                 )
         description = describe_state(with_generations(self.plan, generations), existing).continuing(change.old)
+        reasons = {**description.not_recomputable, **not_recomputable(change.new, change.changes)}
+        description = replace(description, not_recomputable=reasons)
         self.report("creating the topics of the new version")
         topics.ensure(named(self.plan, description), change.before.state_topic_ids)
         return description
@@ -268,3 +271,16 @@ class Upgrade:
                 if folder.name not in description.stores and not beside:
                     shutil.rmtree(folder, ignore_errors=True)
         self.probe("folders-forgotten")
+
+
+def not_recomputable(new: Description, changes: Sequence[StoreChange]) -> dict[str, str]:
+    """Return why the stores that an upgrade does not keep as they are cannot be computed from their sources, by new name."""
+    carried = {each.store: CARRIED_OVER for each in changes if each.change_kind is StoreChangeKind.COPIED}
+    begun = {
+        each.store: BEGAN_LATER
+        for each in changes
+        if each.change_kind in (StoreChangeKind.NEW, StoreChangeKind.DROPPED)
+        and each.store
+        and new.stores[each.store].spec.source_topic is None
+    }
+    return {**carried, **begun}

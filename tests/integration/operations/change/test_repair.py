@@ -46,6 +46,7 @@ from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 from tidemark.standby.copies import StandbyCopies
+from tidemark.topology.builder import Topology
 from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.usefixtures("known_at_once")]
@@ -266,6 +267,24 @@ def test_should_refuse_what_cannot_be_repaired(app, stores, source, why):
         with pytest.raises(StartRefused, match=why):
             attempt()
     assert description(app) == before
+
+
+def test_should_not_compute_again_what_another_topology_has_computed(app):
+    topology = Topology(app.name, version="1")
+    source = topology.stream(f"{app.name}-in", schema="id STRING, v BIGINT", key="id")
+    source.filter("v > 3").group_by_key().aggregate(store="n", n="count(*)").to(f"{app.name}-out")
+    app.become(topology)
+    with pytest.raises(StartRefused, match="the topology has changed how it reads, selects or computes"):
+        repair_of(app, ["n"], SourceOfState.SOURCE).show()
+
+
+def test_should_not_compute_again_what_a_reset_has_left_out(app):
+    assert repair_of(app, ["n"], SourceOfState.SOURCE).show().stores
+    app.feed(100)
+    assert reset_of(app, ResetTo.LATEST, StateAfter.KEEP).run(YES)
+    app.run()
+    with pytest.raises(StartRefused, match="a reset that kept the state has skipped records"):
+        repair_of(app, ["n"], SourceOfState.SOURCE).show()
 
 
 def test_should_not_repair_from_a_store_that_the_last_drill_suspects(app, monkeypatch):

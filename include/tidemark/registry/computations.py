@@ -1,0 +1,54 @@
+"""How the contents of a store are computed from its source topics, in a form that shows whether it has changed.
+
+The past of a store is what `--from source` must repeat: all records, computed by the topology of today. If another topology
+computed some of them, or a command skipped some, the result would differ from what the store rightly holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tidemark.topology.plan import Aggregation, Pipeline, Reduce, SubTopology, TaskNode, TopologyPlan
+
+CHANGED = "since its first record, the topology has changed how it reads, selects or computes what the store holds"
+CARRIED_OVER = "an upgrade has carried it over"
+BEGAN_LATER = "an upgrade let it begin empty, after other records had been processed"
+MOVED = "a reset that kept the state has skipped records or repeated them"
+
+_HASH_DIGITS = 16
+
+
+def computations(plan: TopologyPlan) -> dict[str, str]:
+    """Return a hash of the way in which each store is computed, by store.
+
+    It covers the sources with their schema, key and timestamp, the steps up to the store's node, and the functions of a
+    `reduce`, but no names of nodes. Aggregates, windows and keys are left out, as no upgrade keeps a store if they change.
+    """
+    found: dict[str, str] = {}
+    for subtopology in plan.subtopologies:
+        nodes: tuple[Aggregation | TaskNode, ...] = (*subtopology.aggregations, *subtopology.nodes)
+        found |= {spec.name: _hash(subtopology, node) for node in nodes for spec in node.stores}
+    return found
+
+
+def _hash(subtopology: SubTopology, node: Aggregation | TaskNode) -> str:
+    functions = [node.function, node.initializer] if isinstance(node, Reduce) else []
+    paths = [_path(subtopology, pipeline) for pipeline in _pipelines(subtopology, node)]
+    text = json.dumps([functions, paths], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _pipelines(subtopology: SubTopology, node: Aggregation | TaskNode) -> Sequence[Pipeline]:
+    if isinstance(node, Aggregation):
+        return [pipeline for pipeline in subtopology.pipelines if pipeline.aggregation == node]
+    return [pipeline for pipeline in subtopology.pipelines if pipeline.enters and pipeline.end in node.inputs]
+
+
+def _path(subtopology: SubTopology, pipeline: Pipeline) -> list[object]:
+    source = subtopology.sources[pipeline.source]
+    columns = [[column.name, column.type] for column in source.schema]
+    steps = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
+    return [columns, source.key, source.timestamp, source.key_serde.value, steps]
