@@ -8,9 +8,9 @@ import pytest
 
 from tidemark.checks.skew import SkewRules, sample_of, shown_key, store_finding, topic_finding
 from tidemark.checks.skew_sampling import key_as_text
-from tidemark.topology.key_serde import KeySerde
 from tidemark.cli import main
 from tidemark.redaction import redacted
+from tidemark.topology.key_serde import KeySerde
 from tidemark.verdict import Finding, Verdict
 
 RULES = SkewRules(least_records=100, ratio=2.0, least_key_share=0.05, named_keys=3)
