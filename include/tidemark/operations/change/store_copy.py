@@ -30,6 +30,9 @@ from tidemark.topology.plan import StoreSpec
 
 _KEYS_AT_ONCE = 10_000
 _KEYS_A_TRANSACTION = 50_000
+_BYTES_AT_ONCE = 4 << 20
+_BYTES_A_TRANSACTION = 16 << 20
+"""A transaction must end before its time-out, however large the values are."""
 _WRITE_BUFFER_BYTES = 32 << 20
 
 Entries = tuple[Sequence[bytes], Sequence[bytes]]
@@ -108,15 +111,15 @@ class Copier:
         self, items: Iterator[Entries], spec: StoreSpec, topic: str, loaded: Mapping[int, RocksStore], place: Place
     ) -> dict[int, int]:
         """Write and load each item into the partition that `place` returns. Returns their number by partition. Blocks."""
-        sent, in_transaction = dict.fromkeys(loaded, 0), 0
+        sent, keys_sent, bytes_sent = dict.fromkeys(loaded, 0), 0, 0
         self.producer.begin()
         with aborting(self.producer):
-            for keys, values in items:
-                if in_transaction >= _KEYS_A_TRANSACTION:
+            for keys, values in limited(items, _BYTES_AT_ONCE):
+                if keys_sent >= _KEYS_A_TRANSACTION or bytes_sent >= _BYTES_A_TRANSACTION:
                     self.producer.flush()
                     self.producer.commit()
                     self.producer.begin()
-                    in_transaction = 0
+                    keys_sent = bytes_sent = 0
                 places = place(keys)
                 for number in np.unique(places).tolist():
                     rows = np.flatnonzero(places == number).tolist()
@@ -128,7 +131,8 @@ class Copier:
                         loaded[number],
                     )
                     sent[number] += len(rows)
-                in_transaction += len(keys)
+                keys_sent += len(keys)
+                bytes_sent += sum(map(len, keys)) + sum(map(len, values))
                 self.probe("copying")
             self.producer.flush()
         self.producer.commit()
@@ -170,6 +174,20 @@ class Copier:
             raise PreflightFailed(
                 f"{verdict.summary}; the new changelog differs from what was written to it; nothing was changed, try again"
             )
+
+
+def limited(items: Iterator[Entries], most_bytes: int) -> Iterator[Entries]:
+    """Yield the same items in the same order, in parts of at most `most_bytes`; a larger item is a part of its own."""
+    for keys, values in items:
+        start, size = 0, 0
+        for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+            own = len(key) + len(value)
+            if i > start and size + own > most_bytes:
+                yield keys[start:i], values[start:i]
+                start, size = i, 0
+            size += own
+        if start < len(keys):
+            yield keys[start:], values[start:]
 
 
 def keys_of(folder: Path, spec: StoreSpec, committed: CommittedProgress) -> int:

@@ -1,0 +1,82 @@
+"""Copies of stores to other changelogs: each transaction is small enough to end before its time-out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.names import TopicPartition
+from tidemark.operations.change.store_copy import Copier, limited
+from tidemark.topology.plan import StoreKind, StoreSpec
+
+MIB = 1 << 20
+SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
+CHANGELOG = TopicPartition("app-n-changelog", 0)
+
+
+class CountingProducer:
+    """A `BatchProducer` that keeps the number of keys and bytes of each transaction."""
+
+    def __init__(self):
+        self.committed, self._keys, self._bytes = [], 0, 0
+
+    def begin(self):
+        self._keys = self._bytes = 0
+
+    def send_many(self, _topic, messages, _partition):
+        self._keys += len(messages)
+        self._bytes += sum(len(message["key"]) + len(message["value"]) for message in messages)
+
+    def flush(self):
+        return None
+
+    def commit(self):
+        self.committed.append((self._keys, self._bytes))
+
+
+class LoadedStore:
+    """Takes what is loaded into a store."""
+
+    def load_many(self, _writes):
+        return None
+
+
+def entries(keys, value_bytes, at_once):
+    for start in range(0, keys, at_once):
+        names = [f"{n:08d}".encode() for n in range(start, min(start + at_once, keys))]
+        yield names, [bytes(value_bytes)] * len(names)
+
+
+def copied(keys, value_bytes, at_once):
+    """Return the keys and bytes of each transaction."""
+    producer = CountingProducer()
+    copier = Copier(None, producer, None, lambda _point: None)
+    sent = copier.copy(entries(keys, value_bytes, at_once), SPEC, CHANGELOG, LoadedStore())
+    assert sent == keys == sum(keys for keys, _ in producer.committed)
+    return producer.committed
+
+
+def test_should_end_a_transaction_of_large_values_after_some_bytes():
+    made = copied(keys=6_000, value_bytes=10_000, at_once=3_000)
+    assert len(made) >= 3
+    assert max(size for _, size in made) <= 20 * MIB
+
+
+def test_should_end_a_transaction_of_small_values_after_some_keys():
+    assert [keys for keys, _ in copied(keys=120_000, value_bytes=8, at_once=10_000)] == [50_000, 50_000, 20_000]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([4, 5], [[4, 5]]),
+        ([4, 6], [[4, 6]]),
+        ([4, 7], [[4], [7]]),
+        ([11, 1, 11], [[11], [1], [11]]),
+        ([3, 3, 3, 3], [[3, 3, 3], [3]]),
+    ],
+)
+def test_should_part_items_by_their_size_and_keep_their_order(sizes, expected):
+    keys, values = [b"k"] * len(sizes), [bytes(size - 1) for size in sizes]
+    parts = list(limited(iter([(keys, values)]), 10))
+    assert [[len(k) + len(v) for k, v in zip(*part, strict=True)] for part in parts] == expected
