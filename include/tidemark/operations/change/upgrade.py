@@ -110,14 +110,15 @@ class Upgrade:
     def run(self, approve: Callable[[UpgradePlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
 
-        If the upgrade was committed before, only removes old folders, without asking. Raises `TaskLocked` or
+        If the upgrade was committed before, only removes old folders, without asking. With declarations, that holds only
+        while it is the last commit; later they would be ignored, so they are refused. Raises `TaskLocked` or
         `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
         run it again to find out.
         """
         clients = Clients.of(self.settings, self.clock)
         access = exclusive_access(clients, self.plan, Command.UPGRADE, CHANGES_FOLDER, self.report)
         with access as (producer, folder, held):
-            if self._is_done(clients):
+            if self._is_done(clients) and (not self._has_declarations or self._is_last_commit(clients)):
                 self.report(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
                 self._forget_folders(described(clients, self.plan), held)
                 return True
@@ -157,6 +158,17 @@ class Upgrade:
         found = described(clients, self.plan)
         own = describe_state(self.plan, partition_counts(clients.admin, self.settings))
         return found.version == own.version and found.keeps_the_same(own)
+
+    @property
+    def _has_declarations(self) -> bool:
+        return bool(self.renames or self.drops or self.adds)
+
+    def _is_last_commit(self, clients: Clients) -> bool:
+        """Return whether the last commit of every task is an upgrade to this version."""
+        state = read_application_state(clients, self.plan)
+        records = [state.found[task].facts.record for task in state.committed]
+        last = {(record.kind, record.topology_version) for record in records if record is not None}
+        return last == {(CommitKind.UPGRADE, self.plan.version)}
 
     def _change(self, clients: Clients, before: ApplicationState) -> Change:
         partitions = partition_counts(clients.admin, self.settings)

@@ -222,6 +222,34 @@ def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(a
     assert (description(app), committed(app)) == before
 
 
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ({"drops": ["n"]}, "both are version 1"),
+        ({"drops": ["typo"]}, "has no store 'typo'"),
+        ({"adds": ["n.nope=1"]}, "--add n.nope=1"),
+        ({"renames": ["n=typo"]}, "has no store 'typo'"),
+    ],
+)
+def test_should_refuse_declarations_about_the_version_that_runs(app, declared, why):
+    before = (description(app), committed(app))
+    with pytest.raises(StartRefused, match=why):
+        upgrade_of(app, **declared).run(not_called)
+    assert (description(app), committed(app)) == before
+
+
+def test_should_refuse_declarations_again_once_the_upgraded_application_has_run(app):
+    app.become(renamed(app))
+    assert upgrade_of(app, **RENAMED).run(YES)
+    app.feed(100)
+    app.run()
+    with pytest.raises(StartRefused, match="has no store 'n'"):
+        upgrade_of(app, **RENAMED).run(not_called)
+    said = []
+    assert upgrade_of(app, said=said).run(not_called)
+    assert any("already" in line for line in said)
+
+
 def test_should_start_and_record_a_version_that_keeps_the_same_state_without_an_upgrade(app):
     app.become(version(app.name, "1b", "n", n="count(*)"))
     app.feed(100)
