@@ -93,7 +93,8 @@ def changed_offset(
 
 
 def _format_committed(found: ClientPartition) -> str:
-    return f"{found.offset} ({found.metadata})"
+    metadata = OffsetMetadata.decode(found.metadata)
+    return f"{found.offset} ({'of no batch' if metadata is None else f'batch {metadata.batch}'})"
 
 
 def _committed_now(
