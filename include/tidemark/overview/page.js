@@ -1,5 +1,7 @@
 const badge = document.getElementById("live");
-let stream = null, stopped = 0;
+// The server sends sections, perhaps none of them changed, every three seconds.
+const SILENT_MS = 10000;
+let stream = null, silent = 0;
 
 function show(kind, text) {
   badge.className = "live " + kind;
@@ -27,18 +29,23 @@ function connect() {
   stream = new EventSource(document.body.dataset.updates);
   stream.addEventListener("sections", event => {
     for (const [name, html] of Object.entries(JSON.parse(event.data))) replace(name, html);
-    clearTimeout(stopped);
     show("on", "Live");
+    expectSections();
   });
-  stream.addEventListener("open", () => { clearTimeout(stopped); show("on", "Live"); });
+  // When the server ends the stream, the browser opens the next one by itself. When the server refuses, the browser gives up.
   stream.addEventListener("error", () => {
-    clearTimeout(stopped);
-    // The server ends the stream once a minute, and the browser comes back by itself.
-    stopped = setTimeout(() => show("off", "No connection to Airflow. What you see is old."), 6000);
     if (stream.readyState === EventSource.CLOSED) { disconnect(); setTimeout(connect, 5000); }
   });
 }
 function disconnect() { stream?.close(); stream = null; }
-document.addEventListener("visibilitychange", () => document.hidden ? disconnect() : connect());
-addEventListener("pagehide", disconnect);
-addEventListener("pageshow", connect);
+
+// Only sections start this time again: a server that refuses, or accepts and sends nothing, must not look alive.
+function expectSections() {
+  clearTimeout(silent);
+  silent = setTimeout(() => show("off", "No connection to Airflow. What you see is old."), SILENT_MS);
+}
+function watch() { expectSections(); connect(); }
+function rest() { clearTimeout(silent); disconnect(); }
+document.addEventListener("visibilitychange", () => document.hidden ? rest() : watch());
+addEventListener("pagehide", rest);
+addEventListener("pageshow", watch);

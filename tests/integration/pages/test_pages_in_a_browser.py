@@ -7,7 +7,10 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from tests.unit.operations.case.test_oncall_cases import APPROVED, CASE, CHANGE,
 from tidemark.audit.page import write_page
 from tidemark.operations.case.case import CaseFolder
 from tidemark.operations.case.report import make_report
+from tidemark.overview.pages import Links, whole_page
 from tidemark.topology.drawing.layout import picture
 from tidemark.topology_loader import load
 
@@ -108,6 +112,70 @@ def test_should_draw_a_topology_without_errors_or_external_files(look: Look, tmp
     assert seen["broken"] == []
     assert (seen["scripts"], seen["loaded"]) == (0, 0)
     assert any("clicks" in label for label in seen["labels"])
+
+
+_BADGE = "document.getElementById('live').textContent"
+_SECTIONS = b"event: sections\ndata: {}\n\n"
+
+
+@contextmanager
+def streams_page(send: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """Serve the page of all streams at the address that is yielded; `send` answers each request for updates."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/updates":
+                send(self)
+                return
+            begin(self, "text/html")
+            self.wfile.write(whole_page("Streams", {}, Links("", ""), None, "n").encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def begin(request: BaseHTTPRequestHandler, content_type: str, status: int = 200) -> None:
+    request.send_response(status)
+    request.send_header("Content-Type", content_type)
+    request.end_headers()
+
+
+@pytest.mark.timeout(2 * _START_S)
+@pytest.mark.parametrize("fault", ["refuses", "breaks off", "falls silent"])
+def test_the_badge_should_say_that_the_connection_is_lost_until_sections_come_again(tmp_path: Path, fault: str) -> None:
+    lost, recovered = threading.Event(), threading.Event()
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        if lost.is_set() and not recovered.is_set() and fault != "falls silent":
+            if fault == "refuses":
+                begin(request, "text/plain", 500)
+            return
+        begin(request, "text/event-stream")
+        request.wfile.write(b"retry: 1000\n\n")
+        if not lost.is_set() or recovered.is_set():
+            request.wfile.write(_SECTIONS)
+        lost.set()
+        if fault == "falls silent":
+            recovered.wait()
+            request.wfile.write(_SECTIONS)
+
+    with streams_page(send) as address, open_tab(tmp_path) as tab:
+        try:
+            tab.open(address)
+            tab.wait_for(f"{_BADGE} === 'Live'")
+            tab.wait_for(f"{_BADGE} === 'No connection to Airflow. What you see is old.'")
+        finally:
+            recovered.set()
+        tab.wait_for(f"{_BADGE} === 'Live'")
 
 
 @pytest.mark.timeout(2 * _START_S)
