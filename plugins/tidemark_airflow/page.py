@@ -291,12 +291,18 @@ def _page(view: StreamsView, title: str, topology: str | None, who: Visitor) -> 
 
 
 async def _updates(render: Callable[[], Sections | None]) -> AsyncIterator[str]:
-    """Yield the sections that differ from those that were sent before, every three seconds."""
+    """Yield the sections that differ from those that were sent before, every three seconds.
+
+    Ends with the event `gone` when there is no such stream any more, or when this person may not see it.
+    """
     sent: Sections = {}
     ends_s = time.monotonic() + _STREAM_S
     yield "retry: 1000\n\n"
     while time.monotonic() < ends_s:
-        sections = await asyncio.to_thread(render) or {}
+        sections = await asyncio.to_thread(render)
+        if sections is None:
+            yield "event: gone\ndata: {}\n\n"
+            return
         changed = {name: html for name, html in sections.items() if sent.get(name) != html}
         sent = sections
         yield f"event: sections\ndata: {json.dumps(changed)}\n\n"

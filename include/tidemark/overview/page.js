@@ -1,7 +1,7 @@
 const badge = document.getElementById("live");
 // The server sends sections, perhaps none of them changed, every three seconds.
 const SILENT_MS = 10000;
-let stream = null, silent = 0;
+let stream = null, silent = 0, again = 0, isGone = false;
 
 function show(kind, text) {
   badge.className = "live " + kind;
@@ -32,9 +32,14 @@ function connect() {
     show("on", "Live");
     expectSections();
   });
+  stream.addEventListener("gone", () => {
+    isGone = true;
+    rest();
+    show("off", "This stream is no longer shown here. Reload the page.");
+  });
   // When the server ends the stream, the browser opens the next one by itself. When the server refuses, the browser gives up.
   stream.addEventListener("error", () => {
-    if (stream.readyState === EventSource.CLOSED) { disconnect(); setTimeout(connect, 5000); }
+    if (stream.readyState === EventSource.CLOSED) { disconnect(); again = setTimeout(connect, 5000); }
   });
 }
 function disconnect() { stream?.close(); stream = null; }
@@ -44,8 +49,8 @@ function expectSections() {
   clearTimeout(silent);
   silent = setTimeout(() => show("off", "No connection to Airflow. What you see is old."), SILENT_MS);
 }
-function watch() { expectSections(); connect(); }
-function rest() { clearTimeout(silent); disconnect(); }
+function watch() { if (!isGone) { expectSections(); connect(); } }
+function rest() { clearTimeout(silent); clearTimeout(again); disconnect(); }
 document.addEventListener("visibilitychange", () => document.hidden ? rest() : watch());
 addEventListener("pagehide", rest);
 addEventListener("pageshow", watch);

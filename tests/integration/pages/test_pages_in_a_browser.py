@@ -179,6 +179,26 @@ def test_the_badge_should_say_that_the_connection_is_lost_until_sections_come_ag
 
 
 @pytest.mark.timeout(2 * _START_S)
+def test_the_page_of_a_stream_that_is_gone_should_say_so_and_ask_no_more(tmp_path: Path) -> None:
+    asked = []
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        begin(request, "text/event-stream")
+        request.wfile.write(b"retry: 10\n\n" + _SECTIONS)
+        if len(asked) > 1:
+            request.wfile.write(b"event: gone\ndata: {}\n\n")
+
+    with streams_page(send) as address, open_tab(tmp_path) as tab:
+        tab.open(address)
+        tab.wait_for(f"{_BADGE} === 'This stream is no longer shown here. Reload the page.'")
+        tab.value("dispatchEvent(new Event('pageshow')); 0")
+        assert tab.value("stream") is None
+        assert tab.value(_BADGE) == "This stream is no longer shown here. Reload the page."
+        assert len(asked) == 2
+
+
+@pytest.mark.timeout(2 * _START_S)
 def test_a_tab_should_go_on_waiting_when_another_page_replaces_the_one_that_it_asked(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.html").write_text(f"<!doctype html><title>{name}</title><body>{name}</body>")

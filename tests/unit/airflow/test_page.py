@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,27 @@ def test_should_load_nothing_again_while_no_module_changes(folder: Path, tmp_pat
     before = view.topologies
     view.follow_modules()
     assert view.topologies is before
+
+
+def test_the_updates_of_a_stream_that_is_removed_should_end_and_say_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "dags_that_are_on", lambda topologies: {})
+    monkeypatch.setattr(page, "_RENDERED_S", 0.0)
+    monkeypatch.setattr(page, "_UPDATE_S", 0.0)
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var", bootstrap_servers="127.0.0.1:1"))
+
+    async def events() -> list[str]:
+        sent = []
+        who = Visitor(Rights(frozenset({"stream__first"})), Links("", "/streams"))
+        async for event in page._updates(lambda: view.sections("first", who)):
+            sent.append(event.split("\n")[0])
+            if sent[-1] == "event: sections":
+                (folder / "first.py").unlink(missing_ok=True)
+                view.follow_modules()
+        return sent
+
+    assert asyncio.run(events()) == ["retry: 1000", "event: sections", "event: gone"]
 
 
 def scraped(view: StreamsView) -> list[str]:
