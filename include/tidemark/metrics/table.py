@@ -209,11 +209,16 @@ APPLICATION_WANTED = _of_airflow(
 APPLICATION_STATE = _of_airflow(
     "application_state",
     "boolean",
-    "1 for the present state on the Streams page, 0 for the others",
+    "1 for the present state on the Streams page, 0 for the others. Missing if the files of its processes cannot be read",
     "application",
     "state",
 )
-APPLICATION_INSTANCES = _of_airflow("application_instances", "instances", "instances that are alive", "application")
+APPLICATION_INSTANCES = _of_airflow(
+    "application_instances",
+    "instances",
+    "instances that are alive. Missing if the files of its processes cannot be read",
+    "application",
+)
 APPLICATION_LAG = _of_airflow(
     "application_lag_offsets", "offsets", "offsets that wait in all sources. Missing if it is not known", "application"
 )

@@ -32,6 +32,7 @@ class ApplicationState(StrEnum):
     FAILED = "Failed"
     STOPPED = "Stopped"
     NEVER_RAN = "Never ran"
+    UNKNOWN = "Not known"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Application:
     """Everything that is known of one application at `now_ms`.
 
     `is_wanted`: its DAG is on, so its instances should run; None if Airflow does not have the DAG. A part that was not
-    read yet is None; then `history_fault` or `live_fault` may say why.
+    read yet is None; then `history_fault`, `live_fault` or `disk_fault` may say why. While `files` are not known they are
+    empty, and `files_fault` may say why.
     """
 
     topology: str
@@ -71,6 +73,9 @@ class Application:
     stores: tuple[StoreView, ...] | None = None
     sizes: SizeHistory | None = None
     savepoint: SavepointView | None = None
+    disk_fault: str | None = None
+    are_files_known: bool = True
+    files_fault: str | None = None
 
     @property
     def application_id(self) -> str:
@@ -85,7 +90,7 @@ class Application:
     @property
     def state(self) -> ApplicationState:
         """The state of the whole application."""
-        return state_of(self.files, is_wanted=self.is_wanted)
+        return state_of(self.files, is_wanted=self.is_wanted) if self.are_files_known else ApplicationState.UNKNOWN
 
     @property
     def records_per_second(self) -> float | None:

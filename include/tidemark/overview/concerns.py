@@ -127,6 +127,12 @@ def _of_cases(app: Application) -> Iterator[Concern]:
 
 
 def _of_processes(app: Application) -> Iterator[Concern]:
+    if app.files_fault is not None:
+        yield Concern(
+            Severity.CRITICAL,
+            f"Whether the stream runs is not known, because its files cannot be read: {app.files_fault}.",
+            "Let the user of the API server read the file, or look after the disk. `tidemark status` shows what runs.",
+        )
     hold, dag_id = app.files.hold, stream_dag_id(app.topology)
     if hold is not None:
         if app.files.stale is not None:

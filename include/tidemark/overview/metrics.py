@@ -57,9 +57,11 @@ def _read_application(readings: Readings, app: Application) -> None:
     name = app.application_id
     if app.is_wanted is not None:
         readings.add(table.APPLICATION_WANTED, int(app.is_wanted), name)
-    for state in ApplicationState:
-        readings.add(table.APPLICATION_STATE, int(state is app.state), name, state)
-    readings.add(table.APPLICATION_INSTANCES, len(app.running), name)
+    if app.are_files_known:
+        for state in ApplicationState:
+            if state is not ApplicationState.UNKNOWN:
+                readings.add(table.APPLICATION_STATE, int(state is app.state), name, state)
+        readings.add(table.APPLICATION_INSTANCES, len(app.running), name)
     readings.add(table.DRILLABLE, int(is_drillable(app.plan)), name)
     if app.lag is not None:
         readings.add(table.APPLICATION_LAG, app.lag, name)

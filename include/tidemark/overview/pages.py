@@ -50,6 +50,7 @@ _TONES = {
     ApplicationState.FAILED: "bad",
     ApplicationState.STOPPED: "idle",
     ApplicationState.NEVER_RAN: "idle",
+    ApplicationState.UNKNOWN: "warn",
 }
 _VERDICT_TONES = {
     Verdict.OK: "good",

@@ -5,6 +5,7 @@ Each kind of fact has its own thread and its own pace, so that a broker or a dis
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from tidemark.overview.stores import SavepointView, StoreView, read_savepoint, r
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load_all
+
+log = logging.getLogger(__name__)
 
 FILES_EVERY_S, HISTORY_EVERY_S, LIVE_EVERY_S, DISK_EVERY_S = 4.0, 15.0, 5.0, 60.0
 UNWATCHED_S = 30.0
@@ -89,8 +92,12 @@ class Watched(Generic[T]):
             except TidemarkError as error:
                 # The last value is kept out: an old figure beside a fault would be taken for a present one.
                 self._reading = Reading(fault=str(error))
-            except Exception as error:  # noqa: BLE001 - a fault of one reader is shown, and it tries again
-                self._reading = Reading(fault=f"{type(error).__name__}: see the log of the API server")
+            except Exception as error:
+                # It is shown, and the next look tries again.
+                fault = f"{type(error).__name__}: see the log of the API server"
+                if fault != self._reading.fault:
+                    log.exception("failed to read the %s that the Streams page shows", self._name)
+                self._reading = Reading(fault=fault)
             self._answered.set()
             time.sleep(self._every_s)
             with self._lock:
@@ -134,9 +141,9 @@ class Overview:
 
 @dataclass(frozen=True)
 class _Disk:
-    stores: Mapping[str, tuple[StoreView, ...]]
-    sizes: Mapping[str, SizeHistory]
-    savepoints: Mapping[str, SavepointView]
+    stores: tuple[StoreView, ...]
+    sizes: SizeHistory
+    savepoint: SavepointView
 
 
 class Sampler:
@@ -172,28 +179,44 @@ class Sampler:
         for name, plan in self._topologies.plans.items():
             app = plan.application_id
             known = live.value[app] if live.value is not None else None
+            own_files = _of(files, app)
+            own_disk = _of(disk, app)
+            measured = own_disk.value
             applications.append(
                 Application(
                     topology=name,
                     plan=plan if known is None else known.plan,
                     now_ms=now_ms,
                     is_wanted=wanted.get(name),
-                    files=ProcessFiles() if files.value is None else files.value[app],
+                    files=own_files.value or ProcessFiles(),
+                    are_files_known=own_files.value is not None,
+                    files_fault=own_files.fault,
                     history=None if history.value is None else history.value[app],
                     history_fault=history.fault,
                     live=known,
                     live_fault=live.fault or (None if known is None else known.fault),
-                    stores=None if disk.value is None else disk.value.stores[app],
-                    sizes=None if disk.value is None else disk.value.sizes[app],
-                    savepoint=None if disk.value is None else disk.value.savepoints[app],
+                    stores=None if measured is None else measured.stores,
+                    sizes=None if measured is None else measured.sizes,
+                    savepoint=None if measured is None else measured.savepoint,
+                    disk_fault=own_disk.fault,
                 )
             )
         live_is_known = live.value is not None or live.fault is not None
         return Overview(now_ms, tuple(applications), self._topologies.faults, live.fault, history.fault, live_is_known)
 
-    def _read_files(self) -> dict[str, ProcessFiles]:
+    def _read_each(self, read: Callable[[str], T]) -> dict[str, Reading[T]]:
+        """Read every application. A file of one that cannot be read hides nothing of the others."""
+        found: dict[str, Reading[T]] = {}
+        for app in self._by_id:
+            try:
+                found[app] = Reading(read(app))
+            except (OSError, TidemarkError) as error:
+                found[app] = Reading(fault=str(error))
+        return found
+
+    def _read_files(self) -> dict[str, Reading[ProcessFiles]]:
         now_ms = wall_clock_ms()
-        return {app: read_files(self._settings, app, now_ms) for app in self._by_id}
+        return self._read_each(lambda app: read_files(self._settings, app, now_ms))
 
     def _read_history(self) -> dict[str, History]:
         if self._facts is None:
@@ -226,11 +249,16 @@ class Sampler:
         if reader is not None:
             reader.close()
 
-    def _read_disk(self) -> _Disk:
-        stores = {app: tuple(read_stores(plan, self._settings)) for app, plan in self._by_id.items()}
+    def _read_disk(self) -> dict[str, Reading[_Disk]]:
+        return self._read_each(self._disk_of)
+
+    def _disk_of(self, app: str) -> _Disk:
+        stores = tuple(read_stores(self._by_id[app], self._settings))
         now_ms = wall_clock_ms()
-        return _Disk(
-            stores,
-            {app: self._sizes[app].read(now_ms).with_present(stores[app], now_ms) for app in self._by_id},
-            {app: read_savepoint(self._settings, app) for app in self._by_id},
-        )
+        sizes = self._sizes[app].read(now_ms).with_present(stores, now_ms)
+        return _Disk(stores, sizes, read_savepoint(self._settings, app))
+
+
+def _of(reading: Reading[dict[str, Reading[T]]], app: str) -> Reading[T]:
+    """Return what is known of one application."""
+    return Reading(fault=reading.fault) if reading.value is None else reading.value[app]

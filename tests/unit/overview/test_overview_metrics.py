@@ -55,6 +55,13 @@ def test_what_is_not_known_should_be_left_out():
     assert values(away, table.CHECK_FINDINGS) == {}
 
 
+def test_an_application_whose_files_cannot_be_read_should_show_neither_a_state_nor_instances():
+    found = read(application(are_files_known=False, files_fault="permission denied"))
+    assert {name for name, _ in found} == {table.APPLICATION_WANTED.name, table.DRILLABLE.name}
+    states = values(read(application()), table.APPLICATION_STATE)
+    assert (APP, "Not known") not in states
+
+
 def test_checks_drills_and_audits_should_come_from_the_history():
     history = replace(
         checked("lag", Verdict.FAILED, Verdict.OK, Verdict.OK),

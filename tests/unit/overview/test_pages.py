@@ -153,6 +153,24 @@ def test_without_the_database_the_page_should_say_so():
     assert "does not answer" in text(sections["checks"])
 
 
+def test_files_that_cannot_be_read_should_need_a_person_and_not_look_like_a_stream_that_never_ran():
+    unknown = application(are_files_known=False, files_fault=f"permission denied: {EVIL}")
+    sections = of_one(unknown)
+    assert "Not known" in text(sections["head"])
+    assert "Not known, see above." in text(sections["processes"])
+    assert "its files cannot be read: permission denied: &lt;script&gt;" in text(sections["concerns"])
+    assert "The stream needs you" in text(of_all(unknown)["summary"])
+    assert "Reading…" in text(of_one(application(are_files_known=False))["processes"])
+
+
+def test_a_fault_of_the_disk_should_be_shown_where_its_figures_are_missing():
+    app = application(instance(), disk_fault="input/output error")
+    sections = of_one(app)
+    for name in ("stores", "sizes"):
+        assert "The stores on this machine cannot be read. Input/output error." in text(sections[name])
+    assert "State on this machine —" in text(sections["figures"])
+
+
 def test_a_restore_should_have_a_bar_with_rate_and_time_left():
     restore = RunningRestore(0, "page-clicks", "c[1]", 500, 250.0, 14.2, 0.63)
     said = of_one(application(instance(state="RESTORING", restore=restore)))["restores"]

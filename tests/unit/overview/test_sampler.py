@@ -14,6 +14,7 @@ from tidemark.overview import sampler as sampler_module
 from tidemark.overview.sampler import LoadedTopologies, Sampler, Watched
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.hold import hold_path
 from tidemark.topology_loader import load
 from tidemark.verdict import Finding, Verdict
 
@@ -148,3 +149,49 @@ def test_every_history_should_be_read_again_after_some_time_in_any_case(tmp_path
     assert checks_of(sampler, "clicks") == []
     keep_verdict(settings)
     assert wait_until(lambda: checks_of(sampler, "clicks") == ["lag"], 60)
+
+
+def test_a_hold_that_cannot_be_read_should_be_a_fault_of_its_own_application(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampler_module, "_FIRST_S", 60.0)
+    settings, sampler = sampler_of(tmp_path, "clicks", "shopping")
+    write_run_file(tmp_path, "shopping")
+    write_run_file(tmp_path, "clicks")
+    # Reading a folder as a file is an `OSError` for every user.
+    hold_path(settings.var_dir, "clicks").mkdir()
+    found = sampler.overview({"clicks": True, "shopping": True})
+    clicks, shopping = found.application("clicks"), found.application("shopping")
+    assert (clicks.state, clicks.are_files_known) == ("Not known", False)
+    assert "clicks.hold.json" in clicks.files_fault
+    assert (shopping.state, shopping.files_fault) == ("Running", None)
+
+
+def test_a_fault_of_the_disk_should_be_that_of_its_own_application(tmp_path, monkeypatch):
+    def read_stores(plan, _settings):
+        if plan.application_id == "clicks":
+            raise OSError("input/output error")
+        return []
+
+    monkeypatch.setattr(sampler_module, "read_stores", read_stores)
+    _, sampler = sampler_of(tmp_path, "clicks", "shopping")
+    assert wait_until(lambda: sampler.overview({}).application("shopping").stores == (), 60)
+    clicks = sampler.overview({}).application("clicks")
+    assert (clicks.stores, clicks.sizes, clicks.savepoint, clicks.disk_fault) == (
+        None,
+        None,
+        None,
+        "input/output error",
+    )
+
+
+def test_an_unexpected_fault_should_be_in_the_log_once(caplog):
+    calls = []
+
+    def read():
+        calls.append(1)
+        raise KeyError("lost")
+
+    watched = Watched("test", 0.01, read)
+    assert wait_until(lambda: bool(watched.reading().fault) and len(calls) > 3, 60)
+    (logged,) = [record for record in caplog.records if record.name == sampler_module.__name__]
+    assert logged.getMessage() == "failed to read the test that the Streams page shows"
+    assert logged.exc_info
