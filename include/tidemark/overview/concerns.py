@@ -143,7 +143,7 @@ def _of_processes(app: Application) -> Iterator[Concern]:
                 f"{remedy[0].upper()}{remedy[1:]}.",
             )
         return
-    if app.state is ApplicationState.FAILED and app.is_wanted is not None:
+    if app.state is ApplicationState.FAILED:
         yield _of_failure(app)
     if app.is_wanted is False:
         return
@@ -165,13 +165,17 @@ def _of_failure(app: Application) -> Concern:
     failed = next(given_up) if app.is_wanted else app.files.ended[0]
     code = "" if failed.exit_code is None else f" with exit code {failed.exit_code}"
     then, remedy = "its DAG is paused", "Read the last lines of the task's log, remove the cause, and unpause the DAG."
+    look: Action | None = Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology))
     if app.is_wanted:
         then, remedy = "its task has failed", _CLEAR_TASK
+    elif app.is_wanted is None:
+        then, look = "Airflow does not have its DAG", None
+        remedy = "Read the last lines of the instance's log, and remove the cause. Deploy its topology if Airflow is to run it."
     return Concern(
         Severity.CRITICAL,
         f"The stream has failed: instance {failed.instance} ended{code}, and {then}.",
         remedy,
-        Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology)),
+        look,
     )
 
 

@@ -111,10 +111,28 @@ def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[
     values = _values(overview, rights, links) | {
         "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
         "concerned": {app.topology for app, _ in found},
-        "idle": sum(_TONES[app.state] == "idle" for app in overview.applications),
+        "idle": sum(_is_idle(app) for app in overview.applications),
+        "unread": _unread(overview),
         "is_named": True,
     }
     return {name: render_page(f"overview/{name}.html", **values) for name in OVERVIEW_SECTIONS}
+
+
+def _is_idle(app: Application) -> bool:
+    return _TONES[app.state] == "idle"
+
+
+def _unread(overview: Overview) -> list[str]:
+    """Return what must be known of every stream that should run before all can be called well, and is not."""
+    active = [app for app in overview.applications if not _is_idle(app)]
+    live = [app.live for app in active]
+    unread = {
+        "the state of the processes": not all(app.are_files_known for app in active),
+        "the live figures": any(one is None or one.figures is None or one.letters_fault for one in live),
+        "the history": overview.history_fault is not None or any(app.history is None for app in active),
+        "every topology": bool(overview.unloadable),
+    }
+    return [what for what, is_unread in unread.items() if is_unread]
 
 
 def application_sections(overview: Overview, app: Application, rights: Rights, links: Links) -> dict[str, str]:

@@ -183,6 +183,13 @@ def test_a_failed_stream_whose_run_a_standby_keeps_alive_should_say_to_clear_the
     assert "clear the failed task" in found.remedy
 
 
+def test_a_failed_stream_whose_dag_airflow_does_not_have_should_need_somebody_and_have_no_link_to_it():
+    (found,) = concerns(application(instance(state="ERROR", is_alive=False, exit_code=1), is_wanted=None))
+    assert found.severity is Severity.CRITICAL
+    assert "instance 0 ended with exit code 1, and Airflow does not have its DAG" in found.message
+    assert found.action is None
+
+
 def with_standby(standby, *, replicas=1, **given):
     files = ProcessFiles(instances=(instance(),), standbys=(standby,))
     return application(files=files, plan=replace(PLAN, num_standby_replicas=replicas), **given)

@@ -18,6 +18,7 @@ from tidemark.overview.dead_letter_samples import DeadLetterSample
 from tidemark.overview.figures import drawing_figures
 from tidemark.overview.forms import DagForm, Parameter, fields_of
 from tidemark.overview.history import AuditView, CheckView, History
+from tidemark.overview.live import LiveView
 from tidemark.overview.pages import (
     APPLICATION_SECTIONS,
     OVERVIEW_SECTIONS,
@@ -47,7 +48,9 @@ MAY = Rights(DAGS | {"stream__clicks"}, DAGS)
 READS = Rights(DAGS | {"stream__clicks"})
 EVIL = "<script>alert(1)</script>"
 FAULT = "no broker answers at 127.0.0.1:1"
-WELL = application(instance(), live=live(lag=12), savepoint=SavepointView("s", NOW - 9000), stores=())
+WELL = application(
+    instance(), live=live(lag=12), history=History(), savepoint=SavepointView("s", NOW - 9000), stores=()
+)
 FAILING = replace(WELL, history=checked("lag", Verdict.FAILED, message=EVIL))
 
 
@@ -73,6 +76,40 @@ def test_the_first_sentence_should_say_whether_all_is_well():
     assert "Kafka does not answer" in text(of_all(WELL, live_fault=FAULT)["summary"])
     assert "There are no streams yet" in text(of_all()["summary"])
     assert "The topology odd cannot be loaded" in text(of_all(WELL, unloadable={"odd": "no function"})["summary"])
+
+
+@pytest.mark.parametrize(
+    ("app", "given", "missing"),
+    [
+        (WELL, {"history_fault": "no database"}, "the history"),
+        (WELL, {"unloadable": {"odd": "no function"}}, "every topology"),
+        (replace(WELL, history=None), {}, "the history"),
+        (replace(WELL, live=None), {"live_is_known": False}, "the live figures"),
+        (replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT), {}, "the live figures"),
+        (replace(WELL, live=replace(live(), letters_fault=FAULT)), {}, "the live figures"),
+        (replace(WELL, are_files_known=False), {}, "the state of the processes"),
+        (replace(WELL, live=None, history=None), {}, "the live figures, the history"),
+    ],
+)
+def test_nothing_should_be_called_well_before_everything_is_known_of_it(app, given, missing):
+    stopped = application(is_wanted=False)
+    for others in ([], [WELL], [stopped]):
+        summary = of_all(app, *others, **given)["summary"]
+        assert f"No fault is known, but this has not been read: {missing}" in text(summary)
+        assert "lead good" not in summary
+
+
+def test_what_is_not_known_of_a_stream_that_is_stopped_should_not_matter():
+    stopped = application(is_wanted=False, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT)
+    sections = of_all(WELL, stopped)
+    assert "1 of 2 streams runs, and none needs you" in text(sections["summary"])
+    assert FAULT not in sections["streams"]
+
+
+def test_the_fault_of_one_stream_should_be_in_its_row():
+    faulty = replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT)
+    assert f"{FAULT.capitalize()}." in text(of_all(faulty)["streams"])
+    assert FAULT.capitalize() not in text(of_all(faulty, live_fault=FAULT)["streams"])
 
 
 def test_nothing_should_be_in_the_list_of_concerns_if_all_is_well():
@@ -148,7 +185,7 @@ def test_without_kafka_the_page_should_say_so_and_show_the_rest():
 
 
 def test_without_the_database_the_page_should_say_so():
-    sections = of_one(replace(WELL, history_fault="the database of facts does not answer"))
+    sections = of_one(replace(WELL, history=None, history_fault="the database of facts does not answer"))
     assert "Checks, drills, audits and events are not known" in text(sections["head"])
     assert "does not answer" in text(sections["checks"])
 
