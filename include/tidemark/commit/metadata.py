@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from tidemark.errors import PreflightFailed
+from tidemark.kafka.cluster import OFFSET_METADATA_BYTES
 from tidemark.stream_times import StreamTimes
+from tidemark.topology.plan import StreamStreamJoin, SubTopology, TopologyPlan
 
 _VERSION = 2
+_LARGEST_TIME_MS = 9_999_999_999_999
+"""The largest time with as many digits as times of today have; it is in the year 2286."""
+_LARGEST_BATCH = 10**12
+_LARGEST_MARK = 2**63 - 1
+"""The mark of a join in which no row waits for its partner."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +28,7 @@ class OffsetMetadata:
     topology_version: str
 
     def encode(self) -> str:
-        """Return compact JSON; Kafka allows 4096 bytes by default."""
+        """Return compact JSON, which is ASCII. Brokers limit its length (`verify_metadata_fits`)."""
         return json.dumps({"v": _VERSION, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
@@ -32,3 +41,31 @@ class OffsetMetadata:
             return cls(**{**body, "stream_times": StreamTimes.from_json(body["stream_times"])})
         except (ValueError, TypeError, AttributeError, KeyError):
             return None
+
+
+def verify_metadata_fits(plan: TopologyPlan, ask_limit: Callable[[], int]) -> None:
+    """Raise `PreflightFailed` if the metadata of a sub-topology's offsets can become longer than brokers accept.
+
+    `ask_limit` returns `offset.metadata.max.bytes` of the brokers. It is called only if the default would not be enough.
+    """
+    longest, index = max((_largest_bytes(each, plan.version), each.index) for each in plan.subtopologies)
+    if longest <= OFFSET_METADATA_BYTES:
+        return
+    limit = ask_limit()
+    if longest > limit:
+        count = len(plan.subtopologies[index].stores)
+        raise PreflightFailed(
+            f"sub-topology {index} of {plan.application_id} has {count} stores, whose names and stream times are committed "
+            f"with its offsets: that can be {longest} bytes, but the brokers accept {limit}; give the stores shorter names, "
+            f"split the sub-topology with `repartition`, or set offset.metadata.max.bytes={longest} on every broker"
+        )
+
+
+def _largest_bytes(subtopology: SubTopology, version: str) -> int:
+    marks: dict[str, int] = {}
+    for node in subtopology.nodes:
+        if isinstance(node, StreamStreamJoin):
+            left, right, *waiting = (store.name for store in node.stores)
+            marks |= {left: _LARGEST_TIME_MS, right: _LARGEST_TIME_MS, **dict.fromkeys(waiting, _LARGEST_MARK)}
+    times = StreamTimes(_LARGEST_TIME_MS, {store.name: _LARGEST_TIME_MS for store in subtopology.stores}, marks)
+    return len(OffsetMetadata(_LARGEST_BATCH, times, version).encode())

@@ -14,6 +14,7 @@ from rocksdict import Cache
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer
 from tidemark.commit.lost_markers import LostMarkers
+from tidemark.commit.metadata import verify_metadata_fits
 from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.commit.takeover import Takeover
 from tidemark.errors import TaskLocked
@@ -28,7 +29,7 @@ from tidemark.instance.source import AttachedSource
 from tidemark.instance.source_watch import SourceWatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.cluster import ask_descriptions, topic_ids
+from tidemark.kafka.cluster import ask_descriptions, offset_metadata_limit, topic_ids
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.member import Member, heartbeat_ms
 from tidemark.kafka.offsets import EndOffsets
@@ -85,6 +86,7 @@ def make_instance(
     resolved = ResolvedPlan.of(plan, settings, admin)
     plan = resolved.plan
     partitions = preflight(plan, settings, admin, resolved.committed)
+    verify_metadata_fits(plan, lambda: offset_metadata_limit(admin, settings))
     ids = resolved.topic_ids(settings, admin)
     limits = size_limits(plan, settings, admin)
     has_grown = resolved.has_grown(partitions)

@@ -22,6 +22,9 @@ from tidemark.kafka.attempts import ask_controller
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
+OFFSET_METADATA_BYTES = 4096
+"""The default of the broker setting `offset.metadata.max.bytes`."""
+
 
 def brokers_answer(
     client_config: Mapping[str, Any], timeout_s: float, at_least: int = 1, cluster_id: str | None = None
@@ -270,3 +273,16 @@ def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[s
             "give this user the right to describe the cluster's configuration (`tidemark acls NAME --principal … --audits` "
             "prints it)",
         ) from error
+
+
+def offset_metadata_limit(admin: AdminClient, settings: Settings) -> int:
+    """Return how many bytes of metadata the brokers accept with an offset: Kafka's default if this user may not see it. Blocks.
+
+    Raises `OutcomeUnknown` if no broker answers.
+    """
+    brokers, _ = describe_replicas(admin, settings)
+    try:
+        config = broker_config(admin, min(brokers), settings)
+    except PreflightFailed:
+        return OFFSET_METADATA_BYTES
+    return int(config["offset.metadata.max.bytes"])
