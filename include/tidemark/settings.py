@@ -73,6 +73,9 @@ class _StackSource(PydanticBaseSettingsSource):
         return cast(dict[str, Any], recorded.get("settings", {}))
 
 
+LONGEST_SESSION_MS = 300_000
+"""The most for `session_timeout_ms`, and the time in which a member must poll: a client refuses a longer session."""
+
 SQL_MEMORY_BYTES = 128 << 20
 """The default of `sql_memory_bytes`."""
 
@@ -180,7 +183,11 @@ class Settings(BaseSettings):
         4, "partitions of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions", least=1
     )
     session_timeout_ms: int = setting(
-        10_000, "time without a heartbeat after which the group removes a member", "session.timeout.ms", least=1
+        10_000,
+        "time without a heartbeat after which the group removes a member; the brokers set bounds, too",
+        "session.timeout.ms",
+        least=1,
+        most=LONGEST_SESSION_MS,
     )
     transaction_timeout_ms: int = setting(
         10_000,

@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.errors import InstanceFenced, OutcomeUnknown
+from tidemark.errors import InstanceFenced, OutcomeUnknown, PreflightFailed
 from tidemark.kafka.ownership import Ownership
 from tidemark.names import TopicPartition
-from tidemark.settings import Settings
+from tidemark.settings import LONGEST_SESSION_MS, Settings
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,15 @@ _FINAL = {
     KafkaError.FENCED_INSTANCE_ID,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+# The coordinator would give the same answer for ever.
+_REFUSED = {
+    KafkaError.INVALID_SESSION_TIMEOUT: "set session_timeout_ms (TIDEMARK_SESSION_TIMEOUT_MS) to a value between the brokers' "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms, then start this instance again",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "another program is in the consumer group that has the application's name: "
+    "stop it, or give it another group, then start this instance again",
+    KafkaError.GROUP_MAX_SIZE_REACHED: "the consumer group has as many members as the brokers' group.max.size "
+    "allows: raise it, or run fewer instances, then start this one again",
 }
 _POLL_INTERVAL_S = 0.05
 _SHORTEST_HEARTBEAT_MS, _LONGEST_HEARTBEAT_MS = 200, 1_000
@@ -93,7 +102,7 @@ class Member:
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
                 "queued.min.messages": 1,
-                "max.poll.interval.ms": 300_000,
+                "max.poll.interval.ms": LONGEST_SESSION_MS,
             },
         )
         self._thread = threading.Thread(target=self._poll_forever, name="group-member", daemon=True)
@@ -143,7 +152,7 @@ class Member:
                 return
             summary = None if message is None else message.error()
             if summary is not None:
-                if summary.fatal() or summary.code() in _FINAL:
+                if summary.fatal() or summary.code() in _FINAL or summary.code() in _REFUSED:
                     self._fail(KafkaException(summary))
                     return
                 log.warning("group member: %s", summary)
@@ -157,7 +166,10 @@ class Member:
         self._on_change()
 
     def check(self) -> None:
-        """Raise `InstanceFenced` or `OutcomeUnknown` if the member has failed for good, or nothing polls for it any more."""
+        """Raise an error if the member has failed for good, or nothing polls for it any more.
+
+        Raises `InstanceFenced`, `OutcomeUnknown`, or `PreflightFailed` if the group refuses the member as it is.
+        """
         # Asked first, because the thread notes its failure before it ends.
         is_polled = self._thread.ident is None or self._thread.is_alive() or self._stopping.is_set()
         if self._failure is None:
@@ -165,6 +177,8 @@ class Member:
                 return
             raise OutcomeUnknown("the thread of the group member has ended; the instance starts again")
         text = str(self._failure)
+        if remedy := _remedy(self._failure):
+            raise PreflightFailed(f"the consumer group refuses this member: {text}; {remedy}") from self._failure
         if "FENCED" in text or "fenced" in text:
             raise InstanceFenced(
                 f"the group has replaced this member by another one of the same instance: {text}"
@@ -229,6 +243,12 @@ class Member:
             self._consumer.close()
         except (KafkaException, RuntimeError) as error:
             failures.append(error)
+
+
+def _remedy(failure: Exception) -> str | None:
+    """Return what to do so that the group takes the member; None if the failure is not the group's refusal."""
+    error = failure.args[0] if isinstance(failure, KafkaException) else None
+    return _REFUSED.get(error.code()) if isinstance(error, KafkaError) else None
 
 
 def _named(partitions: Sequence[ClientPartition]) -> list[TopicPartition]:

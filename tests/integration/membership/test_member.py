@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 from tests.support.group_requests import remove_from_group
 
+from tidemark.errors import PreflightFailed
 from tidemark.kafka import member as module
 from tidemark.kafka.member import Member
 from tidemark.kafka.offsets import describe_group, retry_until_stable
@@ -16,9 +17,9 @@ from tidemark.processes import wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 
-def member_of(settings, group, topic, name, lock):
+def member_of(settings, group, topic, name, lock, session_ms=6000):
     config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group, "group.instance.id": name}
-    return Member({**config, "session.timeout.ms": 6000, "log_level": 0}, [topic], lock, lambda: None)
+    return Member({**config, "session.timeout.ms": session_ms, "log_level": 0}, [topic], lock, lambda: None)
 
 
 class Slow:
@@ -84,3 +85,30 @@ def test_should_close_while_the_client_reports_that_it_has_rejoined(
         assert len(called_back) == 2, "nothing was called back while it was closed"
     finally:
         first.close()
+
+
+def test_should_end_when_the_broker_refuses_its_session(settings, broker, create_topic, unique):
+    """The broker's group.min.session.timeout.ms is 1000."""
+    member = member_of(settings, unique("group"), create_topic(unique("source"), 1), "short", threading.RLock(), 999)
+    member.start()
+    try:
+        with pytest.raises(PreflightFailed, match="TIDEMARK_SESSION_TIMEOUT_MS"):
+            member.await_verdict(60)
+    finally:
+        member.close()
+
+
+def test_should_end_when_another_program_is_in_its_group(settings, broker, create_topic, unique):
+    group, topic = unique("group"), create_topic(unique("source"), 1)
+    config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
+    other = Consumer({**config, "partition.assignment.strategy": "range"})
+    other.subscribe([topic])
+    member = member_of(settings, group, topic, "second", threading.RLock())
+    try:
+        assert wait_until(lambda: other.poll(0.1) is None and bool(other.assignment()), 60)
+        member.start()
+        with pytest.raises(PreflightFailed, match="another program is in the consumer group"):
+            member.await_verdict(60)
+    finally:
+        member.close()
+        other.close()

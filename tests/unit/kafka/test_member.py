@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tidemark.errors import OutcomeUnknown
+from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
 from tidemark.kafka import member as members
 from tidemark.kafka.member import Member, heartbeat_ms
-from tidemark.settings import Settings
+from tidemark.settings import LONGEST_SESSION_MS, Settings
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,30 @@ def test_should_fail_when_its_thread_has_ended_without_a_word(member):
     member._thread.join()
     with pytest.raises(OutcomeUnknown, match="thread of the group member has ended"):
         member.check()
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (KafkaError.INVALID_SESSION_TIMEOUT, "TIDEMARK_SESSION_TIMEOUT_MS"),
+        (KafkaError.INCONSISTENT_GROUP_PROTOCOL, "another program is in the consumer group"),
+        (KafkaError.GROUP_MAX_SIZE_REACHED, "group.max.size"),
+    ],
+)
+def test_should_say_what_to_do_when_the_group_refuses_the_member(member, code, remedy):
+    """It would get the same answer for ever."""
+    answer = SimpleNamespace(error=lambda: KafkaError(code, "JoinGroup failed"))
+    member._consumer = a_client(lambda _timeout_s: answer)
+    member.start()
+    with pytest.raises(PreflightFailed, match=remedy) as refused:
+        member.await_verdict(60)
+    assert "JoinGroup failed" in str(refused.value)
+
+
+def test_should_accept_the_longest_session_that_a_setting_can_have():
+    Member(
+        {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0, "session.timeout.ms": LONGEST_SESSION_MS},
+        ["t"], threading.RLock(), print,
+    )._consumer.close()  # fmt: skip
+    with pytest.raises(InvalidSettings, match=f"setting session_timeout_ms.* {LONGEST_SESSION_MS}"):
+        Settings.load(session_timeout_ms=LONGEST_SESSION_MS + 1)
