@@ -6,7 +6,7 @@ value that has a number with an exponent of four or more digits, where it could 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_jobs.sql_text import literal, quoted
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _CORRUPT = "__corrupt"
 _PERMISSIVE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
-# A text may hide the exponent behind an escape, and Java's BigDecimal reads the digits of every script.
-_MAY_BE_HUGE = r"[eE][+-]?\p{Nd}{4}|\\u"
+# A text may hide the exponent behind an escape or between commas, which Spark removes from a text that it reads as a DECIMAL.
+# Java's BigDecimal reads the digits of every script.
+_MAY_BE_HUGE = r"[eE],*[+-]?,*(?:\p{Nd},*){4}|\\u"
 _HUGE_NUMBER = r"[0-9][eE][+-]?0*+[0-9]{4}"
 _HUGE_TEXT = r"[eE][+-]?0*+\p{Nd}{4}"
 _ESCAPE = r"\\."
@@ -49,7 +50,7 @@ def _with_decimal(columns: Sequence[Column]) -> dict[str, exp.DataType]:
     from sqlglot import exp
 
     types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns}
-    return {name: kind for name, kind in types.items() if any(map(_is_decimal, kind.find_all(exp.DataType)))}
+    return {name: kind for name, kind in types.items() if _has_decimal(kind)}
 
 
 def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
@@ -57,39 +58,45 @@ def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
 
     Numbers in other columns are refused too, as texts only if they are in a DECIMAL column: there Spark reads them as numbers.
     """
-    texts = [f"{quoted(name)} {kind.transform(_with_text).sql('spark')}" for name, kind in decimal.items()]
     outside = f"regexp_replace(regexp_replace({value}, {literal(_ESCAPE)}, ''), {literal(_TEXT)}, '')"
-    huge = " OR ".join(
-        ["__t IS NULL", f"__t.{_CORRUPT} IS NOT NULL"]
-        + [f"coalesce({one}, false)" for name, kind in decimal.items() for one in _huge(f"__t.{quoted(name)}", kind, 0)]
-    )
-    has_huge_text = f"exists(array({_from_json(value, texts)}), __t -> {huge})"
+    has_huge_text = _has_huge_field(value, decimal, 0)
     return f"{value} RLIKE {literal(_MAY_BE_HUGE)} AND ({outside} RLIKE {literal(_HUGE_NUMBER)} OR {has_huge_text})"
 
 
-def _is_decimal(node: exp.Expr) -> bool:
+def _has_decimal(kind: exp.DataType) -> bool:
     from sqlglot import exp
 
-    return isinstance(node, exp.DataType) and node.is_type(exp.DataType.Type.DECIMAL)
+    return any(node.is_type(exp.DataType.Type.DECIMAL) for node in kind.find_all(exp.DataType))
 
 
-def _with_text(node: exp.Expr) -> exp.Expr:
+def _has_huge_field(text: str, decimal: Mapping[str, exp.DataType], depth: int) -> str:
+    """Return the SQL of whether an object has, in one of these fields, a text that is a number of many digits.
+
+    The object is read as a map, which has a repeated field each time: Spark converts every one, though only the last counts.
+    """
+    field = f"__e{depth}"
+    huge = [
+        f"({field}.key = {literal(name)} AND {_is_huge(f'{field}.value', kind, depth + 1)})"
+        for name, kind in decimal.items()
+    ]
+    return _any_in(f"map_entries(from_json({text}, 'MAP<STRING, STRING>'))", field, " OR ".join(huge))
+
+
+def _is_huge(text: str, kind: exp.DataType, depth: int) -> str:
+    """Return the SQL, never null, of whether the JSON of a value has, for a DECIMAL, a text that is a number of many digits."""
     from sqlglot import exp
 
-    return exp.DataType.build("STRING", dialect="spark") if _is_decimal(node) else node
+    if kind.is_type(exp.DataType.Type.DECIMAL):
+        return f"coalesce(replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}, false)"
+    if kind.is_type(exp.DataType.Type.STRUCT):
+        fields = {field.name: field.kind for field in kind.expressions if _has_decimal(field.kind)}
+        return f"({text} IS NOT NULL AND {_has_huge_field(text, fields, depth)})"
+    is_map = kind.is_type(exp.DataType.Type.MAP)
+    parts = f"map_values(from_json({text}, 'MAP<STRING, STRING>'))" if is_map else f"from_json({text}, 'ARRAY<STRING>')"
+    part = f"__e{depth}"
+    return f"({text} IS NOT NULL AND {_any_in(parts, part, _is_huge(part, kind.expressions[-1], depth + 1))})"
 
 
-def _huge(place: str, kind: exp.DataType, depth: int) -> Iterator[str]:
-    """Yield the SQL of whether a part of a value, in which DECIMAL is text, has a text that is a number of many digits."""
-    from sqlglot import exp
-
-    if _is_decimal(kind):
-        yield f"{place} RLIKE {literal(_HUGE_TEXT)}"
-    elif kind.is_type(exp.DataType.Type.STRUCT):
-        for field in kind.expressions:
-            yield from _huge(f"{place}.{quoted(field.name)}", field.kind, depth)
-    elif kind.is_type(exp.DataType.Type.ARRAY, exp.DataType.Type.MAP):
-        is_map = kind.is_type(exp.DataType.Type.MAP)
-        each = f"__e{depth}"
-        for one in _huge(each, kind.expressions[-1], depth + 1):
-            yield f"exists({f'map_values({place})' if is_map else place}, {each} -> coalesce({one}, false))"
+def _any_in(parts: str, part: str, is_huge: str) -> str:
+    """Return the SQL of whether one of the parts is huge; also true if the parts cannot be read."""
+    return f"coalesce(exists({parts}, {part} -> {is_huge}), true)"

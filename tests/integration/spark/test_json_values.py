@@ -24,12 +24,24 @@ HUGE = [
     '{"price": "1e-\u0663\u0660\u0660\u0660"}',
     '{"code": "a\\"", "price": 1e-3000}', '{"code": "1e-3000", "price": 1e-3000}', "{'code': '\"', 'price': 1e-3000}",
     '{"price": 1e300000000}', '{"price": 1e-300000000}', '{"price": "1e300000000"}', '{"price": "1e300000000"',
+    # Spark removes commas from a text that it reads as a DECIMAL.
+    '{"price": "1e-3,00,0"}', '{"price": "1,e,-,3,0,0,0,"}', '{"lots": ["1e-3,00,0"]}',
+    # Spark converts a repeated field each time, and each object of an array, though only one of them counts.
+    '{"price": "1e-3000", "price": "1"}', '{"price": "1e-3000", "price": null}', '{"rates": {"eur": "1e-3000", "eur": "1"}}',
+    '{"lots": ["1e-3000"], "lots": []}', '{"deal": {"parts": [{"cost": "1e-3000"}]}, "deal": {"parts": []}}',
+    '{"deal": {"parts": [{"cost": "1e-3000", "cost": "1"}]}}', '[{"price": "1"}, {"price": "1e-3000"}]',
 ]  # fmt: skip
 HARMLESS = [
     '{"price": 1.5}', '{"price": 1e3}', '{"price": "1.5e-999"}', '{"code": "A1e12345", "price": 1}',
     '{"code": "1e12345", "price": 1}',
     '{"code": "a, 1e12345 [1e12345] :1e12345", "price": 1}', '{"code": "\\", 1e12345", "price": 1}',
-    '{"code": "\\u0041", "price": "2"}',
+    '{"code": "\\u0041", "price": "2"}', '{"code": "1e12345", "price": "1,234.5", "lots": ["1,0", 2e1, 3, 4, 5]}',
+    '{"code": "1e12345", "price": 1, "price": "2"}', '{"code": "1e12345", "code": "2e12345", "price": "NaN"}',
+    '{"code": "1e12345", "lots": null, "rates": null, "deal": null}',
+    '{"code": "1e12345", "rates": {"eur": 12345678901234567.5}}',
+    '{"code": "1e12345", "lots": {}}', '{"code": "1e12345", "deal": "x"}', '{"code": "1e12345", "price": true}',
+    '{"code": "1e12345", "lots": [], "rates": {}, "deal": {}}', '{"code": "1e12345", "lots": "1", "rates": []}',
+    '{"code": "1e12345", "price": ""}', '{"code": "1e12345", "Price": "1e3000", "price": "3"}',
     '{"deal": {"note": "1e12345", "parts": [{"cost": 3}, {}, null]}}', '{"rates": {"1e12345": 1}, "lots": [null]}',
     '{"price": "x"}',
     '{"code": "1e12345", "price": 1', "", "{}", "null", None,
