@@ -33,6 +33,7 @@ from tidemark.instance.source import ColdSource, StartingSource
 from tidemark.kafka.availability import find_outage, needed_topics
 from tidemark.processes import raise_limit_of_open_files
 from tidemark.settings import Settings
+from tidemark.supervision.instance_log import error_lines
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import TopologyPlan
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> ExitCode:
     except TidemarkError as error:
         # The log is a file on a disk that may be full; the exit code must be returned in any case.
         with contextlib.suppress(OSError):
-            print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            print(error_lines(error), file=sys.stderr, flush=True)
         return error.exit_code
     except SystemExit as error:
         # Its own code may be 0, which the supervisor takes for a stop on request.

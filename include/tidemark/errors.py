@@ -17,9 +17,17 @@ class ExitCode(IntEnum):
 
 
 class TidemarkError(Exception):
-    """Base of all errors with a message for the user. `exit_code` is the exit code of a process that ends with it."""
+    """Base of all errors with a message for the user. `exit_code` is the exit code of a process that ends with it.
+
+    Everybody who may see the stream sees the message, in events, alerts and task logs. `records` holds what quotes a record,
+    such as the text of an error of user code, and is only in the process's own output.
+    """
 
     exit_code: ExitCode = ExitCode.FAILED
+
+    def __init__(self, *message: object, records: str = "") -> None:
+        super().__init__(*message)
+        self.records = records
 
 
 class InvalidTopology(TidemarkError):
@@ -157,13 +165,19 @@ class BufferFull(TidemarkError):
 
 
 class StateTooLarge(TidemarkError):
-    """A value of a store is too large for its changelog, also on every retry. Names store, key, size and setting."""
+    """A value of a store is too large for its changelog, also on every retry. Names store, size and setting.
+
+    `records` has the key.
+    """
 
     exit_code: ExitCode = ExitCode.REFUSED
 
 
 class RecordRefused(TidemarkError):
-    """A record cannot be processed and the topology declares `on_error="fail"`. Names coordinates, reason and remedy."""
+    """A record cannot be processed and the topology declares `on_error="fail"`. Names coordinates, reason and remedy.
+
+    `records` has the text of the error.
+    """
 
     exit_code: ExitCode = ExitCode.REFUSED
 

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tidemark.atomic_file import as_file_error, keep_files_private
 from tidemark.errors import TidemarkError
+from tidemark.supervision.instance_log import error_lines
 
 COMMANDS = {
     "This machine": {
@@ -116,13 +117,16 @@ def build() -> typer.Typer:
 
 
 def run() -> None:
-    """Run the command in `sys.argv`. A `TidemarkError` and an unusable file become one line on stderr and an exit code."""
+    """Run the command in `sys.argv`. A `TidemarkError` and an unusable file become one line on stderr and an exit code.
+
+    Records of the error are in a line before it.
+    """
     keep_files_private()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:
         build()(prog_name="tidemark")
     except TidemarkError as error:
-        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        print(error_lines(error), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         known = as_file_error(error)

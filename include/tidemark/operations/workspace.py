@@ -167,6 +167,13 @@ class Workspace:
         """Replace the progress. Raises `OSError`, with the earlier one in place."""
         replace_file(self.folder / "progress.json", json.dumps(asdict(progress), indent=1), synced=True)
 
+    def keep_differences(self, name: str, differences: str) -> Path:
+        """Write the keys in which a built store, `task/store`, differs from its changelog. Returns the file."""
+        path = self.folder / "differences" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, differences, synced=False)
+        return path
+
     def lock(self) -> FolderLock:
         """Lock the workspace for the process that works on it. Raises `TaskLocked`, which names that process."""
         try:

@@ -78,15 +78,16 @@ class StoreVerification:
         return self.figures.verdict is checks.Verdict.OK
 
     @property
+    def differences(self) -> str:
+        """The first keys that differ, with both values: a line for each, in hexadecimal."""
+        return "\n".join(f"{one.key}: changelog {one.in_changelog}, store {one.in_store}" for one in self.examples)
+
+    @property
     def summary(self) -> str:
-        """The result in one line; if keys differ, with the first of them."""
+        """The result in one line, without keys and values."""
         name = f"store {self.task}/{self.store}"
         if self.examples:
-            first = self.examples[0]
-            return (
-                f"{name} differs from its changelog in {self.different} keys, first {first.key}: "
-                f"changelog {first.in_changelog}, store {first.in_store}"
-            )
+            return f"{name} differs from its changelog in {self.different} keys"
         if self.is_proven:
             return f"{name} equals its changelog: {self.figures.summary}"
         return (

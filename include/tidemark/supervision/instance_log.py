@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tidemark.errors import TidemarkError
+
 _MAX_BYTES = 256 << 10
 _MAX_TOLD = 50
 _ERROR_PREFIX = "tidemark: "
+_RECORDS_PREFIX = "tidemark records: "
 # How Python's logging and Spark's log4j begin a line: two words of time, then the level.
 _LEVEL = re.compile(r"\d\S* \d\S* (TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL) ")
 _QUIET = frozenset({"TRACE", "DEBUG", "INFO"})
 
 
+def error_lines(error: TidemarkError) -> str:
+    """Return what a process prints when it ends with an error: its message and, in a line of its own, its records."""
+    message = f"{_ERROR_PREFIX}{' '.join(str(error).split())}"
+    return f"{_RECORDS_PREFIX}{' '.join(error.records.split())}\n{message}" if error.records else message
+
+
 class LogTail:
-    """Reads a log from `start_bytes` on as it grows. A file that is missing or shorter counts as empty."""
+    """Reads a log from `start_bytes` on as it grows. A file that is missing or shorter counts as empty.
+
+    Lines with the records of an error are left out, because everybody who may read the DAG can read the log of a task.
+    """
 
     def __init__(self, path: Path, start_bytes: int) -> None:
         self._path = path
@@ -38,7 +50,7 @@ class LogTail:
         if not unfinished:
             read = read[: read.rfind(b"\n") + 1]
         passed_over, self._at = start - self._at, start + len(read)
-        lines = read.decode(errors="replace").splitlines()
+        lines = [line for line in read.decode(errors="replace").splitlines() if not line.startswith(_RECORDS_PREFIX)]
         return [f"… {passed_over} earlier bytes are in {self._path}", *lines[1:]] if passed_over else lines
 
 

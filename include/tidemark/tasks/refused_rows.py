@@ -42,6 +42,11 @@ class RefusedRow:
     traceback: str | None
 
     @property
+    def error_class(self) -> str:
+        """The name of the error's class. The text of an error of user code may quote the row."""
+        return self.error.partition(":")[0]
+
+    @property
     def value(self) -> bytes | None:
         """The row as JSON; None for a deleted row."""
         return None if self.row is None else json.dumps(self.row, default=str).encode()

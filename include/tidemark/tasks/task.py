@@ -54,7 +54,8 @@ Place = int | InvalidTopology | None
 """The partition of an output; the error of a user's partitioner; None if the client chooses by murmur2 of the key."""
 
 _FAILS = (
-    '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
+    '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; the log of '
+    "the instance has the whole error; correct the code, "
     'or declare on_error="dead_letter", or skip the record with `tidemark reset run NAME --to offsets --state '
     "keep --offset TOPIC:PARTITION=OFFSET`, with an offset of every partition; nothing of its batch was committed"
 )
@@ -260,10 +261,11 @@ class Task:
             for key, value in zip(write.keys, write.values, strict=True):
                 if (size := record_bytes(key, value)) > limit:
                     raise StateTooLarge(
-                        f"task {self.id}: store {update.store}: the value of a key of {len(key)} bytes, {key[:64]!r}, takes "
+                        f"task {self.id}: store {update.store}: the value of a key of {len(key)} bytes takes "
                         f"{size} bytes, its changelog {update.changelog} accepts {limit}; nothing of the batch after "
                         f"{dict(self.next_offsets)} was committed; {raise_limit(update.changelog, size * 2)}, or keep less "
-                        "per key"
+                        "per key; the instance's log has the key",
+                        records=f"the key begins with {key[:64]!r}",
                     )
 
     def _forward(
@@ -305,9 +307,9 @@ class Task:
         failing = {source.topic: source.node for source in self.subtopology.sources if source.on_error is OnError.FAIL}
         for letter in letters:
             if letter.topic in failing:
-                why = ": ".join([letter.reason, *(text.decode() for _, text in letter.details if text is not None)])
                 raise RecordRefused(
-                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, why)
+                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, letter.reason),
+                    records=": ".join(text.decode() for _, text in letter.details if text is not None),
                 )
 
     def _refused(self, node: TaskNode, row: RefusedRow, done: GraphResult) -> DeadLetter:
@@ -315,7 +317,8 @@ class Task:
         topic, offset = self._origin(done, row.sequence)
         if isinstance(node, Process | Reduce) and node.on_error is OnError.FAIL:
             raise RecordRefused(
-                _FAILS.format(node.node, topic, self.id.partition, offset, f"{row.error}\n{row.traceback}")
+                _FAILS.format(node.node, topic, self.id.partition, offset, f"{row.error_class} in user code"),
+                records=f"{row.error}\n{row.traceback}",
             )
         details = (("tidemark.node", row.node), ("tidemark.error", row.error), ("tidemark.traceback", row.traceback))
         return DeadLetter(

@@ -223,7 +223,10 @@ def test_should_stop_when_one_key_differs_name_it_and_keep_the_old_state(app):
     run = RestoreRun(context, workspace, LoggingRestoreListener(), tamper, [].append)
     with pytest.raises(StartRefused, match="differs from its changelog in 1 keys") as refused:
         run.run()
-    assert changed[0].hex() in str(refused.value)
+    (kept,) = (workspace.folder / "differences").rglob("*.txt")
+    assert changed[0].hex() in kept.read_text()
+    assert str(kept) in str(refused.value)
+    assert changed[0].hex() not in f"{refused.value} {workspace.progress()}"
     assert workspace.progress().state is RestoreState.FAILED
     assert counts_of(app) == before
 

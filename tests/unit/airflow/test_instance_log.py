@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.errors import RecordRefused
 from tidemark.supervision import instance_log
-from tidemark.supervision.instance_log import LogTail, Warnings, read_part
+from tidemark.supervision.instance_log import LogTail, Warnings, error_lines, last_error, read_part
 
 FINE = "2026-11-22 07:36:11,123 INFO tidemark [clicks-0] batch 7 committed"
 WRONG = "2026-11-22 07:36:12,456 WARNING tidemark.commit [clicks-0] a commit took 9 s"
@@ -36,6 +37,17 @@ def test_should_report_each_warning_once_with_its_continuation_lines(log: Path) 
     append(log, ERROR, *TRACE, FINE, "what a library prints", LAST)
     assert warnings.new() == [ERROR, *TRACE, LAST]
     assert warnings.new() == []
+
+
+def test_should_leave_the_records_of_an_error_in_the_log(log: Path) -> None:
+    """The task's log gets the lines of both readers, and the alert the last error."""
+    refused = RecordRefused(
+        "the record at in[0] offset 41 cannot be processed", records="ValueError: 'Jane Doe'\n  File"
+    )
+    append(log, ERROR, error_lines(refused))
+    assert "tidemark records: ValueError: 'Jane Doe' File\n" in log.read_text()
+    assert Warnings(log, 0).new() == read_part(log, 0) == [ERROR, f"tidemark: {refused}"]
+    assert last_error(read_part(log, 0)) == str(refused)
 
 
 def test_should_wait_for_the_end_of_a_line(log: Path) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import RecordRefused, StateTooLarge
+from tidemark.events.event import failure_body
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.record_sizes import SizeLimits, record_bytes
 from tidemark.names import TaskId
@@ -223,6 +224,8 @@ def test_should_refuse_a_value_that_the_changelog_cannot_take_before_anything_is
     if raised is not None:
         said = str(raised.value)
         assert raised.value.exit_code == 30
+        assert "kkkk" in raised.value.records
+        assert "kkkk" not in said
         for summary in ("store counts", "308 bytes", f"accepts {limit};", "max.message.bytes=", "app-counts-changelog"):
             assert summary in said
     task.close()
@@ -276,16 +279,30 @@ def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_r
 
 def test_should_end_at_a_record_that_cannot_be_processed_when_the_topology_says_so(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
-    bad = DeadLetter("unparsable", "in", 0, 43, b"a", b"{", ())
-    for handlers, given, summary in (
-        ({"process": "fail"}, records(2, 3, 4), ["in[0] offset 41", "ValueError: 3 is odd", "KSTREAM-PROCESSOR"]),
-        ({"source": "fail"}, records(2, letters=(bad,)), ["in[0] offset 43", "unparsable", "KSTREAM-SOURCE"]),
+    bad = DeadLetter(
+        "unparsable", "in", 0, 43, b"a", b"{", (), details=(("tidemark.error", b"'Jane Doe' is no number"),)
+    )
+    for handlers, given, summary, hidden in (
+        (
+            {"process": "fail"},
+            records(2, 3, 4),
+            ["in[0] offset 41", "ValueError in user code", "KSTREAM-PROCESSOR"],
+            "3 is odd",
+        ),
+        (
+            {"source": "fail"},
+            records(2, letters=(bad,)),
+            ["in[0] offset 43", "unparsable", "KSTREAM-SOURCE"],
+            "Jane Doe",
+        ),
     ):
         task = refusing(directory, **handlers)
         with pytest.raises(RecordRefused) as raised:
             task.prepare(given, WALL)
         assert raised.value.exit_code == 30
         assert all(text in str(raised.value) for text in (*summary, "on_error"))
+        assert hidden in raised.value.records
+        assert hidden not in str(failure_body(raised.value))
         assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
         task.close()
     directory.close()

@@ -395,7 +395,7 @@ class RestoreRun:
         known: Mapping[str, StoreVerification],
         should_continue: Callable[[], bool],
     ) -> StoreVerification:
-        """Build one store and compare it with its changelog. Raises `StartRefused`, which names the first key that differs."""
+        """Build one store and compare it with its changelog. Raises `StartRefused` if a key differs."""
         name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = folder_of(self.workspace.built, facts.task, planned.store)
         spec = self.context.evidence.buildable(facts.task).get(planned.store)
@@ -426,8 +426,10 @@ class RestoreRun:
         self.report(f"verifying {name} against its changelog")
         verdict = self.context.rebuilder.verify(facts.task, job, folder, should_continue)
         if not verdict.is_equal:
+            kept = self.workspace.keep_differences(name, verdict.differences)
             raise StartRefused(
-                f"{verdict.summary}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
+                f"{verdict.summary}, the first are in {kept}; the old state is in place; run with "
+                "--from changelog, or, if the changelog is wrong: "
                 f"`tidemark repair run NAME --store {spec.name} --from {planned.source.value}`"
             )
         return verdict

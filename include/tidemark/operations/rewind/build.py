@@ -124,11 +124,11 @@ class PointInTimeBuilder:
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, remedy: str) -> None:
         """Compare a built store with its changelog up to `job.target`.
 
-        Raises `StartRefused`, which names the first differing key.
+        Raises `StartRefused`, whose `records` are the first differing keys.
         """
         verdict = self.context.rebuilder.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
-            raise StartRefused(f"{verdict.summary}; {remedy}")
+            raise StartRefused(f"{verdict.summary}; {remedy}", records=verdict.differences)
         if not verdict.is_proven:
             self.report(verdict.summary)
 
