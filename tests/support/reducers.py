@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 
 
+def keep_the_later(old, new):
+    return new
+
+
 def keep_larger(old, new):
     return new if new["x"] > old["x"] else old
 

@@ -132,6 +132,28 @@ class PassesOnInColumns(ArrowProcessor):
         return pa.table({"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
 
 
+class KeepsPositions(PassesOnInColumns):
+    """Leaves out x above 8, and keeps `__seq` of the other rows."""
+
+    def process(self, rows):
+        return super().process(rows).append_column("__seq", rows["__seq"]).filter(pc.less(rows["x"], 9))
+
+
+class ReversesPositions(PassesOnInColumns):
+    def process(self, rows):
+        return super().process(rows).append_column("__seq", rows["__seq"].take(list(range(len(rows)))[::-1]))
+
+
+class InventsPositions(PassesOnInColumns):
+    def process(self, rows):
+        return super().process(rows).append_column("__seq", pc.add(rows["__seq"], 100))
+
+
+class ForgetsPositions(PassesOnInColumns):
+    def process(self, rows):
+        return super().process(rows).append_column("__seq", pa.nulls(len(rows), pa.int64()))
+
+
 class DeletesZeros(PassesOnInColumns):
     """Deletes the key of each x that is 0; where x is null, so is `__deleted`."""
 

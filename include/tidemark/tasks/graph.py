@@ -84,10 +84,13 @@ class TaskGraph:
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
             **{node.node: node.columns for node in subtopology.nodes},
         }
+        positioned = _needing_positions(subtopology.nodes)
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns, self._paths, wall_ms, sql_memory_bytes)
+            node.node: ProcessOperator(node, wall_ms, node.node in positioned)
+            if isinstance(node, Process)
+            else _operator(node, self._columns, self._paths, sql_memory_bytes)
             for node in subtopology.nodes
             if not isinstance(node, RowSink)
         }
@@ -208,7 +211,7 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
 
 
 def _operator(
-    node: TaskNode, columns: Mapping[str, Sequence[Column]], paths: RecordPaths, wall_ms: int, sql_memory_bytes: int
+    node: TaskNode, columns: Mapping[str, Sequence[Column]], paths: RecordPaths, sql_memory_bytes: int
 ) -> Operator:
     match node:
         case Suppress():
@@ -223,11 +226,20 @@ def _operator(
             return TableTableJoinOperator(node, paths.met(node))
         case StreamStreamJoin():
             return StreamStreamJoinOperator(node, paths.met(node))
-        case Process():
-            return ProcessOperator(node, wall_ms)
         case Map():
             return MapOperator(node, columns[node.inputs[0]], sql_memory_bytes)
     raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is an error in Tidemark")
+
+
+def _needing_positions(nodes: Sequence[TaskNode]) -> frozenset[str]:
+    """Return the nodes whose rows must have the positions of their own records, because a node downstream compares them."""
+    needing: set[str] = set()
+    for node in reversed(nodes):
+        is_windowed = isinstance(node, Suppress) or (isinstance(node, Reduce) and node.window is not None)
+        is_join = isinstance(node, StreamStreamJoin | StreamTableJoin | TableTableJoin)
+        if is_windowed or is_join or node.node in needing:
+            needing.update(node.inputs)
+    return frozenset(needing)
 
 
 def _with_keys(rows: Rows) -> Rows:

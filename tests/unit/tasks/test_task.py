@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemark.errors import RecordRefused, StateTooLarge
+from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.events.event import failure_body
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.record_sizes import SizeLimits, record_bytes
@@ -258,6 +258,37 @@ def records(*xs, letters=(), key="a") -> TaskInput:
         }
     )  # fmt: skip
     return TaskInput({"in": 100}, [table], letters)
+
+
+@pytest.mark.parametrize(
+    ("downstream", "is_refused"),
+    [
+        (
+            lambda s: (
+                s.group_by_key().windowed_by(tumbling("1m")).reduce("tests.support.reducers:keep_the_later")
+            ),
+            True,
+        ),
+        (lambda s: s.filter("n > 0").join(s.select("n AS m"), within="1m"), True),
+        (lambda s: s.group_by_key().reduce("tests.support.reducers:keep_the_later"), False),
+        (lambda s: s, False),
+    ],
+)
+def test_should_refuse_a_batched_processor_that_hides_positions_which_a_node_downstream_needs(
+    tmp_path, downstream, is_refused
+):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    processed = stream.process(
+        "tests.support.used_processors:PassesOnInColumns", emits="n BIGINT, mean DOUBLE", batched=True, keeps_key=True
+    )
+    downstream(processed).to("out")
+    plan, directory = topology.plan(), InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(plan, directory, {spec.name: MemoryStore() for spec in plan.stores})
+    with pytest.raises(InvalidTopology, match="no column __seq") if is_refused else contextlib.nullcontext():
+        task.prepare(records(1, 2), WALL)
+    task.close()
+    directory.close()
 
 
 def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_refuses(tmp_path):

@@ -15,7 +15,7 @@ from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.operators.columns import last_sequence, with_sequence
+from tidemark.tasks.operators.columns import Numbers, last_sequence, numbers, with_sequence
 from tidemark.tasks.operators.context import TaskContext
 from tidemark.tasks.records import Row, rows_of, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
@@ -32,12 +32,15 @@ class ProcessOperator:
     record.
     """
 
-    def __init__(self, node: Process, wall_ms: int) -> None:
+    def __init__(self, node: Process, wall_ms: int, needs_positions: bool = False) -> None:
         """`wall_ms` is the clock when the task is opened.
 
+        With `needs_positions`, a node downstream depends on which record each row comes from, so a table that is returned for
+        a batch must have `__seq`.
         Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
         """
         self.node = node
+        self._needs_positions = needs_positions
         self._where = f"{node.node}: {node.processor}"
         made = self._of_user("creating it", load_code(node.processor, node.node))
         wanted = ArrowProcessor if node.is_batched else Processor
@@ -93,8 +96,6 @@ class ProcessOperator:
         self._context.place = 0 if last is None else behind(last)
         self._context.punctuate(at)
         forwarded = self._context.end()
-        # Rows returned for a whole batch have the position of its last record.
-        given_back = [with_sequence(table, np.full(table.num_rows, last)) for table in given_back]
         return Emitted(pa.concat_tables([*given_back, forwarded]), refused=refused.rows())
 
     def _each(self, processor: Processor, rows: Rows, at: BatchTime, refused: Refusals) -> None:
@@ -121,7 +122,7 @@ class ProcessOperator:
     def _whole(self, processor: ArrowProcessor, rows: Rows, given_back: list[Rows], refused: Refusals) -> None:
         try:
             given = processor.process(rows)
-            made = None if given is None else self._checked(given)
+            made = None if given is None else self._checked(given, rows)
         except NOT_THE_ROWS_FAULT as error:
             error.add_note(f"{self._where}, a batch of {rows.num_rows} rows")
             raise
@@ -138,10 +139,11 @@ class ProcessOperator:
         if made is not None:
             given_back.append(made)
 
-    def _checked(self, given: Any) -> Rows:
-        """Convert the table that was returned for a batch to rows.
+    def _checked(self, given: Any, rows: Rows) -> Rows:
+        """Convert the table that was returned for `rows` to rows.
 
-        Raises `InvalidTopology` for a table without the node's columns, `UnusableValue` for values that they cannot hold.
+        Raises `InvalidTopology` for a table without the node's columns or with a wrong `__seq`, `UnusableValue` for values
+        that the columns cannot hold.
         """
         if not isinstance(given, pa.Table):
             raise InvalidTopology(f"{self._where} returned {type(given).__name__}; return a pyarrow.Table or None")
@@ -162,7 +164,26 @@ class ProcessOperator:
         for bound in pc.min_max(times).as_py().values() if len(times) else ():
             self._context.check_time(bound)
         self._context.check_keys(keys)
-        return rows_of(keys, times, deleted, values)
+        return with_sequence(rows_of(keys, times, deleted, values), self._positions(given, rows))
+
+    def _positions(self, given: pa.Table, rows: Rows) -> Numbers:
+        """Return `__seq` of a returned table; without it, each row has the position of the last record of `rows`."""
+        known = numbers(rows, SEQUENCE)
+        if SEQUENCE not in given.column_names:
+            if self._needs_positions:
+                raise InvalidTopology(
+                    f"{self._where}: the table has no column {SEQUENCE}, but a join, a window or suppress() downstream needs "
+                    f"the position of each row; return {SEQUENCE} of the record from which the row comes"
+                )
+            return np.full(given.num_rows, known[-1])
+        column = given.column(SEQUENCE)
+        own: Numbers = column.to_numpy()
+        if column.type != pa.int64() or column.null_count or not np.isin(own, known).all() or (np.diff(own) < 0).any():
+            raise InvalidTopology(
+                f"{self._where}: {SEQUENCE} of the table is not that of the batch's records in ascending order; return it "
+                "as BIGINT without nulls, and sort the table by it"
+            )
+        return own
 
 
 def _row_of(rows: Rows, number: int) -> Row | None:

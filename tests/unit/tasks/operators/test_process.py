@@ -443,6 +443,19 @@ def test_should_refuse_a_record_when_a_store_is_asked_for_its_null_key():
     assert seen(emitted)[0] == ("a", 6, 1)
 
 
+def test_should_keep_the_position_of_each_row_that_a_batched_processor_returns():
+    emitted = processing("KeepsPositions", is_batched=True).run(rows(("a", 1, 7), ("b", 2, 9), ("a", 3, 8)))
+    assert emitted.rows["__seq"].to_pylist() == [0, 2]
+    emitted = processing("PassesOnInColumns", is_batched=True).run(rows(("a", 1, 7), ("b", 2, 9)))
+    assert emitted.rows["__seq"].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["ReversesPositions", "InventsPositions", "ForgetsPositions"])
+def test_should_refuse_positions_that_are_not_the_batchs_in_order(name):
+    with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}: __seq of the table is not that of the batch's"):
+        processing(name, is_batched=True).run(rows(("a", 1, 7), ("b", 2, 8)))
+
+
 @pytest.mark.parametrize("name", ["DeletesZeros", "DeletesZerosByNumbers"])
 def test_should_read_which_rows_a_batched_processor_deletes(name):
     emitted = processing(name, is_batched=True).run(rows(("a", 1, 7), ("b", 2, 0), ("c", 3, None)))
