@@ -101,6 +101,12 @@ class Processor:
     def init(self, context: Context) -> None:
         """Keep the context, get stores and schedule callbacks. Called once, before the first record."""
 
+    def close(self) -> None:
+        """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
+
+        The stores cannot be used any more. An exception is only logged. A process that is killed does not call it.
+        """
+
     def process(self, record: Record) -> None:
         """Process one record. If this raises, the record becomes a dead letter, and its puts and forwards are undone.
 
@@ -115,6 +121,12 @@ class ArrowProcessor:
 
     def init(self, context: Context) -> None:
         """Keep the context, get stores and schedule callbacks. Called once, before the first batch."""
+
+    def close(self) -> None:
+        """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
+
+        The stores cannot be used any more. An exception is only logged. A process that is killed does not call it.
+        """
 
     def process(self, rows: pa.Table) -> pa.Table | None:
         """Process the rows of a batch, at least one, in the order of the task. Return the rows to emit, or None.

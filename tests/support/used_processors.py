@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -117,6 +118,20 @@ class ForwardsOneDictionaryAgain(PassesOn):
         for n in range(record.row["x"]):
             row["n"] = n
             self.context.forward(record.key, row)
+
+
+class CannotBeClosed(PassesOn):
+    """Notes that it was closed, and raises."""
+
+    closed: ClassVar[list[str]] = []
+
+    def close(self):
+        self.closed.append(type(self).__name__)
+        sys.exit(3)
+
+
+class CannotBeClosedEither(CannotBeClosed):
+    pass
 
 
 class ForwardsAnotherKey(PassesOn):

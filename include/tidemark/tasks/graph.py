@@ -169,6 +169,11 @@ class TaskGraph:
         for processor in self._processors:
             processor.committed(wall_ms)
 
+    def close(self) -> None:
+        """Close the processors."""
+        for processor in self._processors:
+            processor.close()
+
 
 class _Times:
     """The stream times during a batch: the time of a node advances as rows reach it."""

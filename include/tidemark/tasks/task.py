@@ -459,7 +459,8 @@ class Task:
         self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
-        """Copy the checkpoints' offsets to `.checkpoint`, close the stores and release the folder."""
+        """Close the processors, copy the checkpoints' offsets to `.checkpoint`, close the stores and release the folder."""
+        self._graph.close()
         offsets = self.changelog_offsets
         for store in self._stores.values():
             store.close()

@@ -7,6 +7,7 @@ import json
 
 import pyarrow as pa
 import pytest
+from tests.support.used_processors import CannotBeClosed
 
 from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.events.event import failure_body
@@ -260,13 +261,26 @@ def records(*xs, letters=(), key="a") -> TaskInput:
     return TaskInput({"in": 100}, [table], letters)
 
 
+def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_path, monkeypatch):
+    monkeypatch.setattr(CannotBeClosed, "closed", [])
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    for name in ("CannotBeClosed", "CannotBeClosedEither"):
+        stream.process(f"tests.support.used_processors:{name}", emits="n BIGINT").to(name)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {})
+    task.close()
+    assert CannotBeClosed.closed == ["CannotBeClosed", "CannotBeClosedEither"]
+    # The folder was released, too.
+    directory.open_task(TaskId(0, 0)).close()
+    directory.close()
+
+
 @pytest.mark.parametrize(
     ("downstream", "is_refused"),
     [
         (
-            lambda s: (
-                s.group_by_key().windowed_by(tumbling("1m")).reduce("tests.support.reducers:keep_the_later")
-            ),
+            lambda s: s.group_by_key().windowed_by(tumbling("1m")).reduce("tests.support.reducers:keep_the_later"),
             True,
         ),
         (lambda s: s.filter("n > 0").join(s.select("n AS m"), within="1m"), True),

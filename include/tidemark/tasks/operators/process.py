@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, describe_error
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
@@ -21,6 +22,8 @@ from tidemark.tasks.records import Row, rows_of, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Process
+
+log = logging.getLogger(__name__)
 
 
 class ProcessOperator:
@@ -70,6 +73,13 @@ class ProcessOperator:
     def committed(self, wall_ms: int) -> None:
         """Record that the batch at this clock is committed, so that its wall-clock callbacks are not made again."""
         self._context.committed(wall_ms)
+
+    def close(self) -> None:
+        """Let the processor release what it opened. An exception of its `close` is only logged."""
+        try:
+            self._processor.close()
+        except (Exception, SystemExit) as error:
+            log.warning("%s: close() raised %s", self._where, describe_error(error), exc_info=True)
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Process the batch's rows in the order of `__seq`, then make the callbacks that are due."""
