@@ -33,17 +33,18 @@ class Contract:
 
 
 def contracts(plan: TopologyPlan) -> list[Contract]:
-    """Return every contract of a topology."""
-    found = []
+    """Return the contract of each topic of a topology that has one. All its paths have the same one."""
+    found: dict[str, Contract] = {}
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
             if source.expects:
                 checks = _checks(source.topic, source.expects)
-                found.append(Contract(source.topic, subtopology, True, source.schema, checks))
+                found.setdefault(source.topic, Contract(source.topic, subtopology, True, source.schema, checks))
         for sink, columns in _sinks(subtopology):
             if sink.expects:
-                found.append(Contract(sink.topic, subtopology, False, columns, _checks(sink.topic, sink.expects)))
-    return found
+                checks = _checks(sink.topic, sink.expects)
+                found.setdefault(sink.topic, Contract(sink.topic, subtopology, False, columns, checks))
+    return list(found.values())
 
 
 def _sinks(subtopology: SubTopology) -> Iterator[tuple[Sink, tuple[Column, ...]]]:

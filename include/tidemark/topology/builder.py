@@ -22,7 +22,7 @@ from tidemark.names import (
     is_legal_name,
     topology_topic,
 )
-from tidemark.topology.contracts import checked_expects
+from tidemark.topology.contracts import checked_expects, refuse_different_contracts
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.key_serde import KeySerde, checked_key_serde
@@ -253,6 +253,7 @@ class Topology:
         _refuse_useless_standbys(plan)
         _refuse_loops(plan)
         _refuse_mixed_keys(plan)
+        refuse_different_contracts(plan)
         for subtopology in subtopologies:
             RecordPaths(subtopology).check()
         return plan

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.plan import Column, Expected
+from tidemark.topology.plan import Column, Expected, Sink, Source, TopologyPlan
 from tidemark.topology.sql.expressions import bare_column, nearest
 
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -80,6 +80,31 @@ def checked_expects(expects: Sequence[Expected], columns: Sequence[Column], wher
         _refuse_type(one, column, where)
         checked.append(Expected(column.name, one.not_null, one.low, one.high, one.values, one.pattern))
     return tuple(checked)
+
+
+def refuse_different_contracts(plan: TopologyPlan) -> None:
+    """Refuse different contracts of one topic, because a record does not show which of them it should keep.
+
+    Without a contract, a source makes no statement about its topic. A sink does: its records would be checked by the contract
+    of another path. Raises `InvalidTopology`.
+    """
+    sinks = [sink for subtopology in plan.subtopologies for sink in subtopology.sinks]
+    sources = [source for subtopology in plan.subtopologies for source in subtopology.sources if source.expects]
+    known: dict[str, tuple[str, frozenset[Expected]]] = {source.topic: _rules_of(source) for source in sources}
+    ruled = {sink.topic for sink in sinks if sink.expects}
+    for sink in sinks:
+        if sink.topic not in ruled:
+            continue
+        node, rules = known.setdefault(sink.topic, _rules_of(sink))
+        if rules != frozenset(sink.expects):
+            raise InvalidTopology(
+                f"{sink.node}: topic '{sink.topic}' has another contract at {node}; the audit checks all records of a topic by "
+                "one contract: give both the same expects=, or use two topics"
+            )
+
+
+def _rules_of(end: Source | Sink) -> tuple[str, frozenset[Expected]]:
+    return end.node, frozenset(end.expects)
 
 
 def _refuse_type(one: Expected, column: Column, where: str) -> None:

@@ -53,6 +53,26 @@ def test_should_share_a_source_only_under_the_same_contract():
         topology.stream("in", schema=SCHEMA, expects=[expect("id", in_set=["a"])])
 
 
+def written_by_two_paths(first, second):
+    topology = Topology("app")
+    stream = topology.stream("in", schema=SCHEMA, key="id", timestamp="at")
+    stream.filter("ok").to("out", expects=first)
+    stream.filter("NOT ok").to("out", expects=second)
+    return topology.plan()
+
+
+def test_should_check_a_topic_once_when_two_paths_write_it_under_the_same_contract():
+    rules = [expect("id", not_null=True), expect("celsius", between=(30, 45))]
+    (found,) = contracts(written_by_two_paths(rules, rules[::-1]))
+    assert (found.topic, len(found.checks)) == ("out", 2)
+
+
+@pytest.mark.parametrize("second", [[], [expect("id", in_set=["a"])]])
+def test_should_refuse_two_contracts_of_one_topic(second):
+    with pytest.raises(InvalidTopology, match=r"KSTREAM-SINK-.*'out' has another contract at KSTREAM-SINK-"):
+        written_by_two_paths([expect("id", not_null=True)], second)
+
+
 @pytest.mark.parametrize(
     ("made", "says"),
     [
