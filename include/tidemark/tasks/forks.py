@@ -28,8 +28,13 @@ def record_of(sequence: Numbers) -> Numbers:
 
 
 def behind(sequence: int) -> int:
-    """Return the first `__seq` after all results of that record."""
-    return sequence + 1 if sequence <= _NUMBERS else ((sequence >> _BITS) + 1) << _BITS
+    """Return the `__seq` of a callback after all results of that record or callback.
+
+    Its position is even and so that of no record: a row that a callback forwarded comes from no record.
+    """
+    place = sequence if sequence <= _NUMBERS else (sequence >> _BITS) - 1
+    after = (place | 1) + 1
+    return after if sequence <= _NUMBERS else (after + 1) << _BITS
 
 
 class ForkNumbers:

@@ -140,7 +140,7 @@ def _walk(taken: Sequence[tuple[Numbers, Numbers]]) -> _Walked:
 
 
 def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
-    """Convert sort keys to numbers from 0 onwards; equal keys have equal numbers."""
+    """Convert sort keys to the numbers 1, 3, 5 and so on; equal keys have equal numbers. Callbacks have even ones."""
     if not keys:
         return []
     joined = np.concatenate(keys, axis=1)
@@ -148,4 +148,5 @@ def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
     changes = (np.diff(joined[:, order], axis=1) != 0).any(axis=0)
     places = np.zeros(joined.shape[1], dtype=np.int64)
     places[order[1:]] = np.cumsum(changes)
+    places = 2 * places + 1
     return np.split(places, np.cumsum([key.shape[1] for key in keys])[:-1])

@@ -96,7 +96,7 @@ def test_should_give_a_record_the_same_place_in_every_branch():
     numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(
         [(one, rows((0, 100), (2, 70))), (other, rows((1, 50), (2, 70)))], [], []
     )
-    assert [table.column("__seq").to_pylist() for table in numbered] == [[0, 2], [1, 2]]
+    assert [table.column("__seq").to_pylist() for table in numbered] == [[1, 5], [3, 5]]
 
 
 def own_count() -> SubTopology:
@@ -115,8 +115,8 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
     numbered, places, _ = RecordOrder(RecordPaths(subtopology)).number(
         [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)], []
     )
-    assert placed(rows(last), places[0]).column("__seq").to_pylist() == [place]
-    assert numbered[0].column("__seq").to_pylist() == [0, 1, 2]
+    assert placed(rows(last), places[0]).column("__seq").to_pylist() == [2 * place + 1]
+    assert numbered[0].column("__seq").to_pylist() == [1, 3, 5]
 
 
 def met(topology: Topology) -> Met:

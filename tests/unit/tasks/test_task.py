@@ -305,6 +305,22 @@ def test_should_refuse_a_batched_processor_that_hides_positions_which_a_node_dow
     directory.close()
 
 
+def test_should_give_no_offset_in_the_dead_letter_of_a_row_that_a_callback_forwarded(tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    clocked = stream.filter("x < 5").process("tests.support.used_processors:Clocked", emits="n BIGINT")
+    clocked.process("tests.support.used_processors:RaisesWithoutText", emits="n BIGINT").to("out")
+    # The next record passes only here.
+    stream.process("tests.support.used_processors:PassesOn", emits="n BIGINT").to("all")
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {})
+    given = TaskInput({"in": 100}, [*records(1).pipelines, *records(1, 9).pipelines], ())
+    letters = task.prepare(given, WALL).dead_letters
+    assert [(letter.key, letter.offset) for letter in letters] == [(b"a", 40), (b"stream", None)]
+    task.close()
+    directory.close()
+
+
 def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_refuses(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     task = refusing(directory)
