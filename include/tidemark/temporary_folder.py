@@ -1,4 +1,4 @@
-"""Temporary files of an instance or a job and of its JVM, in `<state_dir>/.tmp/<name>/<id>/`.
+"""Temporary files of an instance, a job or a command and of its JVM, in `<state_dir>/.tmp/<name>/<id>/`.
 
 A JVM that is killed leaves its temporary files behind. Therefore each process locks a folder of its own for them. The process
 that started it removes the folder when it has ended; if that one was killed, the next process of the same name does.
@@ -58,6 +58,19 @@ def use_temporary_folder(folders: Path) -> FolderLock | None:
     options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), f"-Djava.io.tmpdir={shlex.quote(folder)}"]
     os.environ["SPARK_SUBMIT_OPTS"] = " ".join(options).strip()
     return lock
+
+
+@contextlib.contextmanager
+def temporary_folder(state_dir: Path, name: str) -> Iterator[Path]:
+    """Create and lock a folder of this process in `temporary_folders(state_dir, name)`, and remove it after the block.
+
+    If this process is killed, `tidemark status` lists the folder. Raises what `lock_new_folder` raises.
+    """
+    with lock_new_folder(temporary_folders(state_dir, name), uuid.uuid4().hex) as lock:
+        try:
+            yield lock.folder
+        finally:
+            shutil.rmtree(lock.folder, ignore_errors=True)
 
 
 def remove_abandoned(folders: Path) -> None:

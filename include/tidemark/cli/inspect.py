@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +17,7 @@ from tidemark.listing import Listing
 from tidemark.names import TaskId
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import past_sources
+from tidemark.operations.disk_space import require_room_to_build
 from tidemark.operations.rewind.build import PointInTimeBuilder, PointInTimeState
 from tidemark.operations.times import format_time, parse_time
 from tidemark.settings import Settings
@@ -25,6 +25,7 @@ from tidemark.store_rows import StoreRow, rows_of, shown_value
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.temporary_folder import temporary_folder
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
@@ -60,8 +61,10 @@ def show_point_in_time(topology: str, at: str, out: Path | None, selected: Selec
     messages = console(stderr=True)
     context = OperationContext.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     context.require_has_run()
-    with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
-        folder = out or Path(temporary)
+    with temporary_folder(settings.state_dir, f"{plan.application_id}-inspect") as temporary:
+        folder = out or temporary
+        evidence = context.evidence
+        require_room_to_build(evidence.witnesses, evidence.facts(), folder, {spec.name for spec in plan.stores})
         with RichRestoreListener(messages) as listener:
             built = PointInTimeBuilder(context, listener, lambda _point: None, messages.print).build(at_ms, folder)
         found: Found = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,16 @@ from tidemark.operations.times import format_time, parse_time
 from tidemark.operations.workspace import Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
+from tidemark.temporary_folder import temporary_folder
 from tidemark.topology_loader import load
 
 
 def plan(topology: str, to: str, output: Output) -> None:
     """Show what a return to a time would change. Blocks."""
     at_ms, context = _time(to), _context(topology)
-    with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
-        made = _rewind(context, Path(temporary), output).plan(at_ms)
+    state_dir = context.clients.settings.state_dir
+    with temporary_folder(state_dir, f"{context.plan.application_id}-rewind") as temporary:
+        made = _rewind(context, temporary, output).plan(at_ms)
         command = command_to_run("rewind", topology, "--to", str(at_ms))
         _approval(output).show_plan(made, f"nothing was changed; stop the application, then use {command}")
 

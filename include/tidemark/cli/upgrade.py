@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -22,6 +20,7 @@ from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
+from tidemark.temporary_folder import temporary_folder
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
@@ -37,8 +36,9 @@ class Declared:
 
 def plan(topology: str, declared: Declared, output: Output) -> None:
     """Show what happens to each store. Blocks. Ends with 30 if the upgrade is refused."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
-        made = _upgrade(load(topology).plan(), declared, output).show(Path(temporary))
+    version, state_dir = load(topology).plan(), Settings.load().state_dir
+    with temporary_folder(state_dir, f"{version.application_id}-upgrade") as temporary:
+        made = _upgrade(version, declared, output).show(temporary)
     options = [
         *repeated("--rename", declared.rename),
         *repeated("--drop", declared.drop),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.recovery.source_of_state import SourceOfState
+from tidemark.settings import Settings
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
 ASSUMED_BYTES_PER_OFFSET = 100
@@ -82,22 +83,51 @@ def require_room(
     store, also in the folders `scratch`. Files that are there already are not deducted: they may be gone by then.
     """
     settings = witnesses.settings
-    changelogs = {
-        (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
-        for task, found in facts.items()
-        for spec in witnesses.logged_stores(task)
-        if spec.source_topic is None
-        for marks in [found.changelogs[spec.name]]
-    }
-    known = topic_bytes(sorted({changelog.partition.topic for changelog in changelogs.values()}), settings)
+    changelogs = _changelogs(witnesses, facts)
+    known = _sizes(changelogs.values(), settings)
     if planned is None:
         stores = [room_of_both_states(f"{task}/{name}", log, known) for (task, name), log in changelogs.items()]
     else:
         # A store that does not exist is refused when it is to be built.
         known_stores = (store for store in planned if (store.task, store.store) in changelogs)
         stores = [room_of(store, changelogs[store.task, store.store], known) for store in known_stores]
-    needed = bytes_needed(stores, settings.restore_threads)
-    for folder in (*scratch, settings.state_dir):
+    _require(bytes_needed(stores, settings.restore_threads), (*scratch, settings.state_dir))
+
+
+def require_room_to_build(
+    witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts], folder: Path, stores: Collection[str]
+) -> None:
+    """Check that `folder` has room for one copy of each of these stores and for its comparison. Raises `PreflightFailed`.
+
+    A copy is assumed to be as large as the store's changelog. Stores without a changelog of their own are left out. Blocks:
+    reads the sizes of topics.
+    """
+    changelogs = {place: log for place, log in _changelogs(witnesses, facts).items() if place[1] in stores}
+    known = _sizes(changelogs.values(), witnesses.settings)
+    rooms = []
+    for (task, name), log in changelogs.items():
+        whole = log.bytes_of(log.end_offset - log.low_offset, known)
+        rooms.append(StoreRoom(f"{task}/{name}", whole, 2 * whole))
+    _require(bytes_needed(rooms, witnesses.settings.restore_threads), [folder])
+
+
+def _changelogs(witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts]) -> dict[tuple[str, str], Changelog]:
+    """Return the changelogs of all stores that have one of their own, by task and store."""
+    return {
+        (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
+        for task, found in facts.items()
+        for spec in witnesses.logged_stores(task)
+        if spec.source_topic is None
+        for marks in [found.changelogs[spec.name]]
+    }
+
+
+def _sizes(changelogs: Iterable[Changelog], settings: Settings) -> TopicBytes:
+    return topic_bytes(sorted({changelog.partition.topic for changelog in changelogs}), settings)
+
+
+def _require(needed: int, folders: Iterable[Path]) -> None:
+    for folder in folders:
         free = shutil.disk_usage(existing_part(folder)).free
         if free < needed:
             raise PreflightFailed(

@@ -13,7 +13,7 @@ import pytest
 
 from tidemark.folder_lock import FolderLock
 from tidemark.settings import Settings, project_root
-from tidemark.temporary_folder import temporary_folders, use_temporary_folder
+from tidemark.temporary_folder import abandoned_folders, temporary_folder, temporary_folders, use_temporary_folder
 
 _VARIABLES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS")
 _HOLD = (
@@ -79,6 +79,22 @@ def test_should_remove_the_files_of_a_killed_process_and_keep_those_of_a_live_on
     finally:
         living.kill()
         living.wait(60)
+
+
+def test_should_remove_the_folder_of_a_block_and_find_that_of_a_killed_process(tmp_path: Path) -> None:
+    with temporary_folder(tmp_path, "app-plan") as folder:
+        (folder / "built").mkdir()
+        assert folder.parent == temporary_folders(tmp_path, "app-plan")
+        assert abandoned_folders(folder.parent) == []
+    assert not folder.exists()
+    killed = (
+        "import os, sys; from pathlib import Path; from tidemark.temporary_folder import temporary_folder\n"
+        "with temporary_folder(Path(sys.argv[1]), 'app-plan'): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False)
+    assert len(abandoned_folders(folder.parent)) == 1
+    with temporary_folder(tmp_path, "app-plan") as folder:
+        assert [path for path in folder.parent.iterdir() if path.is_dir()] == [folder]
 
 
 def test_should_leave_the_folders_of_other_names(folders: Path) -> None:

@@ -6,10 +6,8 @@ hold is released), (the lag drains). The steps in brackets are not part of this 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tidemark.errors import StartRefused
@@ -37,6 +35,7 @@ from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.registry.description import Description
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
+from tidemark.temporary_folder import temporary_folder
 from tidemark.topology.plan import TopologyPlan
 
 UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "reset", "repair"
@@ -79,8 +78,9 @@ class Changing:
             return str(self.folder.read("plan.json")["summary"])
         work = self._work(())
         if isinstance(work, Upgrade):
-            with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as folder:
-                made: AnyPlan = work.show(Path(folder))
+            name = f"{self.topology.application_id}-{UPGRADE}"
+            with temporary_folder(self.settings.state_dir, name) as folder:
+                made: AnyPlan = work.show(folder)
         else:
             made = work.show()
         if isinstance(made, UpgradePlan):

@@ -33,6 +33,7 @@ from tidemark.operations.change.store_copy import Copier, OldState, keys_of, liv
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.change.value_conversion import converter
 from tidemark.operations.clients import Clients
+from tidemark.operations.disk_space import require_room_to_build
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, new_columns, obstacles
 from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER
@@ -102,7 +103,7 @@ class Upgrade:
     def show(self, folder: Path) -> UpgradePlan:
         """Return what an upgrade would do now. The application may run. Builds the stores whose keys it counts in `folder`.
 
-        Blocks. Raises `StartRefused`.
+        Blocks. Raises `StartRefused`, and `PreflightFailed` if there is too little space.
         """
         clients = Clients.of(self.settings, self.clock)
         return self._planned(self._change(clients, read_application_state(clients, self.plan)), folder, {})
@@ -198,8 +199,12 @@ class Upgrade:
         if plan.refused:
             return plan
         keys: dict[str, int] = {}
+        chosen = change.stores((StoreChangeKind.COPIED, StoreChangeKind.DROPPED))
+        facts = {task: found.facts for task, found in change.before.found.items()}
+        witnesses = change.before.context.evidence.witnesses
+        require_room_to_build(witnesses, facts, folder, {spec.name for _, _, spec in chosen})
         state = OldState(change.before.context, folder, self.listener, self.probe, self.report)
-        for task, store, spec in change.stores((StoreChangeKind.COPIED, StoreChangeKind.DROPPED)):
+        for task, store, spec in chosen:
             place = state.build(change.before.found[task], spec)
             keys[store.was] = keys.get(store.was, 0) + keys_of(place, spec, change.before.committed[task])
             if store.change_kind is StoreChangeKind.COPIED:

@@ -24,6 +24,7 @@ from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId
 from tidemark.operations.clients import Clients
+from tidemark.operations.disk_space import require_room
 from tidemark.operations.producer_fencing import fence, takeover
 from tidemark.operations.rewind.build import PointInTimeBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
@@ -81,7 +82,7 @@ class Rewind:
         return None if progress is None else progress.state
 
     def plan(self, at_ms: int) -> RewindPlan:
-        """Return what a rewind would do now. Raises `StartRefused`.
+        """Return what a rewind would do now. Raises `StartRefused` or `PreflightFailed`.
 
         The application may run. Both states are built, to count what differs. Blocks.
         """
@@ -153,10 +154,11 @@ class Rewind:
 
     def _work(self, at_ms: int) -> list[TaskWork]:
         """Build both states of every task in the workspace. Returns the work per task."""
-        builder = self.builder
+        builder, evidence = self.builder, self.builder.context.evidence
+        require_room(evidence.witnesses, evidence.facts(), None, [self.workspace.folder])
         self.report(f"building the state of {format_time(at_ms)}")
         states = builder.build(at_ms, self.workspace.built)
-        facts = builder.context.evidence.facts()
+        facts = evidence.facts()
         self.report("building the present state from the changelogs")
         work = []
         for task, state in states.items():

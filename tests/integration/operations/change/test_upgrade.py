@@ -19,10 +19,13 @@ from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
+from tidemark.operations import disk_space
 from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
 from tidemark.processes import wait_until
 from tidemark.registry.reader import recorded
 from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.store_sizes import TopicBytes
+from tidemark.temporary_folder import TEMPORARY_FOLDER
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
@@ -311,6 +314,14 @@ def test_should_show_refuse_and_upgrade_by_command(app, tmp_path, monkeypatch):
     refused = command("plan")
     assert refused.exit_code == ExitCode.REFUSED
     assert "--rename n=NEW" in refused.stdout
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_space, "ASSUMED_BYTES_PER_OFFSET", 1 << 60)
+        patch.setattr(disk_space, "topic_bytes", lambda _topics, _settings: TopicBytes({}))
+        full = command("plan", "--rename", "n=total", "--add", "total.twos")
+    assert isinstance(full.exception, PreflightFailed), full.output
+    scratch = app.settings.state_dir / TEMPORARY_FOLDER / f"{app.name}-upgrade"
+    assert f"bytes are needed in {scratch}" in str(full.exception)
+    assert [path for path in scratch.iterdir() if path.is_dir()] == []
     shown = command("plan", "--rename", "n=total", "--add", "total.twos")
     assert shown.exit_code == 0
     assert "n → total" in shown.stdout

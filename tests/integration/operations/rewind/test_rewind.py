@@ -44,6 +44,7 @@ from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
 from tidemark.operations.workspace import RestoreState, Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of
+from tidemark.temporary_folder import TEMPORARY_FOLDER
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -170,6 +171,25 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     assert line.split()[-1] == str(app.expected["k00150"])
     for wrong in (["--store", "other"], ["--at", "yesterday"], ["--out", str(tmp_path)]):
         assert CliRunner().invoke(build(), ["inspect", "made_counting", *wrong]).exit_code != 0
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["rewind", "plan", "--to"]])
+def test_should_build_nothing_when_there_is_too_little_space(app, tmp_path, monkeypatch, command):
+    app.for_commands(tmp_path, monkeypatch)
+    asked, usage = [], shutil.disk_usage(app.settings.state_dir)
+
+    def full(folder):
+        asked.append(folder)
+        return usage._replace(free=1)
+
+    monkeypatch.setattr("tidemark.operations.disk_space.shutil.disk_usage", full)
+    options = ["made_counting", *command[2:], *([str(app.then_ms)] if command[2:] else [])]
+    done = CliRunner().invoke(build(), [*command[:2], *options], terminal_width=200)
+    assert isinstance(done.exception, PreflightFailed), done.output
+    assert "but 1 are free" in str(done.exception)
+    scratch = app.settings.state_dir / TEMPORARY_FOLDER / f"{app.name}-{command[0]}"
+    assert asked[0].is_relative_to(scratch)
+    assert [path for path in scratch.iterdir() if path.is_dir()] == []
 
 
 # --- rewind
