@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,8 @@ def test_should_write_a_lost_changelog_again(app, deploy):
 def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the_plan(app, deploy):
     deploy(app, VERSION_ONE)
     app.feed(200)
-    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "time", "time": "now", "state": "keep"})
+    context["dag_run"].run_after = datetime.now(UTC)
     planned(context)
     offsets = cases.case_of(context).folder.read("plan.json")["offsets"]
     app.feed(300)
@@ -249,6 +251,24 @@ def test_should_reset_to_the_planned_offsets_when_records_have_arrived_since_the
     again = asked("reset", app, **{**RESET, "state": "keep"})
     planned(again)
     assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("unread", [0, 300])
+def test_should_reset_to_the_end_when_the_stream_is_past_that_of_the_plan(app, deploy, unread):
+    deploy(app, VERSION_ONE)
+    app.feed(200)
+    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    assert "`latest` is the end when the change is made" in planned(context)
+    approve(context)
+    app.feed(300)
+    run(app)
+    before = committed(app)
+    if unread:
+        app.feed(unread)
+    changes.change(context)
+    assert cases.is_done(context)
+    assert (committed(app) == before) is (unread == 0)
 
 
 @pytest.mark.broker
@@ -352,7 +372,8 @@ def test_should_refuse_a_plan_that_was_edited_or_made_again_for_another_change(p
 def test_should_refuse_a_reset_when_it_would_reprocess_records_that_its_plan_did_not_show(app, deploy):
     deploy(app, VERSION_ONE)
     app.feed(200)
-    context = asked("reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    context = asked("reset", app, **{**RESET, "to": "time", "time": "now", "state": "keep"})
+    context["dag_run"].run_after = datetime.now(UTC)
     assert "are never processed" in planned(context)
     approve(context)
     app.feed(300)

@@ -39,7 +39,11 @@ from tidemark.temporary_folder import temporary_folder
 from tidemark.topology.plan import TopologyPlan
 
 UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "reset", "repair"
-_MOVING = (ResetTo.LATEST, ResetTo.TIME)
+
+_LATEST = [
+    "- `latest` is the end when the change is made, with all instances stopped: records that arrive until then and are not "
+    "processed by then are never processed either"
+]
 
 BEST = "best"
 """The value of a repair's parameter `source` that leaves the choice to the plan."""
@@ -97,10 +101,11 @@ class Changing:
             "- **It cannot be rolled back** once it is committed, in one transaction.",
             "",
             *summary(made),
+            *(_LATEST if isinstance(made, ResetPlan) and made.to is ResetTo.LATEST else []),
             *tail(content),
         ]
-        # The targets `latest` and `time` would mean other offsets by the time of the approval.
-        offsets = made.targets if isinstance(made, ResetPlan) and made.to in _MOVING else []
+        # The target `time` could mean other offsets by the time of the approval.
+        offsets = made.targets if isinstance(made, ResetPlan) and made.to is ResetTo.TIME else []
         plan = {"summary": "\n".join(lines), "eta_s": eta_s, "offsets": offsets, "content": content}
         self.folder.write("plan.json", plan)
         return "\n".join(lines)
@@ -208,8 +213,9 @@ def effects(made: AnyPlan) -> dict[str, Any]:
     """Return what a change does, without what varies while the application runs: the lag, numbers of keys, offsets reached.
 
     An approval of a reset is bound to the offsets asked for, and to whether anything is processed again or never. The
-    beginning of a partition is not named by its offset, because retention moves it. The approval of a repair is bound to
-    the copies that decide what is right, because nothing was compared when it was approved.
+    beginning of a partition is not named by its offset, because retention moves it. Nor is its end, because an application
+    that keeps up would be past that offset: the approval covers whatever is unread when the reset is made. The approval of a
+    repair is bound to the copies that decide what is right, because nothing was compared when it was approved.
     """
     if isinstance(made, UpgradePlan):
         versions = {"from_version": made.from_version, "to_version": made.to_version}
@@ -225,16 +231,15 @@ def effects(made: AnyPlan) -> dict[str, Any]:
         }
         return {"held_to": held_to}
     own = [source for source in made.sources if not source.is_internal]
+    moves = made.to in (ResetTo.EARLIEST, ResetTo.LATEST)
     return {
-        "offsets": {
-            str(source.partition): made.to if made.to is ResetTo.EARLIEST else source.asked_offset for source in own
-        },
+        "offsets": {str(source.partition): made.to if moves else source.asked_offset for source in own},
         "internal_partitions": sorted(str(source.partition) for source in made.sources if source.is_internal),
         "state": made.state,
         "rewritten": made.rewritten,
         "emptied": made.emptied,
         "processes_again": any(source.again for source in own),
-        "passes_over": any(source.skipped for source in own),
+        "passes_over": made.to is ResetTo.LATEST or any(source.skipped for source in own),
     }
 
 

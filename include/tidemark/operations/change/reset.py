@@ -88,6 +88,9 @@ class Reset:
         if self._is_done(before, plan):
             self.report(f"{plan.application_id} has already been reset, and has not run since")
             return True
+        if plan.changes_nothing and self.to is ResetTo.LATEST:
+            self.report(f"{plan.application_id} has processed every record: there is nothing to skip")
+            return True
         if plan.changes_nothing:
             raise StartRefused(f"{plan.application_id} is already at these offsets: there is nothing to reset")
         if not approve(plan):

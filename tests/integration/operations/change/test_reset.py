@@ -215,8 +215,11 @@ def test_should_count_records_twice_when_they_are_read_again_on_top_of_the_state
     app.feed(100)
     app.run()
     assert app.counts() == app.expected + before
+    given = {TopicPartition(f"{app.name}-in", number): offset for number, offset in enumerate(committed(app))}
     with pytest.raises(StartRefused, match="nothing to reset"):
-        reset_of(app, ResetTo.LATEST, StateAfter.KEEP).run(YES)
+        reset_of(app, ResetTo.OFFSETS, StateAfter.KEEP, given=given).run(YES)
+    assert reset_of(app, ResetTo.LATEST, StateAfter.KEEP).run(not_asked)
+    assert committed(app) == list(given.values())
 
 
 @broker

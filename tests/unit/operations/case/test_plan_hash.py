@@ -97,6 +97,7 @@ def source(to_offset, from_offset=5, topic="in", is_internal=False, asked_offset
 
 
 RESET_PLAN = ResetPlan("app", ResetTo.LATEST, StateAfter.EMPTY, (source(9), source(3, 1, "r", True)), (), ("n",), ())
+AT_A_TIME = replace(RESET_PLAN, to=ResetTo.TIME)
 FROM_THE_START = replace(RESET_PLAN, to=ResetTo.EARLIEST, sources=(source(1), source(3, 1, "r", True)))
 GIVEN = replace(FROM_THE_START, to=ResetTo.OFFSETS)
 RESCALE_PLAN = RescalePlan("app", 3, {0: 2}, {"in": 2}, ("n",), {"r": 4}, {"in": 7}, 60, ())
@@ -118,14 +119,25 @@ UPGRADE_PLAN = UpgradePlan(
     [
         (
             RESET_PLAN,
-            # It read on, and so did what lies between sub-topologies; `latest` is given as offsets when it is done.
-            replace(RESET_PLAN, to=ResetTo.OFFSETS, sources=(source(9, 8), source(6, 5, "r", True))),
+            # More records arrived, all of which it has read.
+            replace(RESET_PLAN, sources=(source(30, 30), RESET_PLAN.sources[1])),
             [
-                replace(RESET_PLAN, sources=(source(10), RESET_PLAN.sources[1])),
-                # It has read past where it is to go: records would be processed again, of which nobody was told.
+                AT_A_TIME,
+                # The topic was created again.
                 replace(RESET_PLAN, sources=(source(9, 12), RESET_PLAN.sources[1])),
                 replace(RESET_PLAN, state=StateAfter.KEEP, emptied=()),
-                replace(RESET_PLAN, rewritten=("n",)),
+            ],
+        ),
+        (
+            AT_A_TIME,
+            # It read on, and so did what lies between sub-topologies; a time is given as offsets when it is done.
+            replace(AT_A_TIME, to=ResetTo.OFFSETS, sources=(source(9, 8), source(6, 5, "r", True))),
+            [
+                replace(AT_A_TIME, sources=(source(10), AT_A_TIME.sources[1])),
+                # It has read past where it is to go: records would be processed again, of which nobody was told.
+                replace(AT_A_TIME, sources=(source(9, 12), AT_A_TIME.sources[1])),
+                replace(AT_A_TIME, state=StateAfter.KEEP, emptied=()),
+                replace(AT_A_TIME, rewritten=("n",)),
             ],
         ),
         (
@@ -159,7 +171,7 @@ UPGRADE_PLAN = UpgradePlan(
             ],
         ),
     ],
-    ids=["reset", "reset from the start", "reset to given offsets", "rescale", "upgrade"],
+    ids=["reset to the end", "reset to a time", "reset from the start", "reset to given offsets", "rescale", "upgrade"],
 )
 def test_should_cover_what_a_change_does_but_not_what_moves_while_the_application_runs(plan, same, others):
     assert plan_hash(effects(same)) == plan_hash(effects(plan))
