@@ -52,7 +52,7 @@ def _verdict(
         return Verdict.NOT_ENOUGH_EVIDENCE, (
             f"its changelog was read until {format_ms(took_ms)} after the savepoint, but min.compaction.lag.ms of "
             f"{keeping.topic} is {format_ms(keeping.min_compaction_lag_ms)}: values of the savepoint may be compacted away; "
-            f"raise it and drill again ({seen})"
+            f"raise it, take a savepoint after that, and drill again ({seen})"
         )
     if compared.different:
         return Verdict.FAILED, (
