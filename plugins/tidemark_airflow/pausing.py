@@ -116,7 +116,7 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
         if seen.launch is None or seen.liveness is Liveness.ELSEWHERE:
             continue
         if not was_paused(files, seen.launch.launch_id):
-            record_pause(files, seen.launch.launch_id)
+            record_pause(files, seen.launch.launch_id, is_running=seen.liveness.is_alive_here)
         if seen.liveness.is_alive_here:
             ends = "" if files.key.is_standby else ": it commits its batch and ends"
             log.info("stopping %s %s, because its DAG is paused%s", files.key.kind, files.key, ends)

@@ -19,7 +19,7 @@ from tidemark.supervision.restart_policy import FINAL_CODES
 from tidemark.supervision.run_file import LOST, RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
-from tidemark.supervision.stop import was_paused
+from tidemark.supervision.stop import was_stopped_by_pause
 from tidemark.topology.durations import about_ms
 
 _ELSEWHERE_FRESH_S = 15.0
@@ -49,8 +49,8 @@ class LocalInstance:
     `host` names. `process` wrote the run file; it is None before that. `changelog_generation`, `useful` and
     `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies. So are
     `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one. `ended_ms` is the last
-    sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code. `was_paused`: its
-    last launch was asked to stop because its DAG is paused.
+    sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code.
+    `was_stopped_by_pause`: its last launch ran when it was asked to stop because its DAG is paused.
     """
 
     application: str
@@ -79,7 +79,7 @@ class LocalInstance:
     useless_because: str | None = None
     same_rack_tasks: tuple[str, ...] = ()
     ended_ms: int | None = None
-    was_paused: bool = False
+    was_stopped_by_pause: bool = False
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class LocalInstance:
 
         One that was paused has not failed either if it was killed, because its last batch took longer than its grace time.
         """
-        if self.is_alive or self.was_paused or self.outage is not None:
+        if self.is_alive or self.was_stopped_by_pause or self.outage is not None:
             return False
         return self.state == InstanceState.ERROR or self.exit_code not in (None, 0)
 
@@ -228,7 +228,7 @@ def _common(files: InstanceFiles, found: _Observed) -> dict[str, Any]:
         "exit_code": found.seen.exit_code,
         "ended_ms": None if found.is_alive else _written_ms(files.run, files.exit),
         "outage": read_outage(files.outage),
-        "was_paused": was_paused(files, found.seen.launch_id),
+        "was_stopped_by_pause": was_stopped_by_pause(files, found.seen.launch_id),
         "records_per_second": found.values.get("records_per_second") if found.is_alive else None,
         "partitions": None if partitions is None else tuple(partitions),
     }

@@ -18,6 +18,9 @@ from tidemark.supervision.liveness import Liveness, Observation, observe, sessio
 
 log = logging.getLogger(__name__)
 
+_WAS_RUNNING = "was_running"
+"""In the record of a pause: whether the launch ran when its DAG was found paused."""
+
 
 def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) -> Request | None:
     """Ask an instance or a standby to stop, as `ask_to_stop` does; an instance also to take a last savepoint before it ends.
@@ -42,21 +45,33 @@ def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) ->
     return asked
 
 
-def record_pause(files: InstanceFiles, launch_id: str) -> None:
+def record_pause(files: InstanceFiles, launch_id: str, *, is_running: bool) -> None:
     """Record that the launch is stopped, or not followed by another one, because its DAG is paused.
 
-    A full disk is only logged.
+    `is_running`: it is stopped; otherwise it had ended before. A full disk is only logged.
     """
     try:
-        write_json(files.pause, {"launch_id": launch_id})
+        write_json(files.pause, {"launch_id": launch_id, _WAS_RUNNING: is_running})
     except OSError as error:
         log.warning("%s %s: failed to record that it is stopped on purpose: %s", files.key.kind, files.key, error)
 
 
 def was_paused(files: InstanceFiles, launch_id: str | None) -> bool:
     """Return whether the DAG was paused since this launch, and its pause is not yet forgotten."""
+    return _pause_of(files, launch_id) is not None
+
+
+def was_stopped_by_pause(files: InstanceFiles, launch_id: str | None) -> bool:
+    """Return whether the launch was still running when the pause stopped it: however it ended, that was no fault of its own."""
+    recorded = _pause_of(files, launch_id)
+    return recorded is not None and recorded.get(_WAS_RUNNING) is True
+
+
+def _pause_of(files: InstanceFiles, launch_id: str | None) -> dict[str, object] | None:
     recorded = read_json(files.pause)
-    return launch_id is not None and isinstance(recorded, dict) and recorded.get("launch_id") == launch_id
+    if launch_id is None or not isinstance(recorded, dict) or recorded.get("launch_id") != launch_id:
+        return None
+    return recorded
 
 
 def ask_to_stop(seen: Observation) -> None:

@@ -54,7 +54,11 @@ CASE = CaseView(
         ([instance(state="NOT_RUNNING", is_alive=False, outage=OUTAGE)], False, ApplicationState.STOPPED),
         ([instance(state="ERROR", is_alive=False)], False, ApplicationState.FAILED),
         ([instance(state=LOST, is_alive=False, exit_code=137)], False, ApplicationState.FAILED),
-        ([instance(state=LOST, is_alive=False, exit_code=137, was_paused=True)], False, ApplicationState.STOPPED),
+        (
+            [instance(state=LOST, is_alive=False, exit_code=137, was_stopped_by_pause=True)],
+            False,
+            ApplicationState.STOPPED,
+        ),
         (
             [instance(state="ERROR", is_alive=False, exit_code=10, outage=OUTAGE)],
             False,

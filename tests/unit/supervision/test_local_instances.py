@@ -146,15 +146,20 @@ def test_what_refused_to_start_should_have_given_up(tmp_path, exit_code, has_giv
     assert only(tmp_path).has_given_up is has_given_up
 
 
-@pytest.mark.parametrize(("paused_launch", "has_failed"), [("l1", False), ("l0", True)])
-def test_one_that_was_killed_after_its_dag_was_paused_should_not_have_failed(tmp_path, paused_launch, has_failed):
+@pytest.mark.parametrize(
+    ("paused_launch", "was_running", "has_failed"), [("l1", True, False), ("l0", True, True), ("l1", False, True)]
+)
+def test_one_that_was_killed_after_its_dag_was_paused_should_not_have_failed(
+    tmp_path, paused_launch, was_running, has_failed
+):
+    """A DAG whose stream has failed pauses itself, which does not make a stopped stream of it."""
     write_run_file(tmp_path, APP, **DEAD)
     write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
     files = InstanceFiles(tmp_path, InstanceKey(APP, 0))
     write_json(files.exit, {"launch_id": "l1", "exit_code": 137})
-    record_pause(files, paused_launch)
+    record_pause(files, paused_launch, is_running=was_running)
     found = only(tmp_path)
-    assert (found.exit_code, found.was_paused, found.has_failed) == (137, not has_failed, has_failed)
+    assert (found.exit_code, found.was_stopped_by_pause, found.has_failed) == (137, not has_failed, has_failed)
 
 
 def test_all_instances_should_include_one_elsewhere_and_one_that_is_launched(tmp_path):
