@@ -7,7 +7,7 @@ hold is released), (the lag drains). The steps in brackets are not part of this 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.errors import StartRefused
@@ -123,7 +123,10 @@ class Changing:
         approval.require()
         approval.require_topology(self.topology)
         approval.use()
-        self._work(self.folder.read("plan.json")["offsets"]).run(self._is_approved)
+        work = self._work(self.folder.read("plan.json")["offsets"])
+        if isinstance(work, Reset):
+            work = replace(work, since_ms=approval.require().used_ms)
+        work.run(self._is_approved)
         approval.finish()
 
     def _is_approved(self, made: AnyPlan) -> bool:

@@ -50,7 +50,8 @@ RESETS_FOLDER = ".resets"
 class Reset:
     """One reset of the application that `plan` describes.
 
-    `given` are the offsets of `--to offsets`, `at_ms` is that of `--to time`.
+    `given` are the offsets of `--to offsets`, `at_ms` is that of `--to time`. A reset that was committed at `since_ms` (epoch
+    milliseconds) or later is this one, in an earlier try, although the end of the sources is another one by now.
     """
 
     plan: TopologyPlan
@@ -63,6 +64,7 @@ class Reset:
     listener: RestoreListener
     probe: Probe
     report: Callable[[str], None]
+    since_ms: int | None = None
 
     def show(self) -> ResetPlan:
         """Return what a reset would do now. The application may run. Raises `StartRefused`."""
@@ -117,11 +119,15 @@ class Reset:
         return True
 
     def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:
-        """Whether the last commit is a reset with the same result as this one."""
+        """Whether the last commit is this reset, or one with the same result."""
         records = [before.found[task].facts.record for task in before.committed]
+        resets = [record for record in records if record is not None and record.kind is CommitKind.RESET]
+        if len(resets) < len(records):
+            return False
+        if self.since_ms is not None and all(record.commit_time_ms >= self.since_ms for record in resets):
+            return True
         return (
-            all(record is not None and record.kind is CommitKind.RESET for record in records)
-            and plan.moves_nothing
+            plan.moves_nothing
             and not plan.accepted
             and not plan.grown
             and (self.state is StateAfter.KEEP or _is_empty(before))
