@@ -105,6 +105,12 @@ class Description:
         """All stores, by name."""
         return {store.name: store for s in self.subtopologies for store in s.stores}
 
+    def last_generation(self, store: str) -> int | None:
+        """Return the highest generation that a store of this name has had; None if there was none."""
+        own = [self.stores[store].spec.generation] if store in self.stores else []
+        own += [self.generations[store]] if store in self.generations else []
+        return max(own, default=None)
+
     def subtopology_of(self, store: str) -> int:
         """Return the sub-topology that the store belongs to."""
         return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))

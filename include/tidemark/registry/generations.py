@@ -29,5 +29,5 @@ def with_new_changelogs(
     `plan` is the module's, `existing` counts the partitions of all topics.
     """
     app, generations = found.application_id, {name: store.spec.generation for name, store in found.stores.items()}
-    generations |= {name: next_generation(app, name, existing, found.generations.get(name)) for name in stores}
+    generations |= {name: next_generation(app, name, existing, found.last_generation(name)) for name in stores}
     return describe_state(with_generations(plan, generations), existing).continuing(found)

@@ -37,8 +37,8 @@ def operator_topics(
     if plan.routed:
         return OperatorTopics(plan.application_id, used, instances)
     app = plan.application_id
-    held = {spec.name: 0 for spec in plan.stores} if found is None else found.generations
-    numbers = {spec.name: next_generation(app, spec.name, existing, held.get(spec.name)) for spec in plan.stores}
+    held = {spec.name: 0 if found is None else found.last_generation(spec.name) for spec in plan.stores}
+    numbers = {name: next_generation(app, name, existing, last) for name, last in held.items()}
     created = with_generations(plan, numbers)
     routing = 0 if found is None else found.routing
     rescaled = routed(created, next_routing(app, plan.repartition_topics, existing, routing))

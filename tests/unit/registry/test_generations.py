@@ -48,6 +48,10 @@ def test_should_not_use_the_name_of_a_deleted_changelog_again():
     assert describe_resolved(renamed, second, COUNTS, {}).generations == {"n": 0, "m": 0}
     assert with_new_changelogs(renamed, second, ["m"], COUNTS).generations == {"n": 0, "m": 1}
     assert operator_topics(plan, second, [], 1).created.changelogs == {"app-n-changelog-1"}
+    # Also in the description of a topology that has never changed.
+    unchanged = dataclasses.replace(first, generations={})
+    assert with_new_changelogs(plan, unchanged, ["n"], COUNTS).generations == {"n": 1}
+    assert unchanged.last_generation("m") is None
 
 
 def test_should_name_the_generations_of_a_changelog():

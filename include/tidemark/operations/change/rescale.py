@@ -210,7 +210,7 @@ class Rescale:
         """Create the new topics, and return the description from now on."""
         old, existing = before.description, partition_counts(clients.admin, self.settings)
         app = old.application_id
-        generations = {name: next_generation(app, name, existing, old.generations.get(name)) for name in old.stores}
+        generations = {name: next_generation(app, name, existing, old.last_generation(name)) for name in old.stores}
         made = describe_state(with_generations(self.plan, generations), existing).continuing(old)
         made = replace(made, routing=next_routing(app, old.internal, existing, old.routing))
         self.report("creating the topics of the new tasks")

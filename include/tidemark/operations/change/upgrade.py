@@ -250,7 +250,7 @@ class Upgrade:
                 generations[each.store] = change.old.stores[each.was].spec.generation
             else:
                 generations[each.store] = next_generation(
-                    app, each.store, existing, change.old.generations.get(each.store)
+                    app, each.store, existing, change.old.last_generation(each.store)
                 )
         description = describe_state(with_generations(self.plan, generations), existing).continuing(change.old)
         reasons = {**description.not_recomputable, **not_recomputable(change.new, change.changes)}
