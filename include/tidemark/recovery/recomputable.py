@@ -35,15 +35,13 @@ def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: 
 
 
 def _not_recomputable_node(subtopology: SubTopology, node: Aggregation | TaskNode) -> str | None:
-    if isinstance(node, TableSource):
-        return None
     if isinstance(node, Aggregation | Reduce) and node.window is not None:
         return "it is windowed: which records were late depends on when stream time advanced"
     if isinstance(node, Aggregation):
         ordered = [a.call for a in node.aggregates if not (a.fold in _ANY_ORDER or _is_whole_sum(a.fold, a.number))]
         return f"{ordered[0]} depends on the order of partial results" if ordered else None
     paths = {pipeline.end for pipeline in subtopology.pipelines if pipeline.enters}
-    if isinstance(node, Reduce) and paths.issuperset(node.inputs):
+    if isinstance(node, Reduce | TableSource) and paths.issuperset(node.inputs):
         return None
     return f"{node.node} is a {type(node).__name__}, whose state depends on how records were batched"
 
