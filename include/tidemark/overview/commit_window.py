@@ -47,6 +47,10 @@ class CommitFigures:
     last_commit_ms: int | None
 
 
+def _begins_again(record: CommitRecord, known: CommitRecord) -> bool:
+    return record.kind is CommitKind.START and record.commit_time_ms > known.commit_time_ms
+
+
 class CommitWindow:
     """Collects commit records in any order between tasks, and forgets those that are older than the window."""
 
@@ -57,10 +61,11 @@ class CommitWindow:
     def remember(self, record: CommitRecord) -> None:
         """Take a record as its task's last one if it is the newest, without counting it.
 
-        Every commit of a task raises its batch. Its time comes from a clock that may have been wrong.
+        Every commit of a task raises its batch, until the application begins again without state. A commit's time comes from a
+        clock that may have been wrong.
         """
         known = self._last.get(record.task)
-        if known is None or known.batch <= record.batch:
+        if known is None or known.batch <= record.batch or _begins_again(record, known):
             self._last[record.task] = record
 
     def add(self, record: CommitRecord) -> None:
