@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 Context = Mapping[str, Any]
 
 _HELD = "held.json"
+_ONLY_WAIT = frozenset({"relaunch", "drain"})
+"""Steps that change nothing: a retry goes on waiting for what the step before has brought about."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def step(context: Context, name: str) -> Iterator[Step]:
 
             probe = probe_from_environment()
             probe(f"oncall-{name}")
-            with _failing_at_time_limit(opened.case, name):
+            with nullcontext() if name in _ONLY_WAIT else _failing_at_time_limit(opened.case, name):
                 yield Step(opened, probe, report)
             probe(f"oncall-{name}-done")
     except (StartRefused, PreflightFailed) as error:
@@ -146,8 +148,9 @@ def _failing_at_time_limit(case: Case, name: str) -> Iterator[None]:
     except AirflowTaskTimeout as error:
         command = "restore" if case.kind == RESTORE else case.kind
         raise AirflowFailException(
-            f"the step {name} took longer than the time limit of its task, and a retry would begin it again; "
-            f"`tidemark {command} run {case.topology}` in a terminal has no time limit"
+            f"the step {name} took longer than the time limit of its task, and a retry would begin it again. It may have "
+            f"committed all the same: see `tidemark {command} plan {case.topology}` first. `tidemark {command} run "
+            f"{case.topology}` in a terminal has no time limit"
         ) from error
 
 
