@@ -83,14 +83,15 @@ class StreamOperator(BaseOperator):
         """Launch or adopt the instance, then defer to the trigger."""
         ti = context.get("ti")
         if ti is None or ti.try_number <= 1:
-            settings = Settings.load()
-            forget_standstill(self._files(settings))
-            self._forget_surplus(context, settings)
+            forget_standstill(self._files(Settings.load()))
         self._renew_budget(context["task_state_store"])
         self._watch(context)
 
     def _forget_surplus(self, context: Mapping[str, Any], settings: Settings) -> None:
-        """Forget the instances that an earlier run had on this machine and that the present run does not have."""
+        """Forget the ended instances that an earlier run had on this machine and that the present run does not have.
+
+        Some of them may still commit their last batch when the run begins.
+        """
         instances = (context.get("params") or {}).get("instances")
         if instances is not None and not self.is_standby:
             for files in forget_surplus(settings.var_dir, self.application_id, int(instances)):
@@ -211,6 +212,7 @@ class StreamOperator(BaseOperator):
         settings = Settings.load()
         files = self._files(settings)
         store = context["task_state_store"]
+        self._forget_surplus(context, settings)
         # The DAG may have been paused while the task waited for a backoff, for brokers, for a hold or for its retry.
         self._forget_pause(files)
         # No trigger has counted a standstill while the task waited for its retry.
