@@ -98,7 +98,7 @@ def main(
     late = _measure_latency(alternations, folder, settings) if _LATENCY in names else None
     if chosen:
         _report(folder, results, chosen, settings, write_docs)
-    agree = all(report.agree(results, case.name) for case in chosen) if chosen else None
+    agree = report.agree_in_all(results, chosen)
     found = report.ratios(results, chosen, late)
     console.print(report.goals_table(found, chosen))
     print(report.last_line(found, agree=agree))

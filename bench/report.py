@@ -122,6 +122,12 @@ def agree(results: list[Result], case: str) -> bool | None:
     return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) == 1
 
 
+def agree_in_all(results: list[Result], cases: list[Case]) -> bool | None:
+    """Return whether every case ended with correct and equal output; None if that was not compared in one of them."""
+    found = {agree(results, case.name) for case in cases}
+    return False if False in found else None if None in found or not found else True
+
+
 def terminal_table(results: list[Result], cases: list[Case]) -> Table:
     """Return a table of all cases for the terminal."""
     table = Table(title="medians (and each run)")

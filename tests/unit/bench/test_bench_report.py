@@ -57,6 +57,11 @@ def test_a_side_that_writes_nothing_should_neither_agree_nor_disagree_and_have_n
     cases = [CASES["floor"]]
     assert report.agree(results, "floor")
     assert report.agree(results[1:], "floor") is None
+    assert report.agree_in_all(results[1:], cases) is report.agree_in_all([], []) is None
+    assert report.agree_in_all(results, cases) is True
+    assert report.agree_in_all([*_HOT, *results[1:]], [*cases, CASES["hot"]]) is None
+    wrong = [replace(_HOT[0], verdict=replace(_VERDICT, wrong=1))]
+    assert report.agree_in_all([*wrong, *results[1:]], [*cases, CASES["hot"]]) is False
     facts = {"when": "", "cores": 2, "cpu": "", "memory_gb": 1, "java": "", "kafka": "", "pyspark": ""}
     assert "output of all runs that write: not compared." in report.markdown(results[1:], cases, facts)
     found = report.ratios(results, cases, latency=None)
