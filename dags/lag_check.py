@@ -26,8 +26,8 @@ database of facts, and judges the samples of the last 30 minutes. Also lists the
 | below the low watermark | Raise `retention.ms` of the source. To continue without the deleted records, run the command in \
 the message. |
 | committed offset is lost: the group | Start an instance: it continues from its last commit record, which the message names. |
-| beyond the end | The source topic was truncated or created again. Bring the old one back. To continue with the \
-records that it holds, run the command in the message. |
+| beyond the end | The source topic was created again or truncated. Bring the old one back, or run the command in the \
+message for what happened. |
 | open transaction | End the producer that is named, or run the command in the message. |
 
 *Skipped* means that there are too few samples, in which case the next run is in five minutes, or that the database of facts

@@ -148,8 +148,9 @@ def _verdict(
     if committed > newest.end_offset:
         return (
             Verdict.FAILED,
-            f"{_named(newest)} {committed} is beyond the end {newest.end_offset}: the topic was truncated or created again; "
-            "bring the old one back; to continue with the records that it holds: "
+            f"{_named(newest)} {committed} is beyond the end {newest.end_offset}: the topic was created again, or it was "
+            "truncated; bring the old one back; to read all that it holds if it was created again: `tidemark reset run "
+            f"{topology} --to earliest --state keep`; to continue behind its end if it was truncated: "
             f"{_reset(topology, newest, newest.end_offset)}",
         )
     if newest.committed_offset is None:

@@ -218,8 +218,8 @@ def constant_of(path, name):
         (lost(5, 9), "Start an instance", False),
         (seen((5, 10), low=6), "Raise `retention.ms`", True),
         (lost(5, 10, low=6), "Raise `retention.ms`", True),
-        (seen((11, 10)), "The source topic was truncated", True),
-        (lost(11, 10), "The source topic was truncated", True),
+        (seen((11, 10)), "The source topic was created again", True),
+        (lost(11, 10), "The source topic was created again", True),
     ],
 )
 def test_the_runbook_should_advise_what_the_message_advises(samples, starts_with, names_a_command):
