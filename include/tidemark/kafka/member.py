@@ -26,14 +26,12 @@ _FINAL = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-# The coordinator would give the same answer for ever.
+# The coordinator would give the same answer for ever. In a full group there is a place once the session of a dead member ends.
 _REFUSED = {
     KafkaError.INVALID_SESSION_TIMEOUT: "set session_timeout_ms (TIDEMARK_SESSION_TIMEOUT_MS) to a value between the brokers' "
     "group.min.session.timeout.ms and group.max.session.timeout.ms, then start this instance again",
     KafkaError.INCONSISTENT_GROUP_PROTOCOL: "another program is in the consumer group that has the application's name: "
     "stop it, or give it another group, then start this instance again",
-    KafkaError.GROUP_MAX_SIZE_REACHED: "the consumer group has as many members as the brokers' group.max.size "
-    "allows: raise it, or run fewer instances, then start this one again",
 }
 _POLL_INTERVAL_S = 0.05
 _SHORTEST_HEARTBEAT_MS, _LONGEST_HEARTBEAT_MS = 200, 1_000

@@ -88,7 +88,6 @@ def test_should_fail_when_its_thread_has_ended_without_a_word(member):
     [
         (KafkaError.INVALID_SESSION_TIMEOUT, "TIDEMARK_SESSION_TIMEOUT_MS"),
         (KafkaError.INCONSISTENT_GROUP_PROTOCOL, "another program is in the consumer group"),
-        (KafkaError.GROUP_MAX_SIZE_REACHED, "group.max.size"),
     ],
 )
 def test_should_say_what_to_do_when_the_group_refuses_the_member(member, code, remedy):
