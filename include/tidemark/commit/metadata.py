@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -10,6 +11,8 @@ from tidemark.errors import PreflightFailed
 from tidemark.kafka.cluster import OFFSET_METADATA_BYTES
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import StreamStreamJoin, SubTopology, TopologyPlan
+
+log = logging.getLogger(__name__)
 
 _VERSION = 2
 _LARGEST_TIME_MS = 9_999_999_999_999
@@ -43,16 +46,23 @@ class OffsetMetadata:
             return None
 
 
-def verify_metadata_fits(plan: TopologyPlan, ask_limit: Callable[[], int]) -> None:
+def verify_metadata_fits(plan: TopologyPlan, ask_limit: Callable[[], int | None]) -> None:
     """Raise `PreflightFailed` if the metadata of a sub-topology's offsets can become longer than brokers accept.
 
-    `ask_limit` returns `offset.metadata.max.bytes` of the brokers. It is called only if the default would not be enough.
+    `ask_limit` returns `offset.metadata.max.bytes` of the brokers. It is called only if the default would not be enough. If it
+    returns None, nobody knows, and there is only a warning.
     """
     longest, index = max((_largest_bytes(each, plan.version), each.index) for each in plan.subtopologies)
     if longest <= OFFSET_METADATA_BYTES:
         return
     limit = ask_limit()
-    if longest > limit:
+    if limit is None:
+        log.warning(
+            "the offsets of sub-topology %d can have %d bytes of metadata, and this user may not see how many the brokers "
+            "accept (offset.metadata.max.bytes, 4096 by default): if commits are refused, set it to %d on every broker",
+            index, longest, longest,
+        )  # fmt: skip
+    elif longest > limit:
         count = len(plan.subtopologies[index].stores)
         raise PreflightFailed(
             f"sub-topology {index} of {plan.application_id} has {count} stores, whose names and stream times are committed "

@@ -275,8 +275,8 @@ def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[s
         ) from error
 
 
-def offset_metadata_limit(admin: AdminClient, settings: Settings) -> int:
-    """Return how many bytes of metadata the brokers accept with an offset: Kafka's default if this user may not see it. Blocks.
+def offset_metadata_limit(admin: AdminClient, settings: Settings) -> int | None:
+    """Return how many bytes of metadata the brokers accept with an offset; None if they do not tell this user. Blocks.
 
     Raises `OutcomeUnknown` if no broker answers.
     """
@@ -284,5 +284,6 @@ def offset_metadata_limit(admin: AdminClient, settings: Settings) -> int:
     try:
         config = broker_config(admin, min(brokers), settings)
     except PreflightFailed:
-        return OFFSET_METADATA_BYTES
-    return int(config["offset.metadata.max.bytes"])
+        return None
+    limit = config.get("offset.metadata.max.bytes")
+    return None if limit is None else int(limit)

@@ -41,12 +41,15 @@ def test_should_name_the_sub_topology_whose_metadata_brokers_would_refuse():
     with pytest.raises(PreflightFailed, match="sub-topology 0 of app has 61 stores"):
         verify_metadata_fits(plan, lambda: OFFSET_METADATA_BYTES)
     verify_metadata_fits(plan, lambda: written + 100)
+    # An application that runs with a larger limit, which its user may not see, is not refused.
+    verify_metadata_fits(plan, lambda: None)
     with pytest.raises(PreflightFailed):
         verify_metadata_fits(plan, lambda: written)
 
 
 @pytest.mark.parametrize(
-    ("config", "limit"), [({"offset.metadata.max.bytes": "9000"}, 9000), (PreflightFailed("no right"), 4096)]
+    ("config", "limit"),
+    [({"offset.metadata.max.bytes": "9000"}, 9000), ({}, None), (PreflightFailed("no right"), None)],
 )
 def test_should_know_the_limit_of_the_brokers(monkeypatch, config, limit):
     def broker_config(admin, broker, settings):
