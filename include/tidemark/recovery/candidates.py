@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.recovery.evidence import (
+    CLOCKS_MS,
     CommittedProgress,
     StateCopy,
     StoreEvidence,
@@ -217,11 +218,11 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
             f"{store.changelog} ends at offset {end}, but was written up to {offset}: it was truncated or created again"
         )
     if low > offset > 0 and (
-        store.changelog_retention_ms is None or found.now_ms - at_ms < store.changelog_retention_ms
+        store.changelog_retention_ms is None or found.now_ms - at_ms < store.changelog_retention_ms - CLOCKS_MS
     ):
         return (
             f"{store.changelog} begins at offset {low}: everything up to offset {offset} was deleted sooner than "
-            "retention.ms allows, so the changelog was truncated"
+            "retention.ms allows, so the changelog was truncated, or the clock of this machine is hours behind the brokers'"
         )
     if store.young_offset is not None and low > store.young_offset:
         return (

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
+from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.registry.topic_identities import LostTopic
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
+
+CLOCKS_MS = DAY_MS // 2
+"""The difference that is tolerated between the clocks of instances and brokers.
+
+The topic keeps records for a day longer than the store needs them. So half of that day is left in which missing records are
+noticed, although no window needs them any more.
+"""
 
 
 @dataclass(frozen=True)

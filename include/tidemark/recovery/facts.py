@@ -16,22 +16,22 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.offsets import EndOffsets, committed_offsets, retry_until_stable
-from tidemark.kafka.topic_config import DAY_MS, ChangelogPolicy
+from tidemark.kafka.topic_config import ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
-from tidemark.recovery.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.recovery.evidence import (
+    CLOCKS_MS,
+    SourceEvidence,
+    StateCopy,
+    StoreEvidence,
+    TaskEvidence,
+    Watermarks,
+)
 from tidemark.recovery.recomputable import not_recomputable_reason
 from tidemark.registry.topic_identities import Identities, LostTopic
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
-
-_CLOCKS_MS = DAY_MS // 2
-"""The difference that is tolerated between the clocks of instances and brokers.
-
-The topic keeps records for a day longer than the store needs them. So half of that day is left in which missing records are
-noticed, although no window needs them any more.
-"""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Witnesses:
                 if spec.source_topic is None and retention_ms is not None and lows[changelog] > 0:
                     by_retention.setdefault(retention_ms, {})[changelog] = task
         # A record is older than its commit by at most the time of a transaction, and clocks differ.
-        margin_ms = self.settings.transaction_timeout_ms + _CLOCKS_MS
+        margin_ms = self.settings.transaction_timeout_ms + CLOCKS_MS
         found: dict[TopicPartition, int] = {}
         for retention_ms, wanted in by_retention.items():
             since_ms = self.clock() - retention_ms + margin_ms

@@ -273,8 +273,9 @@ def test_should_refuse_a_compacted_changelog_without_its_first_records_even_when
     assert isinstance(plan_start(owned), Resume)
 
 
-@pytest.mark.parametrize(("age_ms", "refused"), [(30 * HOUR - 1, True), (30 * HOUR, False)])
+@pytest.mark.parametrize(("age_ms", "refused"), [(18 * HOUR - 1, True), (18 * HOUR, False)])
 def test_should_accept_that_retention_deletes_everything_an_idle_application_has_written(age_ms, refused):
+    """The changelog is kept for 30 hours, and the clock of this machine may be 12 hours behind the brokers'."""
     record = dataclasses.replace(a_record(), commit_time_ms=NOW - age_ms)
     evidence = found(record=record, copies=(a_copy(100, age_ms=age_ms),), changelog=Watermarks(61, 61))
     assert way_of(plan_start(evidence)) == (Refuse if refused else READY)
