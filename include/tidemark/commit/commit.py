@@ -198,8 +198,14 @@ class Committer:
         The offsets that are committed already are committed again, because the coordinator refuses that to a member of another
         generation. With transactions, step 5 comes before anything is visible. See invariant: order of at_least_once.
         """
-        if self.guarantee is Guarantee.AT_LEAST_ONCE:
-            self._send_offsets(batch, self._unchanged_offsets(batch))
+        if self.guarantee is not Guarantee.AT_LEAST_ONCE:
+            return
+        group = self.member.metadata()
+        self._send_offsets(batch, self._unchanged_offsets(batch))
+        if self.member.metadata() != group:
+            # The client joined again before it sent them, and the coordinator has checked the new generation.
+            self.producer.abort()
+            raise BatchAborted("this member has joined the group again meanwhile; the batch was aborted")
 
     def _unchanged_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> list[ClientPartition]:
         return [
