@@ -9,15 +9,18 @@ from tidemark.atomic_file import as_full_disk
 from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed, describe_error
 
 
-def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
+def code_failed(where: str, what: str, error: BaseException, *, has_state: bool = False) -> TidemarkError:
     """Return the error to raise if user code raised and no record is to blame, so that a relaunch would end in the same way.
 
-    `where` names node and function, `what` the call. A full disk is not the fault of the code: it gives `StoreFailed`.
+    `where` names node and function, `what` the call. With `has_state` the code has read records or state, which the text of
+    its error may quote. A full disk is not the fault of the code: it gives `StoreFailed`.
     """
     full = as_full_disk(error) if isinstance(error, OSError) else None
+    text = describe_error(error)
+    shown, records = (type(error).__name__, text) if has_state else (text, "")
     return full or UserCodeFailed(
-        f"{where}: {what} raised {describe_error(error)}; no record is to blame, and it would raise again: correct it, "
-        "and launch again"
+        f"{where}: {what} raised {shown}; no record is to blame, and it would raise again: correct it, and launch again",
+        records=records,
     )
 
 

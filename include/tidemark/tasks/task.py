@@ -459,13 +459,18 @@ class Task:
         self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
-        """Close the processors, copy the checkpoints' offsets to `.checkpoint`, close the stores and release the folder."""
-        self._graph.close()
+        """Copy the checkpoints' offsets to `.checkpoint`, close the stores, release the folder, and close the processors.
+
+        Those are user code, which may not return, and nothing of the task must wait for it.
+        """
         offsets = self.changelog_offsets
         for store in self._stores.values():
             store.close()
-        write_checkpoint(self._directory.checkpoint_file, offsets)
-        self._directory.close()
+        try:
+            write_checkpoint(self._directory.checkpoint_file, offsets)
+            self._directory.close()
+        finally:
+            self._graph.close()
 
 
 def _with_written_keys(sink: Sink, messages: Sequence[Message]) -> tuple[Sequence[Message], Mapping[int, ValueError]]:

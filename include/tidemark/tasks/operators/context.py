@@ -203,7 +203,8 @@ class TaskContext:
                     error.add_note(f"{self._where}, callback by {time.value}, time {now_ms}")
                     raise
                 except (Exception, SystemExit) as error:
-                    raise code_failed(self._where, f"the callback by {time.value} at time {now_ms}", error) from error
+                    what = f"the callback by {time.value} at time {now_ms}"
+                    raise code_failed(self._where, what, error, has_state=True) from error
 
     def end(self) -> Rows:
         """Write the stores, and return the forwarded rows in the order of the calls.
@@ -240,11 +241,13 @@ class TaskContext:
         return with_sequence(rows_of(names, at, deleted, values), np.array(places, dtype=np.int64))
 
     def _another_key(self, what: str, key: str | None) -> InvalidTopology:
-        now = self._now
+        now, quoted = self._now, f"key {key!r}"
         if now is None:
             (own,) = self._own_keys
-            now = f" while it processes key {own!r}"
+            now = " while it processes a record"
+            quoted = f"key {key!r} of a record with key {own!r}"
         return InvalidTopology(
-            f"{self._where}: {what} key {key!r}{now}; the topology promises process(..., keeps_key=True): keep the "
-            f"record's own key, or remove keeps_key and put repartition() after process()"
+            f"{self._where}: {what} another key{now}; the topology promises process(..., keeps_key=True): keep the "
+            f"record's own key, or remove keeps_key and put repartition() after process()",
+            records=quoted,
         )

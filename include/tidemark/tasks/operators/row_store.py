@@ -203,6 +203,6 @@ class RowStore:
             row |= {name: read_number(row[name]) for name in self._floats}
         except (ValueError, AttributeError) as error:
             raise TaskCorrupted(
-                f"{self._where}: a stored row is not a JSON object of its columns: {value!r}"
+                f"{self._where}: a stored row is not a JSON object of its columns", records=repr(value)
             ) from error
         return as_stored(row, self._floats) if self._floats else row
