@@ -140,8 +140,8 @@ class ArrowProcessor:
         of raising.
 
         A `__seq` in the returned table is the position of the record from which each row comes: one of those in `rows`,
-        ascending, or `InvalidTopology` is raised. Without it, all rows count as results of the last record. A join, a windowed
-        fold or `suppress` downstream needs it, and without it the instance ends with `InvalidTopology`.
+        ascending. Without it, all rows count as results of the last record. A join, a windowed fold or `suppress` downstream
+        needs it, and without it the instance ends with `InvalidTopology`.
 
         If this raises, its puts and forwards are undone and each half of the rows is tried separately, until the rows that
         fail are found. These become dead letters, or end the instance, as for a `Processor`.

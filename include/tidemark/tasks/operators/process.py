@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,7 @@ class ProcessOperator:
         # count yet: otherwise the records of a backlog would look late.
         stream_time_ms = at.before_ms
         process, take_record, keep = processor.process, self._context.take_record, self._context.keep
+        unchanged = cache(partial(_as_read, rows))
         records = enumerate(zip(*columns, to_dicts(rows), strict=True))
         for number, (key, timestamp_ms, place, deleted, row) in records:
             stream_time_ms = max(stream_time_ms, min(timestamp_ms, at.after_ms))
@@ -121,11 +123,11 @@ class ProcessOperator:
             try:
                 process(Record(key, None if deleted else row, timestamp_ms))
             except NOT_THE_ROWS_FAULT as error:
-                error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {_row_of(rows, number)}")
+                error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {unchanged()[number]}")
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 self._context.drop()
-                refused.add(place, key, _row_of(rows, number), error)
+                refused.add(place, key, unchanged()[number], error)
             else:
                 keep()
 
@@ -143,7 +145,7 @@ class ProcessOperator:
                 self._whole(processor, rows.slice(0, half), given_back, refused)
                 self._whole(processor, rows.slice(half), given_back, refused)
                 return
-            refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), _row_of(rows, 0), error)
+            refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), _as_read(rows)[0], error)
             return
         self._context.keep()
         if made is not None:
@@ -177,28 +179,31 @@ class ProcessOperator:
         return with_sequence(rows_of(keys, times, deleted, values), self._positions(given, rows))
 
     def _positions(self, given: pa.Table, rows: Rows) -> Numbers:
-        """Return `__seq` of a returned table; without it, each row has the position of the last record of `rows`."""
+        """Return `__seq` of a returned table, if it can be used; otherwise the position of the last record of `rows`.
+
+        Raises `InvalidTopology` if a node downstream needs positions that can be used.
+        """
         known = numbers(rows, SEQUENCE)
-        if SEQUENCE not in given.column_names:
-            if self._needs_positions:
-                raise InvalidTopology(
-                    f"{self._where}: the table has no column {SEQUENCE}, but a join, a window or suppress() downstream needs "
-                    f"the position of each row; return {SEQUENCE} of the record from which the row comes"
-                )
-            return np.full(given.num_rows, known[-1])
-        column = given.column(SEQUENCE)
-        own: Numbers = column.to_numpy()
-        if column.type != pa.int64() or column.null_count or not np.isin(own, known).all() or (np.diff(own) < 0).any():
+        if not given.num_rows:
+            return np.empty(0, np.int64)
+        if SEQUENCE in given.column_names:
+            column = given.column(SEQUENCE)
+            own: Numbers = column.to_numpy()
+            is_known = column.type == pa.int64() and not column.null_count and np.isin(own, known).all()
+            if is_known and not (np.diff(own) < 0).any():
+                return own
+            fault = f"{SEQUENCE} of the table is not that of the batch's records in ascending order"
+        else:
+            fault = f"the table has no column {SEQUENCE}"
+        if self._needs_positions:
             raise InvalidTopology(
-                f"{self._where}: {SEQUENCE} of the table is not that of the batch's records in ascending order; return it "
-                "as BIGINT without nulls, and sort the table by it"
+                f"{self._where}: {fault}, but a join, a window or suppress() downstream needs the position of each row; "
+                f"return {SEQUENCE} of the record from which the row comes, as BIGINT without nulls, and sort the table by it"
             )
-        return own
+        return np.full(given.num_rows, known[-1])
 
 
-def _row_of(rows: Rows, number: int) -> Row | None:
-    """Return one row as it was before user code could change its dictionary; None for a deleted row."""
-    if rows.column(DELETED)[number].as_py():
-        return None
-    (row,) = to_dicts(rows.slice(number, 1))
-    return row
+def _as_read(rows: Rows) -> list[Row | None]:
+    """Return the rows as they were before user code could change their dictionaries; None for a deleted row."""
+    deleted = rows.column(DELETED).to_pylist()
+    return [None if gone else row for gone, row in zip(deleted, to_dicts(rows), strict=True)]
