@@ -92,7 +92,13 @@ def test_should_leave_an_instance_alone_that_runs_although_the_run_does_not_have
     task.context["params"] = {"instances": 1}
     task.step()
     assert observe(surplus.files).liveness.is_alive_here
-    assert [one.instance for one in read_instances(surplus.files.var_dir, surplus.files.key.application_id)] == [0, 1]
+    app = surplus.files.key.application_id
+    assert [one.instance for one in read_instances(surplus.files.var_dir, app)] == [0, 1]
+    stop_launched(surplus.settings, app)
+    surplus.await_end()
+    task.bench.await_end()
+    task.resume(0)
+    assert [one.instance for one in read_instances(surplus.files.var_dir, app)] == [0]
 
 
 def test_should_adopt_in_a_retry(task: Task) -> None:

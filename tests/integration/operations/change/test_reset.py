@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -60,6 +61,21 @@ def reset_of(app, to, state, probe=NO_PROBE, given=None, at_ms=None):
 
 def not_asked(plan):
     raise AssertionError(f"asked to approve {plan}")
+
+
+@broker
+def test_should_skip_nothing_that_came_after_a_reset_to_the_end_when_it_is_tried_again(app):
+    app.feed(100)
+    began_ms = wall_clock_ms()
+    reset = replace(reset_of(app, ResetTo.LATEST, StateAfter.KEEP), since_ms=began_ms)
+    assert reset.run(YES)
+    ends = committed(app)
+    app.feed(100)
+    assert reset.run(not_asked)
+    assert committed(app) == ends
+    # One that is asked for later is another one.
+    assert replace(reset, since_ms=wall_clock_ms()).run(YES)
+    assert sum(committed(app)) > sum(ends)
 
 
 @broker
