@@ -166,7 +166,11 @@ def test_should_never_pass_when_nothing_was_compared(saved, rebuilt, bounds, ver
 @pytest.mark.parametrize(
     ("min_compaction_lag_ms", "verdict", "said"),
     [
-        (0, Verdict.NOT_ENOUGH_EVIDENCE, "values of the savepoint may be compacted away; raise it and drill again"),
+        (
+            0,
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            "values of the savepoint may be compacted away; raise it, take a savepoint after that, and drill again",
+        ),
         (10**12, Verdict.FAILED, "find the program that writes to t, and do not restore from the changelog alone"),
     ],
 )
