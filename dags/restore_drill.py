@@ -26,8 +26,9 @@ for some batches and are compared with a second savepoint. The stream keeps runn
   everything) could be compared because a changelog has lost its beginning; or `min.compaction.lag.ms` of a changelog is
   shorter than the drill.
 - *Skipped*, although keys differ: reading took longer than `min.compaction.lag.ms`, so the difference may be compaction.
-  Raise that setting and drill again. Until then do **not** restore from the changelog alone.
-- *Failed*, keys differ: the log names the first ones. The store or its changelog is wrong, and a drill cannot tell which.
+  Raise that setting, take a savepoint, and drill again. Until then do **not** restore from the changelog alone.
+- *Failed*, keys differ: `tidemark drill history NAME --json` has the first ones. The store or its changelog is wrong, and
+  a drill cannot tell which.
   Run `tidemark savepoint take NAME` and keep the savepoint. Do **not** restore from the changelog alone. Find out which
   program wrote to it.
 - *Failed*, cannot be rebuilt: a restore would fail in the same way.
