@@ -71,6 +71,11 @@ class Joined:
         with self.lock:
             return self.member.metadata()
 
+    def has_another_id(self, member_id):
+        """Raises the error that has ended its thread, because then it would never get another one."""
+        self.member.check()
+        return self.metadata().member_id not in ("", member_id)
+
 
 @contextlib.contextmanager
 def joining(client, group, topic, name, *, polls=True):
@@ -359,7 +364,7 @@ def test_should_own_partitions_under_a_new_member_id_when_it_rejoins_after_a_rem
             with joined.lock:
                 remove_from_group(broker.bootstrap, group, name)
                 assert wait_until(lambda: other.holds(partition), 60)
-            assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 60)
+            assert wait_until(lambda: joined.has_another_id(member_id), 60)
         remove_from_group(broker.bootstrap, group, unique("other"))
         assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 60)
 
