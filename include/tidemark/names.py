@@ -6,7 +6,7 @@ The naming follows Kafka Streams: `<application_id>-<store>-changelog`, task ids
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -120,6 +120,12 @@ def replays_transactional_id(application_id: str) -> str:
 def group_instance_id(application_id: str, instance: int) -> str:
     """Return the static membership id of an instance. It is the same after a relaunch."""
     return f"{application_id}-{instance}"
+
+
+def first_named(named: Sequence[object], most: int = 3, what: str = "") -> str:
+    """Return the first few names for a message, and how many more there are. `what` follows that number, such as ` topics`."""
+    more = len(named) - most
+    return ", ".join(map(str, named[:most])) + (f" and {more} more{what}" if more > 0 else "")
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:

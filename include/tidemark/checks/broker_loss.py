@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.checks.replicas import ClusterDurability
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, first_named
 from tidemark.topology.plan import Acks
 from tidemark.verdict import Finding, Verdict, worst
-
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -155,9 +153,3 @@ def _joined(subject: str, said: Sequence[tuple[Verdict, str]], evidence: Mapping
     """Join several sentences to one finding, whose verdict is the worst of them."""
     findings = [Finding(subject, verdict, message, evidence) for verdict, message in said]
     return replace(findings[0], verdict=worst(findings), message="; ".join(finding.message for finding in findings))
-
-
-def first_named(topics: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = len(topics) - _NAMED
-    return ", ".join(topics[:_NAMED]) + (f" and {more} more" if more > 0 else "")

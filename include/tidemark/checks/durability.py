@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidemark.checks.broker_loss import first_named, of_all_brokers, of_one_broker
+from tidemark.checks.broker_loss import of_all_brokers, of_one_broker
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
 from tidemark.kafka.topics import replication_for, tolerated_failures
+from tidemark.names import first_named
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.topology.plan import Acks
 from tidemark.verdict import Finding, Verdict

@@ -13,7 +13,7 @@ from tidemark.errors import TidemarkError
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import short_timeout_s, topic_configs
 from tidemark.kafka.topics import written_topics
-from tidemark.names import TopicPartition, transactional_id
+from tidemark.names import TopicPartition, first_named, transactional_id
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
@@ -80,10 +80,11 @@ def find_outage(settings: Settings, application_id: str, instance: int, topics: 
     needed += _coordinators(metadata, application_id, instance, is_transactional=_TRANSACTIONS in topics)
     leaderless = [str(place) for place in needed if _described(metadata, place).leader < 0]
     if leaderless:
-        return Outage(f"no broker leads {_first(leaderless)}", is_partial=True)
+        return Outage(f"no broker leads {first_named(leaderless, _NAMED, ' partitions')}", is_partial=True)
     short = list(_short_of_replicas(client, settings, metadata, needed))
     if short:
-        return Outage(f"fewer replicas than min.insync.replicas are in sync of {_first(short)}", is_partial=True)
+        named = first_named(short, _NAMED, " partitions")
+        return Outage(f"fewer replicas than min.insync.replicas are in sync of {named}", is_partial=True)
     return None
 
 
@@ -117,8 +118,3 @@ def _short_of_replicas(
     for place, in_sync in missing.items():
         if in_sync < int(configs[place.topic].get("min.insync.replicas", 1)):
             yield str(place)
-
-
-def _first(partitions: list[str]) -> str:
-    more = len(partitions) - _NAMED
-    return ", ".join(partitions[:_NAMED]) + (f" and {more} more partitions" if more > 0 else "")

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tidemark.errors import OutcomeUnknown
 from tidemark.kafka.attempts import attempt_s, refresh_metadata, retrying, retrying_with_fresh_metadata
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.names import TopicPartition, commits_topic
+from tidemark.names import TopicPartition, commits_topic, first_named
 from tidemark.settings import Settings
 
 _LEADER_MOVES = {
@@ -36,8 +36,6 @@ _COORDINATOR_MOVES = {
     KafkaError._TIMED_OUT,
 }
 _COORDINATOR_S, _TOLD_S = 5.0, 0.1
-_NAMED_PARTITIONS = 3
-"""A message names at most so many partitions."""
 
 T = TypeVar("T")
 
@@ -202,7 +200,7 @@ class EndOffsets:
             return retry(self._ask_once, partitions, spec, isolation)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
-            named = _named(error.partitions if isinstance(error, _NotListed) else partitions)
+            named = first_named(error.partitions if isinstance(error, _NotListed) else partitions)
             raise OutcomeUnknown(
                 f"failed to list the offsets of {named}; check that the brokers run, then try again: {reason.str()}"
             ) from error
@@ -231,10 +229,3 @@ class EndOffsets:
             lasting = (reason for reason in failed.values() if reason.code() not in _LEADER_MOVES)
             raise _NotListed(next(lasting, next(iter(failed.values()))), sorted(failed))
         return found
-
-
-def _named(partitions: Sequence[TopicPartition]) -> str:
-    """Return the names of the first partitions, and the number of the others."""
-    names = ", ".join(map(str, partitions[:_NAMED_PARTITIONS]))
-    others = len(partitions) - _NAMED_PARTITIONS
-    return f"{names} and {others} more" if others > 0 else names
