@@ -15,7 +15,7 @@ from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.failpoint import Probe
-from tidemark.kafka.member import Member
+from tidemark.kafka.member import GroupMetadata, Member
 from tidemark.kafka.offsets import EndOffsets, PartitionEnd
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.kafka.record_timestamps import TimestampBounds
@@ -200,8 +200,7 @@ class Committer:
         """
         if self.guarantee is not Guarantee.AT_LEAST_ONCE:
             return
-        group = self.member.metadata()
-        self._send_offsets(batch, self._unchanged_offsets(batch))
+        group = self._send_offsets(batch, self._unchanged_offsets(batch))
         if self.member.metadata() != group:
             # The client joined again before it sent them, and the coordinator has checked the new generation.
             self.producer.abort()
@@ -224,8 +223,10 @@ class Committer:
     def _metadata(self, batch: int, stream_times: StreamTimes) -> str:
         return OffsetMetadata(batch, stream_times, self.topology_version).encode()
 
-    def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]], offsets: Sequence[ClientPartition]) -> None:
-        """Send offsets as this member of its generation; abort the batch if it does not own the tasks any more."""
+    def _send_offsets(
+        self, batch: Sequence[tuple[Task, TaskUpdate]], offsets: Sequence[ClientPartition]
+    ) -> GroupMetadata:
+        """Send offsets as this member of its generation, which is returned; abort the batch if it has lost the tasks."""
         group = self.member.metadata()
         if not group.is_checked:
             self.producer.abort()
@@ -245,6 +246,7 @@ class Committer:
             raise TasksRevoked(
                 "the group has removed this member, which joins again; its batch is discarded"
             ) from fenced
+        return group
 
 
 def _require_whole_changelogs(batch: Sequence[tuple[Task, TaskUpdate]], ends: Mapping[TopicPartition, int]) -> None:

@@ -225,15 +225,17 @@ class PlanApproval:
         """Raise `StartRefused` if the present plan differs from the one that was approved."""
         self._require_equal(self._content, now, "plan")
 
-    def use(self) -> None:
-        """Mark the answer as used, before anything is changed. The same case may continue with it until `finish` or `close`.
+    def use(self) -> PlanAnswer:
+        """Mark the answer as used, before anything is changed, and return it.
 
-        Raises `StartRefused` as `require` does.
+        The same case may continue with it until `finish` or `close`. Raises `StartRefused` as `require` does.
         """
         with self._locked():
             answer = self.require()
             if answer.state is AnswerState.KEPT:
-                self._write(replace(answer, state=AnswerState.USED, used_ms=self.folder.clock()))
+                answer = replace(answer, state=AnswerState.USED, used_ms=self.folder.clock())
+                self._write(answer)
+            return answer
 
     def finish(self) -> None:
         """Note that the work is done: the answer no longer allows anything."""

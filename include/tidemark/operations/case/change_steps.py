@@ -122,10 +122,10 @@ class Changing:
             return
         approval.require()
         approval.require_topology(self.topology)
-        approval.use()
+        answer = approval.use()
         work = self._work(self.folder.read("plan.json")["offsets"])
         if isinstance(work, Reset):
-            work = replace(work, since_ms=approval.require().used_ms)
+            work = replace(work, since_ms=answer.used_ms)
         work.run(self._is_approved)
         approval.finish()
 
