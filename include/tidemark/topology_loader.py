@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import topologies
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, describe_error
 from tidemark.topology.builder import OPTIMISED, Topology
 from tidemark.topology.sql.expressions import nearest
 
@@ -42,7 +42,7 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
         raise InvalidTopology(f"topology {name}: {error}{_line_of(error, name)}") from error
     except (Exception, SystemExit) as error:
         raise InvalidTopology(
-            f"topology {name} does not load: {type(error).__name__}: {error}{_line_of(error, name)}; correct the module"
+            f"topology {name} does not load: {describe_error(error)}{_line_of(error, name)}; correct the module"
         ) from error
     finally:
         OPTIMISED.reset(before)

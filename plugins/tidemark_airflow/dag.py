@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.alerts import AlertKind, load_callback
-from tidemark.errors import InvalidSettings
+from tidemark.errors import InvalidSettings, describe_error
 from tidemark.settings import Settings
 from tidemark.supervision.restart_policy import RestartBudget
 from tidemark.topology_loader import load_all
@@ -146,7 +146,7 @@ def stream_dags() -> StreamDags:
                 raise loaded
             dags.append(stream_dag(name, loaded))
         except Exception as error:  # noqa: BLE001 - a topology is user code, and the others must still have their DAGs
-            faults.append(f"topologies.{name}: {type(error).__name__}: {error}")
+            faults.append(f"topologies.{name}: {describe_error(error)}")
     return StreamDags(tuple(dags), tuple(faults))
 
 

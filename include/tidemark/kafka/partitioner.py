@@ -202,7 +202,7 @@ def load_partitioner(path: str) -> Partitioner:
         found: object = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise InvalidTopology(
-            f"partitioner {path}: module {module_name} does not load: {type(error).__name__}: {error}; correct it, "
+            f"partitioner {path}: module {module_name} does not load: {describe_error(error)}; correct it, "
             f"or put its folder on PYTHONPATH of every instance"
         ) from error
     for part in name.split("."):
