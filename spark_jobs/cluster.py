@@ -23,7 +23,7 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
     Raises `PreflightFailed` if executors on other machines could not reach the driver, or would reach it unprotected.
     """
     if settings.spark_master.startswith("local"):
-        # No executor connects to it from another machine, so nobody else may.
+        # Executors run on this machine, so the driver needs no port that other machines can reach.
         return _listening_on(_LOOPBACK)
     host = settings.spark_driver_host
     conf = _listening_on(host)

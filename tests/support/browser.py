@@ -25,7 +25,7 @@ QUIET = (
 _FLAGS = (*QUIET, "--hide-scrollbars", "--remote-debugging-port=0", "--remote-allow-origins=*", "--no-proxy-server")
 _START_S, _ANSWER_S = 120, 60
 _REPLACED = {"Inspected target navigated or closed", "Execution context was destroyed."}
-"""What chromium answers to a question that it got while one page replaced another."""
+"""The errors with which chromium answers a command if another page replaces the one that was asked."""
 _CONNECTION: dict[str, Any] = {
     "max_size": None,
     "max_queue": None,

@@ -49,8 +49,8 @@ class OffsetMetadata:
 def verify_metadata_fits(plan: TopologyPlan, ask_limit: Callable[[], int | None]) -> None:
     """Raise `PreflightFailed` if the metadata of a sub-topology's offsets can become longer than brokers accept.
 
-    `ask_limit` returns `offset.metadata.max.bytes` of the brokers. It is called only if the default would not be enough. If it
-    returns None, nobody knows, and there is only a warning.
+    `ask_limit` returns `offset.metadata.max.bytes` of the brokers. It is called only if the default would not be enough. It
+    returns None if this user may not see the setting: then the application is not refused, and a warning is logged.
     """
     longest, index = max((_largest_bytes(each, plan.version), each.index) for each in plan.subtopologies)
     if longest <= OFFSET_METADATA_BYTES:

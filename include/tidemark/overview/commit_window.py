@@ -47,10 +47,6 @@ class CommitFigures:
     last_commit_ms: int | None
 
 
-def _begins_again(record: CommitRecord, known: CommitRecord) -> bool:
-    return record.kind is CommitKind.START and record.commit_time_ms > known.commit_time_ms
-
-
 class CommitWindow:
     """Collects commit records in any order between tasks, and forgets those that are older than the window."""
 
@@ -118,3 +114,7 @@ class CommitWindow:
 
 def _per_second(counts: Mapping[str, int]) -> dict[str, float]:
     return {name: count * 1000 / BUCKET_MS for name, count in counts.items()}
+
+
+def _begins_again(record: CommitRecord, known: CommitRecord) -> bool:
+    return record.kind is CommitKind.START and record.commit_time_ms > known.commit_time_ms

@@ -33,7 +33,10 @@ from tidemark.topology.plan import TopologyPlan
 ANSWER_S = 3.0
 """How long brokers may take for one answer before the page says that they are away."""
 _DEAD_LETTERS_READ, _LEAST_OF_PARTITION = 200, 16
-"""How many of the newest dead letters count, and how many offsets of a partition are read at least, as some are markers."""
+"""The number of the newest dead letters that are counted, and the smallest number of offsets that is read of a partition.
+
+Some of the offsets hold transaction markers, so more are read than records are wanted.
+"""
 _RECORDS_AT_ONCE = 5000
 _POLL_S = 0.2
 

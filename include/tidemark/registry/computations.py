@@ -1,4 +1,4 @@
-"""How the contents of a store are computed from its source topics, in a form that shows whether it has changed.
+"""Hashes of how each store is computed from its source topics: another hash means that the computation has changed.
 
 The past of a store is what `--from source` must repeat: all records, computed by the topology of today. If another topology
 computed some of them, or a command skipped some, the result would differ from what the store rightly holds.

@@ -93,7 +93,7 @@ class NumberedApp:
         remove_from_group(self.settings.bootstrap_servers, self.name, group_instance_id(self.name, 0))
 
     def complaints(self) -> list[str]:
-        """What an audit complains of. It has compared places, outputs and dead letters."""
+        """Run an audit that compares the records' partitions, the outputs and the dead letters. Return its complaints."""
         report = self.matrix.audit.run(self.plan, stalled_ms=STALLED_MS)
         compared = {"records_are_in_the_partition_of_their_key", "outputs_are_not_lost", "dead_letters_are_not_lost"}
         assert compared <= {finding.subject for finding in report.findings}

@@ -1,4 +1,4 @@
-"""Where a dead letter goes, or why it stays."""
+"""The topic to which a replay sends a dead letter, or the reason for which it leaves it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of Kafka about a task, in which order, and where a task without committed offsets begins."""
+"""The questions to Kafka about a task and their order, and the offsets at which a task without committed ones begins."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def key_to_partition(key, value, partitions):
 
 
 def numbered(tmp_path, given, *, limit=1_000_000, **to):
-    """What a task sends whose sink has keys of four bytes."""
+    """Return the outputs of a task whose sink writes keys as 4-byte integers."""
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
     windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))

@@ -134,7 +134,7 @@ UPGRADE_PLAN = UpgradePlan(
             replace(AT_A_TIME, to=ResetTo.OFFSETS, sources=(source(9, 8), source(6, 5, "r", True))),
             [
                 replace(AT_A_TIME, sources=(source(10), AT_A_TIME.sources[1])),
-                # It has read past where it is to go: records would be processed again, of which nobody was told.
+                # The stream has read beyond the plan's offset, so the reset would repeat records that the plan did not name.
                 replace(AT_A_TIME, sources=(source(9, 12), AT_A_TIME.sources[1])),
                 replace(AT_A_TIME, state=StateAfter.KEEP, emptied=()),
                 replace(AT_A_TIME, rewritten=("n",)),
