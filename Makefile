@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 # Where it is set, as in many images, every process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup jars quix demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall page page-demo failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
+.PHONY: help setup jars quix demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall registry page page-demo failover peers fuzz test unit docs nightly bench restore-bench latency-bench reads-bench standby-bench fmt lint browser promtool
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ page-demo: browser ## every view of the Streams page of a running demo, in a bro
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
 	@$(BIN)/python -m tests.system.oncall.run
+
+registry: setup ## REGISTRY=http://127.0.0.1:8081 what tests take for a schema registry's answers, compared with those of a real one
+	@test -n "$(REGISTRY)" || { echo "which registry? make registry REGISTRY=http://127.0.0.1:8081"; exit 2; }
+	@REGISTRY_UNDER_TEST="$(REGISTRY)" $(BIN)/python -m pytest -p no:xdist tests/integration/kafka/test_schema_registry.py
 
 failover: jars ## an instance or its machine lost, or stopped: how long until its tasks commit, and who answers; beside Kafka Streams
 	@$(BIN)/tidemark jars bench

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.avro_values import AvroValues
 from spark_jobs.compile import DEAD_LETTERS, TIME_COLUMNS, dead_letter_places_sql, reads_headers, times_sql
 from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.prepared import PreparedStatements, SparkRows
@@ -66,7 +67,8 @@ class BoundedReader:
         self._ahead_ms = settings.max_timestamp_ahead_ms
         # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
-        self._statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
+        self._values = AvroValues.of(subtopology.sources, settings, spark)
+        self._statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms, self._values)
         self._found_letters = PreparedStatements()
         self._empty: dict[int, pa.Table] = {}
         self._refused = RefusedRecords()
@@ -98,8 +100,12 @@ class BoundedReader:
     def _of_source(
         self, pipelines: Sequence[int], most_tasks: int | None, spans: Sequence[Span], is_careful: bool
     ) -> dict[int, pa.Table]:
-        rows = self._records.rows_in(spans, most_tasks)
-        return self._statements.tables(rows, pipelines, offsets_of(spans), is_careful=is_careful)
+        rows, records = self._records.rows_in(spans, most_tasks), offsets_of(spans)
+        tables = self._statements.tables(rows, pipelines, records, is_careful=is_careful)
+        # Records with a schema that is not known yet are bad ones.
+        if self._values.topics and bad_records([*tables.values()]) and self._values.learn(rows.frame()):
+            tables = self._statements.tables(rows, pipelines, records, is_careful=is_careful)
+        return tables
 
     def forget_kinds_of_records(self) -> None:
         """Let no record that was read so far decide how the next ones are read. What was planned is kept."""
@@ -146,8 +152,9 @@ class BoundedReader:
                 continue
             first, last = ({place: of[place] for place in places} for of in (starts, ends))
             rows, view = self._letters.rows_in(self._refused.readable(first, last)), f"{self._view}_letters"
+            records = self._values.view(view)
             sql = dead_letter_places_sql(
-                self._subtopology, source, view, self._ahead_ms, sorted({status for _, status in found})
+                self._subtopology, source, records, self._ahead_ms, sorted({status for _, status in found})
             )
             table = self._found_letters.run(sql, rows, partial(_on, rows, view))
             for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -172,13 +179,26 @@ class BoundedReader:
         return found
 
     def _times_table(self, topics: Collection[str], spans: Sequence[Span], _is_careful: bool) -> pa.Table:
-        statements: list[str] = []
+        views: dict[int, str] = {}
         for number, source in enumerate(self._subtopology.sources):
             if source.topic in topics:
-                view = f"{self._view}_times_{number}"
+                views[number] = view = f"{self._view}_times_{number}"
                 own = [span for span in spans if span[0].topic == source.topic]
                 self._times.rows_in(own).frame().createOrReplaceTempView(view)
-                statements.append(times_sql(source, number, view, self._ahead_ms))
+        table = self._times_of(views)
+        if table.column(TIME_COLUMNS[-1]).null_count:
+            avro = [view for n, view in views.items() if self._subtopology.sources[n].topic in self._values.topics]
+            learnt = [self._values.learn(self._spark.table(view)) for view in avro]
+            if any(learnt):
+                table = self._times_of(views)
+        return table
+
+    def _times_of(self, views: Mapping[int, str]) -> pa.Table:
+        """Return the event times in the views of sources, which are by number."""
+        statements = (
+            times_sql(self._subtopology.sources[number], number, self._values.view(view), self._ahead_ms)
+            for number, view in views.items()
+        )
         return self._spark.sql(" UNION ALL ".join(statements)).toArrow()
 
 

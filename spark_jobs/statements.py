@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from spark_jobs import canonical
+from spark_jobs.avro_values import AvroValues
 from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unread_sql
 from spark_jobs.prepared import PreparedStatements, SparkRows
 from spark_jobs.sql_text import literal
@@ -49,8 +50,12 @@ _MANY_GROUPS = 0.5
 class Statements:
     """Runs the statements of one sub-topology. Not thread-safe; `tables` blocks for at least one Spark job."""
 
-    def __init__(self, subtopology: SubTopology, view: str, max_timestamp_ahead_ms: int) -> None:
+    def __init__(
+        self, subtopology: SubTopology, view: str, max_timestamp_ahead_ms: int, values: AvroValues | None = None
+    ) -> None:
+        """`values` are those of sources of Avro. Without it, all values are JSON."""
         self._subtopology = subtopology
+        self._values = values
         self._view = view
         self._ahead_ms = max_timestamp_ahead_ms
         self._waits: dict[int, int] = {}
@@ -131,7 +136,7 @@ class Statements:
         if aggregation is not None and not _is_mergeable(aggregation):
             return self._run(read, self._sql(number), is_small=has_few_rows)
         source = self._subtopology.sources[pipeline.source]
-        view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
+        view = f"(SELECT * FROM {self._records} WHERE topic = {literal(source.topic)})"
         others = f"({unread_sql(source, view, self._ahead_ms, has_headers=read.has_headers)})"
         has_row_each = aggregation is None or has_row_per_record(aggregation)
         is_grouped = has_row_each or not has_few_rows
@@ -140,6 +145,11 @@ class Statements:
         known = table.filter(pc.not_equal(table.column(Partial.STATUS), Status.UNREAD))
         both = pa.concat_tables([known, rest.select(known.column_names).cast(known.schema)])
         return both if aggregation is None or has_row_each else _merged(both, aggregation)
+
+    @property
+    def _records(self) -> str:
+        """The view of the records, with JSON values."""
+        return self._view if self._values is None else self._values.view(self._view)
 
     def _has_few_rows(self, read: _Read, number: int) -> bool:
         """Whether the statement of a pipeline has few rows, even if nothing is grouped."""
@@ -150,7 +160,7 @@ class Statements:
         return pipeline_sql(
             self._subtopology,
             self._subtopology.pipelines[number],
-            self._view,
+            self._records,
             self._ahead_ms,
             canonical_only=canonical_only,
             is_grouped=is_grouped,

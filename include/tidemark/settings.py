@@ -147,6 +147,18 @@ class Settings(BaseSettings):
         "PEM file of this client's private key (PKCS #8, not encrypted) and certificate chain, readable by its owner alone",
         "ssl.keystore.location",
     )
+    schema_registry_url: str = setting(
+        "", 'address of the schema registry, for topics with `value_serde="avro"`', "schema.registry.url"
+    )
+    schema_registry_user: str = setting("", "user of the schema registry, if it asks for one", "basic.auth.user.info")
+    schema_registry_password: SecretStr = setting(
+        SecretStr(""), "password of `schema_registry_user`; environment only", "basic.auth.user.info"
+    )
+    schema_registry_ca_location: str = setting(
+        "",
+        "PEM file of the certificate authorities of the schema registry; if empty, well-known ones",
+        "schema.registry.ssl.truststore.location",
+    )
     kafka: Options = setting(
         {},
         "more options of Kafka clients, by librdkafka's names, as a JSON object or a table; those that Java clients also have "
@@ -463,6 +475,7 @@ class Settings(BaseSettings):
             raise InvalidSettings(f"setting {name}: names no folder; set {variable_of(name)} to one, or unset it")
         folders = {name: _folder(folder) for name, folder in named.items()}
         refuse_password("savepoint_location", read.savepoint_location)
+        refuse_password("schema_registry_url", read.schema_registry_url)
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
         if "://" not in savepoints:
             savepoints = str(_folder(savepoints))

@@ -34,6 +34,7 @@ from spark_jobs.audit.state import Bases, Carried
 from spark_jobs.audit.throttle import Throttle
 from spark_jobs.audit.validate import Validator
 from spark_jobs.audit.views import PipelineView, Rows, Views
+from spark_jobs.avro_values import AvroValues
 from tidemark.audit.contracts import Contract, contracts
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
@@ -122,7 +123,11 @@ class OneAudit:
     def findings(self) -> tuple[list[Finding], dict[str, Sequence[Mapping[str, Any]]], dict[str, TopicRead]]:
         """Return the verdict of every expectation, the unexpected rows, and what was read from each topic."""
         spark, settings, reading = self.spark, self.settings, self.reading
-        reader = Reader(spark, settings, settings.audit_records_at_once, Throttle(settings.audit_time_share))
+        values = AvroValues.of(
+            (source for s in self.plan.subtopologies for source in s.sources), settings, spark,
+            sinks=(sink for s in self.plan.subtopologies for sink in s.sinks),
+        )  # fmt: skip
+        reader = Reader(spark, settings, settings.audit_records_at_once, Throttle(settings.audit_time_share), values)
         records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)
         found = derivable(self.plan)

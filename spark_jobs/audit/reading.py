@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
 from spark_jobs.audit.throttle import Throttle
+from spark_jobs.avro_values import AvroValues
 from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.refused_records import SPARK_ERRORS, refusal_of
 from tidemark.audit.cut import Cut
@@ -174,12 +175,13 @@ def parts_of(spans: Mapping[TopicPartition, Span], most_offsets: int) -> Iterato
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads with one Spark session, `most_offsets` offsets per turn."""
+    """Reads with one Spark session, `most_offsets` offsets per turn. `values` are those of sources and sinks of Avro."""
 
     spark: SparkSession
     settings: Settings
     most_offsets: int
     pace: Throttle
+    values: AvroValues
 
     def read(self, reading: AuditRange, folder: Path, tell: Tell) -> DataFrame:
         """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks.
@@ -212,7 +214,12 @@ class Reader:
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Return the records of some spans from Spark's Kafka source, read_committed."""
         starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
-        frame = KafkaReader(self.spark, self.settings, has_headers=True, options=_CLIENT_OPTIONS).between(starts, ends)
+        reader = KafkaReader(self.spark, self.settings, has_headers=True, options=_CLIENT_OPTIONS)
+        frame = reader.between(starts, ends)
+        avro = [place for place in spans if place.topic in self.values.topics]
+        if avro:
+            self.values.learn(reader.between(*({place: of[place] for place in avro} for of in (starts, ends))))
+            frame = self.values.frame(frame)
         return frame.selectExpr(*_COLUMNS, *(header_sql(name, kind) for name, kind in _HEADERS.items()))
 
 

@@ -61,6 +61,7 @@ from tidemark.supervision.final_savepoint_request import leaving_path
 from tidemark.supervision.hold import require_not_held
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import StateMachine
+from tidemark.tasks.sink_records import ValueWriter
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
@@ -89,6 +90,7 @@ def make_instance(
     verify_metadata_fits(plan, lambda: offset_metadata_limit(admin, settings))
     ids = resolved.topic_ids(settings, admin)
     limits = size_limits(plan, settings, admin)
+    writers = _value_writers(plan, settings)
     has_grown = resolved.has_grown(partitions)
     directory = _lock_folder(settings, app, number)
 
@@ -179,6 +181,7 @@ def make_instance(
         builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
         sink_partitions=partitions,
         limits=limits,
+        writers=writers,
         takeover=Takeover(plan, settings, client, admin, ends),
         number=number,
     )
@@ -219,6 +222,15 @@ def make_instance(
             plan, settings, task_ids(plan, partitions), active_stores, scrape, client, run_file, events
         ),
     )
+
+
+def _value_writers(plan: TopologyPlan, settings: Settings) -> Mapping[str, ValueWriter]:
+    if not plan.has_avro:
+        return {}
+    # The registry's client takes 0.4 s to import.
+    from tidemark.tasks.avro_writer import registered_writers
+
+    return registered_writers(plan, settings)
 
 
 def _lock_folder(settings: Settings, application_id: str, instance: int) -> InstanceDirectory:

@@ -51,4 +51,4 @@ def _path(subtopology: SubTopology, pipeline: Pipeline) -> list[object]:
     source = subtopology.sources[pipeline.source]
     columns = [[column.name, column.type] for column in source.schema]
     steps = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
-    return [columns, source.key, source.timestamp, source.key_serde.value, steps]
+    return [columns, source.key, source.timestamp, source.key_serde.value, source.value_serde.value, steps]

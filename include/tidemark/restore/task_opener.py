@@ -32,6 +32,7 @@ from tidemark.stores.directory import FolderRank, InstanceDirectory, TaskDirecto
 from tidemark.stores.protocol import Store
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.sink_records import ValueWriter
 from tidemark.tasks.task import Task, changelog_of
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -72,6 +73,7 @@ class TaskOpener:
     builder: StoreBuilder
     sink_partitions: Mapping[str, int]
     limits: SizeLimits
+    writers: Mapping[str, ValueWriter]
     takeover: Takeover
     number: int
 
@@ -146,6 +148,7 @@ class TaskOpener:
             wall_ms=self.witnesses.clock(),
             sql_memory_bytes=self.settings.sql_memory_bytes,
             limits=self.limits,
+            writers=self.writers,
         )
         return OpenedTask(task, is_fresh)
 

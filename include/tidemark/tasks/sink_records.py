@@ -7,7 +7,7 @@ the results by record first, then by path, so that the last value of a key does 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,9 @@ from tidemark.tasks.operators.columns import Numbers
 from tidemark.tasks.order import Origins
 from tidemark.topology.paths import Path
 from tidemark.topology.plan import Sink, SubTopology
+
+ValueWriter = Callable[[bytes], bytes]
+"""Returns a value, given as JSON, in the form in which a sink writes it. Raises `ValueError` for one that has no such form."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,12 +32,13 @@ from tidemark.tasks.operators.columns import Numbers, numbers
 from tidemark.tasks.operators.sink import plain_keys
 from tidemark.tasks.partials import Partial, Status
 from tidemark.tasks.refused_rows import RefusedRow
-from tidemark.tasks.sink_records import SinkRecords, merged_order, shared_topics
+from tidemark.tasks.sink_records import SinkRecords, ValueWriter, merged_order, shared_topics
 from tidemark.tasks.update import (
     NO_KEY,
     REFUSED,
     TOO_LARGE,
     UNWRITABLE_KEY,
+    UNWRITABLE_VALUE,
     DeadLetter,
     Output,
     StoreUpdate,
@@ -93,11 +96,13 @@ class Task:
         wall_ms: int,
         sql_memory_bytes: int = SQL_MEMORY_BYTES,
         limits: SizeLimits = NO_LIMITS,
+        writers: Mapping[str, ValueWriter] = MappingProxyType({}),
     ) -> None:
         """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock from which wall-clock schedules count.
 
         `sql_memory_bytes` is the memory for the SQL of each node, as in `Settings`. `limits` are the size limits of sinks and
-        changelogs. Raises `InvalidTopology` for code that cannot be loaded.
+        changelogs. `writers` are by the nodes of sinks; without one, a sink writes JSON. Raises `InvalidTopology` for code that
+        cannot be loaded.
         """
         self.application_id = application_id
         self.topology_version = topology_version
@@ -115,6 +120,7 @@ class Task:
         self._directory = directory
         self._sink_partitions = sink_partitions
         self._limits = limits
+        self._writers = writers
         self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
         self._paths = RecordPaths(subtopology)
         self._shared = shared_topics(subtopology)
@@ -376,21 +382,24 @@ class Task:
     ) -> tuple[Sequence[Message], Sequence[Place], Collection[int]]:
         """Return each record as it is sent, its partition, without any if librdkafka chooses, and the numbers to leave out.
 
-        A record whose key the sink cannot write, that is too large for the topic, or for which the user's partitioner fails, is
-        left out and added to `letters`.
+        A record whose key or value the sink cannot write, that is too large for the topic, or for which the user's partitioner
+        fails, is left out and added to `letters`.
         """
         written, unwritable = _with_written_keys(sink, messages)
-        # A partitioner gets the text of the key.
+        writer = self._writers.get(sink.node)
+        written, unfit = (written, {}) if writer is None else _with_written("value", written, writer)
+        # A partitioner gets the text of the key, and the JSON of the value.
         places = self._places(sink, messages) if sink.node in self._placers else ()
         left_out = dict.fromkeys(self._limits.oversized(sink.topic, written), TOO_LARGE)
         left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
+        left_out |= dict.fromkeys(unfit, UNWRITABLE_VALUE)
         left_out |= dict.fromkeys(unwritable, UNWRITABLE_KEY)
         letters += [
             self._letter(
                 reason,
                 sink,
                 written[number],
-                unwritable.get(number) or (places[number] if places else None),
+                unwritable.get(number) or unfit.get(number) or (places[number] if places else None),
                 origin(number),
             )
             for number, reason in left_out.items()
@@ -480,12 +489,18 @@ def _with_written_keys(sink: Sink, messages: Sequence[Message]) -> tuple[Sequenc
     """
     if sink.key_serde is KeySerde.STRING:
         return messages, {}
+    return _with_written("key", messages, lambda key: sink.key_serde.encode(key.decode()))
+
+
+def _with_written(
+    part: Literal["key", "value"], messages: Sequence[Message], write: Callable[[bytes], bytes]
+) -> tuple[Sequence[Message], Mapping[int, ValueError]]:
     written: list[Message] = []
     errors: dict[int, ValueError] = {}
     for number, message in enumerate(messages):
-        key = message["key"]
+        given = message[part]
         try:
-            written.append(message if key is None else {**message, "key": sink.key_serde.encode(key.decode())})
+            written.append(message if given is None else {**message, part: write(given)})
         except ValueError as error:
             written.append(message)
             errors[number] = error

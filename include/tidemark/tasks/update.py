@@ -43,7 +43,8 @@ REFUSED_BY_SQL = "refused by SQL"
 TOO_LARGE = "too large for the sink"
 REFUSED = "refused by user code"
 UNWRITABLE_KEY = "key cannot be written"
-OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED, UNWRITABLE_KEY)
+UNWRITABLE_VALUE = "value cannot be written"
+OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED, UNWRITABLE_KEY, UNWRITABLE_VALUE)
 """Reasons of dead letters for rows or outputs: their record was read, and its other results are processed."""
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -34,6 +34,7 @@ from tidemark.topology.sql.types import NULL
 from tidemark.topology.stores import Materialized, materialized
 from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of
+from tidemark.topology.value_serde import ValueSerde, checked_value_serde
 
 _LONGEST_APPLICATION_ID = 100
 _MOST_STANDBYS = 16
@@ -122,8 +123,9 @@ class Topology:
         expects: Sequence[Expected] = (),
         on_error: str = "dead_letter",
         key_serde: str = KeySerde.STRING.value,
+        value_serde: str = ValueSerde.JSON.value,
     ) -> Stream:
-        """Read a topic of JSON records.
+        """Read a topic of JSON or Avro records.
 
         `key` is SQL for the record's key. It must give the same text as the record's own Kafka key (`_key`, the default),
         because records are distributed over tasks by that key. A record for which it does not becomes a dead letter if a node
@@ -136,9 +138,13 @@ class Topology:
         `short` or `bytes`, as Java's serializers do. `_key` is then decimal or hexadecimal text. Tasks own keys by their text,
         so a node that keeps state by the key needs `repartition(name=...)` or `group_by(...)` first, unless it is `string`.
 
+        `value_serde` is the form in which the topic's values are written: `json`, or `avro` with the ids of a schema registry,
+        as Confluent's serializers do. A column of the schema is the field with its name in the schema with which the record
+        was written, and null if that has none. The setting `schema_registry_url` names the registry.
+
         Reading the same topic again with the same arguments returns the same source. Raises `InvalidTopology`.
         """
-        return self._source(topic, schema, key, timestamp, expects, on_error, key_serde, is_table=False)
+        return self._source(topic, schema, key, timestamp, expects, on_error, key_serde, value_serde, is_table=False)
 
     def table(
         self,
@@ -150,16 +156,18 @@ class Topology:
         store: str | Materialized | None = None,
         expects: Sequence[Expected] = (),
         on_error: str = "dead_letter",
+        value_serde: str = ValueSerde.JSON.value,
     ) -> Table:
         """Read a topic as a table: the last record of each key. A record without a value deletes its key.
 
         The key is the record's own (`_key`), because a deletion has nothing else; `key` names the column that repeats it, so
         that joins know its name and type. With `Topology(optimised=True)` the topic itself is the changelog of the store, so
-        it must be compacted. `expects` and `on_error` are as in `stream`. Keys are UTF-8 text: read a topic with other keys as
-        a stream, with its `key_serde`, and continue with `repartition(name=...).to_table(store)`. Raises `InvalidTopology`.
+        it must be compacted; a topic of Avro records is not, because standbys read changelogs without Spark. `expects`,
+        `on_error` and `value_serde` are as in `stream`. Keys are UTF-8 text: read a topic with other keys as a stream, with its
+        `key_serde`, and continue with `repartition(name=...).to_table(store)`. Raises `InvalidTopology`.
         """
         text = KeySerde.STRING.value
-        stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, text, is_table=True)
+        stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, text, value_serde, is_table=True)
         if key is not None:
             named = bare_column(key, stream.columns) if isinstance(key, str) else None
             if named is None:
@@ -168,7 +176,13 @@ class Topology:
             stream = replace(stream, key_name=named.name, key_type=named.type, has_key=True)
         kept = materialized(store)
         # A key that expires or is evicted would be written as a deletion, which the user's topic must not receive.
-        shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
+        shares = (
+            self._draft.is_optimised
+            and kept.logging
+            and kept.ttl is None
+            and kept.max_entries is None
+            and value_serde == ValueSerde.JSON.value
+        )
         return table_of(stream, store, topic if shares else None)
 
     def _source(
@@ -180,6 +194,7 @@ class Topology:
         expects: Sequence[Expected],
         on_error: str,
         key_serde: str,
+        value_serde: str,
         *,
         is_table: bool,
     ) -> Stream:
@@ -208,6 +223,7 @@ class Topology:
             checked_expects(expects, columns, f"{node}: expects"),
             checked_on_error(on_error, node),
             key_serde=serde,
+            value_serde=checked_value_serde(value_serde, node),
         )
         if known and known.is_table != is_table:
             raise InvalidTopology(
@@ -216,8 +232,8 @@ class Topology:
             )
         if known and known != source:
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is read twice with different schema, key, key_serde, timestamp, contract or "
-                f"on_error; read it once and continue that stream twice"
+                f"{node}: topic '{topic}' is read twice with different schema, key, key_serde, value_serde, timestamp, "
+                f"contract or on_error; read it once and continue that stream twice"
             )
         if not known:
             self._draft.add_source(source)
@@ -252,7 +268,7 @@ class Topology:
         _refuse_internal_topics(plan)
         _refuse_useless_standbys(plan)
         _refuse_loops(plan)
-        _refuse_mixed_keys(plan)
+        _refuse_mixed_forms(plan)
         refuse_different_contracts(plan)
         for subtopology in subtopologies:
             RecordPaths(subtopology).check()
@@ -374,18 +390,20 @@ def _refuse_loops(plan: TopologyPlan) -> None:
                 )
 
 
-def _refuse_mixed_keys(plan: TopologyPlan) -> None:
-    """Raise `InvalidTopology` if two nodes read or write the keys of one topic in different forms."""
+def _refuse_mixed_forms(plan: TopologyPlan) -> None:
+    """Raise `InvalidTopology` if two nodes read or write the keys or the values of one topic in different forms."""
     known: dict[str, Source | Sink] = {}
     nodes: list[Source | Sink] = [source for s in plan.subtopologies for source in s.sources]
     nodes += [sink for s in plan.subtopologies for sink in s.sinks]
     for node in nodes:
         other = known.setdefault(node.topic, node)
-        if node.key_serde is not other.key_serde:
-            raise InvalidTopology(
-                f"{node.node}: key_serde='{node.key_serde.value}' for topic '{node.topic}', but {other.node} has "
-                f"key_serde='{other.key_serde.value}' for it; give both the same, or use another topic"
-            )
+        for name in ("key_serde", "value_serde"):
+            form, others = getattr(node, name), getattr(other, name)
+            if form is not others:
+                raise InvalidTopology(
+                    f"{node.node}: {name}='{form.value}' for topic '{node.topic}', but {other.node} has "
+                    f"{name}='{others.value}' for it; give both the same, or use another topic"
+                )
 
 
 def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidemark.topology.key_serde import KeySerde
+from tidemark.topology.value_serde import ValueSerde
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Source:
     a table (`is_table`) it deletes its key. `expects` is the contract of the topic. With `checks_key`, a record for which `key`
     gives another text than its Kafka key becomes a dead letter, because a node keeps or looks up state by the key
     (`keyless.with_checked_keys`). `key_serde` is the form in which the topic's keys are written; `_key` is their text.
+    `value_serde` is the form in which its values are written.
     """
 
     node: str
@@ -59,6 +61,7 @@ class Source:
     on_error: OnError = OnError.DEAD_LETTER
     checks_key: bool = False
     key_serde: KeySerde = KeySerde.STRING
+    value_serde: ValueSerde = ValueSerde.JSON
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,8 @@ class Sink:
     `partitioner` is `sticky` or the import path of a function. The Kafka timestamp of a record is its event time. `expects`
     is the contract of the topic. With `windowed_key` the record's key also contains its window; the partition is chosen by
     the key without the window. `key_serde` is the form in which keys are written: murmur2 is that of the written bytes, but
-    `partitioner` gets the key's text.
+    `partitioner` gets the key's text. `value_serde` is the form in which values are written; those of Avro have the schema
+    `value_schema`, as JSON.
     """
 
     node: str
@@ -244,6 +248,8 @@ class Sink:
     expects: tuple[Expected, ...] = ()
     windowed_key: WindowedKey | None = None
     key_serde: KeySerde = KeySerde.STRING
+    value_serde: ValueSerde = ValueSerde.JSON
+    value_schema: str | None = None
 
 
 @dataclass(frozen=True)
@@ -524,6 +530,12 @@ class TopologyPlan:
     def lead_topics(self) -> dict[str, str]:
         """The lead topic of the sub-topology that reads each source topic; only lead topics are assigned to members."""
         return {topic: s.lead.topic for s in self.subtopologies for topic in s.source_topics}
+
+    @property
+    def has_avro(self) -> bool:
+        """Whether a source or a sink has values of Avro."""
+        forms = {source.value_serde for s in self.subtopologies for source in s.sources}
+        return ValueSerde.AVRO in forms | {sink.value_serde for s in self.subtopologies for sink in s.sinks}
 
     @property
     def repartition_topics(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ pipelines of one sub-topology. Steps before the first stateful node run in Spark
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from tidemark.errors import InvalidTopology
 from tidemark.names import repartition_topic
 from tidemark.topology.aggregates import aggregate_name, named_expression
+from tidemark.topology.avro_schema import schema_of_sink
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft, check_row_columns
 from tidemark.topology.key_serde import KeySerde, checked_key_serde
@@ -38,6 +40,7 @@ from tidemark.topology.sql.duckdb import duck_sql
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
 from tidemark.topology.sql.types import NULL, UNKNOWN
 from tidemark.topology.stores import DeclaredStore, declared_store, import_path, with_order
+from tidemark.topology.value_serde import ValueSerde, checked_value_serde
 
 if TYPE_CHECKING:
     from tidemark.topology.durations import Duration
@@ -302,8 +305,9 @@ class Stream:
         expects: Sequence[Expected] = (),
         windowed_key: bool = False,
         key_serde: str = KeySerde.STRING.value,
+        value_serde: str = ValueSerde.JSON.value,
     ) -> Stream:
-        """Write each record as JSON to a topic, under its key.
+        """Write each record to a topic, as JSON or Avro, under its key.
 
         `partitioner` is `sticky`, or the import path of a function `(key, value, partitions) -> partition`; by default the
         partition is murmur2 of the key, as in Java clients. `expects` is a contract of `expect(...)`, which the audit checks.
@@ -311,7 +315,11 @@ class Stream:
         a compacted topic keeps every window; the partition is still chosen by the key alone. `key_serde` is the form in which
         the key is written: `string`, `long`, `integer`, `short` or `bytes`, as Java's serializers do. The partition is murmur2
         of these bytes, and `partitioner` gets the key's text. An output whose key has no such form becomes a dead letter.
-        Raises `InvalidTopology`.
+
+        With `value_serde="avro"` the value is an Avro record behind the id of its schema, as Confluent's serializers write it.
+        The schema has a field for each column, all of which may be null. An instance that starts registers it as the newest
+        one of the subject `<topic>-value` in the registry that the setting `schema_registry_url` names, if the subject does not
+        have it. `partitioner` gets the value as JSON. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
         serde = checked_key_serde(key_serde, node)
@@ -320,6 +328,7 @@ class Stream:
                 f"{node}: windowed_key=True writes the key as text with its window, key_serde='{key_serde}' without a window; "
                 "leave one of the two out"
             )
+        form = checked_value_serde(value_serde, node)
         sink = Sink(
             node,
             self.draft.topic(topic, f"{node}: to()"),
@@ -327,6 +336,8 @@ class Stream:
             expects=checked_expects(expects, self.columns, f"{node}: expects"),
             windowed_key=self._windowed_key(node) if windowed_key else None,
             key_serde=serde,
+            value_serde=form,
+            value_schema=None if form is ValueSerde.JSON else json.dumps(schema_of_sink(topic, self.columns, node)),
         )
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)

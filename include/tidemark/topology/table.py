@@ -20,6 +20,7 @@ from tidemark.topology.plan import (
 )
 from tidemark.topology.stores import AnyWindow, Materialized, key_value_store, materialized, with_order
 from tidemark.topology.stream import Stream
+from tidemark.topology.value_serde import ValueSerde
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,19 @@ class Table:
         expects: Sequence[Expected] = (),
         windowed_key: bool = False,
         key_serde: str = KeySerde.STRING.value,
+        value_serde: str = ValueSerde.JSON.value,
     ) -> Table:
-        """Write each updated result as JSON to a topic, under its key, and a deleted one as a tombstone.
+        """Write each updated result to a topic, as JSON or Avro, under its key, and a deleted one as a tombstone.
 
-        `partitioner`, `expects`, `windowed_key` and `key_serde` are as in `Stream.to`. Raises `InvalidTopology`.
+        `partitioner`, `expects`, `windowed_key`, `key_serde` and `value_serde` are as in `Stream.to`. Raises `InvalidTopology`.
         """
         self.to_stream().to(
-            topic, partitioner=partitioner, expects=expects, windowed_key=windowed_key, key_serde=key_serde
+            topic,
+            partitioner=partitioner,
+            expects=expects,
+            windowed_key=windowed_key,
+            key_serde=key_serde,
+            value_serde=value_serde,
         )
         return self
 

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from spark_jobs.audit.attribution import AuditedTopicRole
 from spark_jobs.audit.reading import SOURCE, AuditRange, Reader, header_sql
 from spark_jobs.audit.throttle import Throttle
+from spark_jobs.avro_values import AvroValues
 
 from tidemark.errors import TidemarkError
 from tidemark.names import TopicPartition
@@ -44,7 +45,7 @@ def test_should_say_that_it_cannot_read_a_kafka_timestamp(spark, settings, creat
         producer.produce(topic, b"{}", b"k", timestamp=at)
     assert producer.flush(60) == 0
     role = AuditedTopicRole(SOURCE, 0, own=True, tasks=1, placed=1)
-    reader = Reader(spark, settings, 1000, Throttle(1.0))
+    reader = Reader(spark, settings, 1000, Throttle(1.0), AvroValues.of((), settings, spark))
     batches = {(topic, 0, 0): ([0], [2], [1])}
 
     def reading(end):

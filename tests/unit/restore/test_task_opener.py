@@ -23,7 +23,7 @@ def opener(monkeypatch):
     return TaskOpener(
         plan=None, settings=SimpleNamespace(restore_threads=2), directory=None, member=None,
         witnesses=SimpleNamespace(facts=lambda tasks: dict.fromkeys(tasks)), opener=None,
-        builder=SimpleNamespace(copies=()), sink_partitions={}, limits=None,
+        builder=SimpleNamespace(copies=()), sink_partitions={}, limits=None, writers={},
         takeover=SimpleNamespace(of_dead_owners=lambda tasks, number: None), number=0,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 from tests.system.nightly.run import HARNESSES, ROOT, last_line
 
 NO_HARNESSES = {
+    "registry",  # It needs a registry that runs.
     "help", "setup", "jars", "demo", "stop", "test", "unit", "docs", "bench", "restore-bench", "latency-bench", "reads-bench",
     "standby-bench", "audit-cost", "page", "page-demo", "fmt", "lint", "nightly",
 }  # fmt: skip

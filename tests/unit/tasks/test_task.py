@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import MappingProxyType
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from tidemark.names import TaskId
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.task import Task, TaskInput, _with_written
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import store
@@ -38,11 +39,12 @@ def a_plan(windowed_key=False):
     return topology.plan()
 
 
-def a_task(plan, directory, stores=None):
+def a_task(plan, directory, stores=None, writers=MappingProxyType({})):
     return Task(
         application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
         stores={"counts": MemoryStore()} if stores is None else stores, directory=directory.open_task(TaskId(0, 0)),
         next_offsets={"in": 0}, stream_times=StreamTimes.none(), batch=0, sink_partitions={"out": 4}, wall_ms=WALL,
+        writers=writers,
     )  # fmt: skip
 
 
@@ -453,5 +455,29 @@ def test_should_merge_the_records_of_several_paths_with_keys_in_the_form_of_the_
     update = task.prepare(records(1, key="00ff"), WALL)
     assert [[m["key"] for m in o.messages] for o in update.outputs] == [[b"\x00\xff"] * 2]
     assert [letter.reason for letter in task.prepare(records(1), WALL).dead_letters] == ["key cannot be written"] * 2
+    task.close()
+    directory.close()
+
+
+def test_should_write_values_in_the_form_of_the_sink_and_make_dead_letters_of_others(tmp_path):
+    """A tombstone has no form. What cannot be written is given as JSON, and the state has it."""
+
+    def write(value):
+        if b'"n": 1' in value or b'"n":1' in value:
+            raise ValueError("it is one")
+        return b"written:" + value
+
+    plan, directory = a_plan(), InstanceDirectory(tmp_path, "app", 0)
+    (sink,) = plan.subtopologies[0].sinks
+    task = a_task(plan, directory, writers={sink.node: write})
+    update = task.prepare(rows(("a", 0, 2, 10), ("b", 0, 1, 20), ("c", 0, 3, 30)), WALL)
+    values = [message["value"] for output in update.outputs for message in output.messages]
+    assert [json.loads(value.removeprefix(b"written:"))["n"] for value in values] == [2, 3]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.offset, letter.key) == ("value cannot be written", 1, b"b")
+    assert json.loads(letter.value)["n"] == 1
+    assert dict(letter.details)["tidemark.error"] == b"it is one"
+    assert len(update.stores[0].writes[0].keys) == 3
+    assert _with_written("value", [{"key": b"k", "value": None}], write) == ([{"key": b"k", "value": None}], {})
     task.close()
     directory.close()

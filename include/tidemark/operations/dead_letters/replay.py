@@ -6,7 +6,8 @@ fences another: once a replay has its transactional id, it reads everything that
 - A record that could not be read goes to its source again, in its own partition; if the dead letter was shortened, the
   record is read from its source.
 - An output that was too large goes to its sink.
-- A record that a user's code refused, or one of its outputs whose key could not be written, is read from its source and
+- A record that a user's code refused, or one of its outputs whose key or value could not be written, is
+  read from its source and
   goes there again, only if that reason is asked for, as all paths of its topology process it again. A record of a
   repartition topic is left out if it was purged.
 
@@ -46,7 +47,7 @@ from tidemark.operations.dead_letters.reader import (
 from tidemark.operations.offline_transaction import aborting
 from tidemark.settings import Settings
 from tidemark.supervision.hold import describe_hold, read_hold
-from tidemark.tasks.update import REFUSED, TOO_LARGE, UNWRITABLE_KEY
+from tidemark.tasks.update import REFUSED, TOO_LARGE, UNWRITABLE_KEY, UNWRITABLE_VALUE
 from tidemark.topology.plan import TopologyPlan
 
 _AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
@@ -56,7 +57,7 @@ REPLAYED_BEFORE = "already replayed"
 SHORTENED = "shortened, and its original record is gone"
 PROCESSED = {
     reason: f"its record was processed in part: pass --reason '{reason}' to send it through all paths again"
-    for reason in (REFUSED, UNWRITABLE_KEY)
+    for reason in (REFUSED, UNWRITABLE_KEY, UNWRITABLE_VALUE)
 }
 """Why a dead letter stays that is not of a whole record, by its reason."""
 PURGED = (

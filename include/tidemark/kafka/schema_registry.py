@@ -1,0 +1,123 @@
+"""The schema registry, through Confluent's client: schemas by the ids that records name, and the schemas of sinks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import httpx2
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
+from tidemark.settings import Settings
+from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
+
+_ANSWERS = (404, 409, 422)
+"""The statuses for what does not exist, what is incompatible, and what is invalid."""
+_UNAUTHORISED = (401, 403)
+_T = TypeVar("_T")
+_TRIES = 5
+
+
+class SchemaRegistry:
+    """Asks one registry. Its methods block, and try again for some seconds if it does not answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises `InvalidSettings` without the address of a registry. Asks nothing yet."""
+        self._url = settings.schema_registry_url
+        if not self._url:
+            raise InvalidSettings(
+                "schema_registry_url is not set, and the topology reads or writes Avro: set TIDEMARK_SCHEMA_REGISTRY_URL to "
+                "the address of the schema registry"
+            )
+        options: dict[str, Any] = {
+            "url": self._url,
+            "timeout": settings.broker_timeout_ms / 1000,
+            "max.retries": _TRIES - 1,
+        }
+        if settings.schema_registry_user:
+            password = settings.schema_registry_password.get_secret_value()
+            options["basic.auth.user.info"] = f"{settings.schema_registry_user}:{password}"
+        if settings.schema_registry_ca_location:
+            options["ssl.ca.location"] = settings.schema_registry_ca_location
+        try:
+            self._client = SchemaRegistryClient(options)
+        except (ValueError, OSError) as error:
+            raise InvalidSettings(f"the settings schema_registry_… cannot be used: {error}") from error
+
+    def avro(self, schema_id: int) -> AvroSchema:
+        """Return the Avro schema with an id, with the types that it takes from other schemas.
+
+        Raises `ValueError`, with the reason, if there is none or it is no Avro schema, and `OutcomeUnknown` if the registry
+        does not answer.
+        """
+        what = f"schema {schema_id}"
+        schema = self._found(what, lambda: self._client.get_schema(schema_id))
+        if (schema.schema_type or "AVRO") != "AVRO":
+            raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
+        own = _parsed(schema)
+        return inlined(own, self._of_references(schema) | named_types(own))
+
+    def register(self, subject: str, schema: AvroSchema) -> int:
+        """Return the id of a subject's schema, which the registry adds to the subject if it does not have it.
+
+        Raises `PreflightFailed` if the registry refuses it, and `OutcomeUnknown` if the registry does not answer.
+        """
+        try:
+            return self._asked(lambda: int(self._client.register_schema(subject, Schema(json.dumps(schema), "AVRO"))))
+        except SchemaRegistryError as error:
+            raise PreflightFailed(
+                f"schema registry {self._url}: subject {subject} refuses the schema of the sink's columns "
+                f"({error.error_message}): change the columns, the subject's compatibility, or the topic"
+            ) from error
+
+    def _of_references(self, schema: Schema) -> dict[str, AvroSchema]:
+        """Return the types that the references of a schema define, by full name."""
+        found: dict[str, AvroSchema] = {}
+        for reference in schema.references or ():
+            subject, version = str(reference.subject), int(reference.version or 0)
+            known = self._found(
+                f"{subject} version {version}", partial(self._client.get_version, subject, version, deleted=True)
+            ).schema
+            found |= self._of_references(known) | named_types(_parsed(known))
+        return found
+
+    def _found(self, what: str, ask: Callable[[], _T]) -> _T:
+        """Return the answer. Raises `ValueError` if the registry has nothing of the kind."""
+        try:
+            return self._asked(ask)
+        except SchemaRegistryError as error:
+            raise ValueError(f"the registry has no {what} ({error.error_message})") from error
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """Return the answer. Raises `SchemaRegistryError` only if the registry knows the answer, which is no."""
+        try:
+            return ask()
+        except SchemaRegistryError as error:
+            if error.http_status_code in _ANSWERS:
+                raise
+            if error.http_status_code in _UNAUTHORISED:
+                raise PreflightFailed(
+                    f"schema registry {self._url} does not let this user in ({error.http_status_code}): set "
+                    "TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD"
+                ) from error
+            raise self._away(error) from error
+        except (httpx2.TransportError, OSError) as error:
+            raise self._away(error) from error
+
+    def _away(self, error: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"schema registry {self._url} does not answer ({type(error).__name__}: {error}): start it, or correct "
+            "TIDEMARK_SCHEMA_REGISTRY_URL; nothing of the batch was committed"
+        )
+
+
+def _parsed(schema: Schema) -> AvroSchema:
+    """Return the schema as objects. The name of a type may be written without quotes."""
+    try:
+        return json.loads(schema.schema_str or "")
+    except json.JSONDecodeError:
+        return schema.schema_str

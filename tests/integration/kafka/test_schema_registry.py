@@ -1,0 +1,143 @@
+"""Questions to a schema registry, over HTTP.
+
+They are asked of `FakeRegistry`, and of a real registry if `REGISTRY_UNDER_TEST` has its address (`make registry`), so that the
+two answer in the same way.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from tests.support.schema_registry import FakeRegistry, serving
+
+from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
+from tidemark.kafka.schema_registry import SchemaRegistry
+from tidemark.settings import Settings
+
+LINE = {"type": "record", "name": "Line", "namespace": "shop", "fields": [{"name": "sku", "type": "string"}]}
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "line", "type": "Line"},
+        {"name": "next", "type": "shop.Line"},
+    ],
+}
+PLAIN = {"type": "record", "name": "Plain", "fields": [{"name": "id", "type": "string"}]}
+OTHER = {"type": "record", "name": "Plain", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture(params=["fake", "real"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "fake":
+        with serving(FakeRegistry()) as address:
+            yield address
+    elif "REGISTRY_UNDER_TEST" in os.environ:
+        yield os.environ["REGISTRY_UNDER_TEST"]
+    else:
+        pytest.skip("no registry runs: see `make registry`")
+
+
+def registry_at(settings: Settings, url: str, **more: object) -> SchemaRegistry:
+    return SchemaRegistry(settings.model_copy(update={"schema_registry_url": url, "broker_timeout_ms": 2000, **more}))
+
+
+def register(url: str, subject: str, schema: object, **more: object) -> int:
+    body = {"schema": json.dumps(schema), **more}
+    answer = httpx.post(f"{url}/subjects/{subject}/versions", json=body)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["id"])
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"orders-{uuid.uuid4().hex[:8]}-value"
+
+
+def test_should_register_a_schema_once_and_read_it_by_its_id(url, subject):
+    registry = registry_at(Settings(), url)
+    number = registry.register(subject, PLAIN)
+    assert registry_at(Settings(), url).register(subject, PLAIN) == number
+    assert registry_at(Settings(), url).avro(number) == PLAIN
+
+
+def test_should_say_that_there_is_no_such_schema(url):
+    with pytest.raises(ValueError, match="the registry has no schema 1999999999"):
+        registry_at(Settings(), url).avro(1_999_999_999)
+
+
+def test_should_put_in_what_a_schema_takes_from_another(url, subject):
+    register(url, f"line-{subject}", LINE)
+    reference = {"name": "shop.Line", "subject": f"line-{subject}", "version": 1}
+    number = register(url, subject, ORDER, references=[reference])
+    found = registry_at(Settings(), url).avro(number)
+    assert [field["type"] for field in found["fields"]] == ["string", LINE, "shop.Line"]
+
+
+def test_should_refuse_a_schema_of_another_kind(url, subject):
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    number = register(url, subject, schema, schemaType="JSON")
+    with pytest.raises(ValueError, match=f"schema {number} is JSON, not AVRO"):
+        registry_at(Settings(), url).avro(number)
+
+
+def test_should_say_why_a_subject_refuses_a_schema(url, subject):
+    register(url, subject, PLAIN)
+    config = httpx.put(f"{url}/config/{subject}", json={"compatibility": "FULL"})
+    assert config.status_code == 200, config.text
+    with pytest.raises(PreflightFailed, match=f"subject {subject} refuses the schema of the sink's columns"):
+        registry_at(Settings(), url).register(subject, OTHER)
+
+
+def test_should_say_that_nobody_answers():
+    with serving(FakeRegistry()) as address:
+        pass
+    registry = registry_at(Settings(), address)
+    registry._client._rest_client.max_retries = 0
+    with pytest.raises(
+        OutcomeUnknown, match=f"schema registry {address} does not answer .*TIDEMARK_SCHEMA_REGISTRY_URL"
+    ):
+        registry.avro(1)
+
+
+def test_should_not_take_a_failure_for_an_answer():
+    fake = FakeRegistry()
+    fake.fails = True
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        registry._client._rest_client.max_retries = 0
+        with pytest.raises(OutcomeUnknown, match="does not answer"):
+            registry.avro(1)
+
+
+def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_password():
+    fake = FakeRegistry()
+    number = fake.add("s", PLAIN)
+    fake.authorization = "Basic " + base64.b64encode(b"reader:secret").decode()
+    with serving(fake) as address:
+        known = registry_at(
+            Settings(), address, schema_registry_user="reader", schema_registry_password=SecretStr("secret")
+        )
+        assert known.avro(number) == PLAIN
+        other = registry_at(
+            Settings(), address, schema_registry_user="reader", schema_registry_password=SecretStr("typo")
+        )
+        with pytest.raises(PreflightFailed, match="does not let this user in") as refused:
+            other.avro(number)
+        assert "typo" not in str(refused.value)
+
+
+def test_should_refuse_an_address_with_a_password(monkeypatch):
+    monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", "http://reader:secret@127.0.0.1:8081")
+    with pytest.raises(InvalidSettings, match="schema_registry_url: the URL has a password") as refused:
+        Settings.load()
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,189 @@
+"""Values of Avro become JSON in Spark: what each type becomes, which records cannot be read, and what a registry is asked."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+
+import pytest
+from spark_jobs.avro_values import AvroValues
+from tests.support.schema_registry import FakeRegistry, avro_value
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.topology.avro_schema import inlined, named_types
+from tidemark.topology.schema import parse_schema
+
+pytestmark = pytest.mark.spark
+
+TOPIC = "orders"
+FIRST = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+            {"name": "sku", "type": "string"}, {"name": "kind", "type": {
+                "type": "enum", "name": "Kind", "symbols": ["NEW", "USED"]}}]}}},
+        {"name": "cents", "type": "int"},
+    ],
+}  # fmt: skip
+SECOND = {
+    **FIRST,
+    "fields": [
+        {"name": "note", "type": ["null", "string"], "default": None},
+        *FIRST["fields"],
+        {"name": "best", "type": ["null", "Line"], "default": None},
+    ],
+}
+TYPES = {
+    "type": "record",
+    "name": "All",
+    "fields": [
+        {"name": "b", "type": "boolean"},
+        {"name": "f", "type": "double"},
+        {"name": "raw", "type": "bytes"},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "at_ms", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {"name": "tags", "type": {"type": "map", "values": "long"}},
+        {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "either", "type": ["int", "string"]},
+    ],
+}
+
+
+class Asked:
+    """A registry of this process, as `SchemaRegistry` answers."""
+
+    def __init__(self, registry: FakeRegistry) -> None:
+        self.registry = registry
+        self.ids: list[int] = []
+
+    def avro(self, schema_id):
+        self.ids.append(schema_id)
+        status, answer = self.registry.answer("GET", f"/schemas/ids/{schema_id}", b"")
+        if status == 503:
+            raise OutcomeUnknown("away")
+        if status != 200:
+            raise ValueError(answer["message"])
+        schema = json.loads(answer["schema"])
+        return inlined(schema, named_types(schema))
+
+
+@pytest.fixture
+def registry():
+    return FakeRegistry()
+
+
+def values_of(spark, registry, columns, topic=TOPIC):
+    asked = Asked(registry)
+    return AvroValues({topic: parse_schema(columns, "test")}, lambda: asked, spark), asked
+
+
+def frame(spark, values, topic=TOPIC):
+    return spark.createDataFrame(
+        [(n, topic, value) for n, value in enumerate(values)], "n INT, topic STRING, value BINARY"
+    )
+
+
+def texts(values, records):
+    rows = values.frame(records).selectExpr("n", "CAST(value AS STRING) AS text").collect()
+    return [row.text for row in sorted(rows, key=lambda row: row.n)]
+
+
+def test_should_read_each_record_with_the_schema_that_it_names(spark, registry):
+    """The columns are found by name, whatever their place, and what a record does not have is left out."""
+    values, asked = values_of(spark, registry, "id STRING, note STRING, cents BIGINT, gone STRING")
+    one, two = registry.add("orders-value", FIRST), registry.add("orders-value", SECOND)
+    line = {"sku": "s", "kind": "NEW"}
+    order = {"id": "a", "lines": [line], "cents": 5}
+    records = frame(spark, [
+        avro_value(one, FIRST, order),
+        avro_value(two, SECOND, {**order, "note": "é\"\n", "best": line}),
+        avro_value(two, SECOND, {**order, "cents": -7}),
+    ])  # fmt: skip
+    assert values.learn(records)
+    assert [json.loads(text) for text in texts(values, records)] == [
+        {"id": "a", "cents": 5}, {"id": "a", "note": "é\"\n", "cents": 5}, {"id": "a", "cents": -7},
+    ]  # fmt: skip
+    assert not values.learn(records)
+    assert asked.ids == [one, two]
+
+
+def test_should_write_each_type_as_json_that_the_declared_column_reads(spark, registry):
+    columns = (
+        "b BOOLEAN, f DOUBLE, raw BINARY, day DATE, at TIMESTAMP, at_ms BIGINT, price DECIMAL(12,2), tags MAP<STRING, BIGINT>, "
+        "uuid STRING, either STRUCT<member0: INT, member1: STRING>"
+    )
+    values, _ = values_of(spark, registry, columns)
+    number = registry.add("orders-value", TYPES)
+    at = datetime.datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=datetime.UTC)
+    given = {
+        "b": True, "f": 0.1, "raw": b"\x00\xff", "day": datetime.date(2026, 2, 28), "at": at,
+        "at_ms": datetime.datetime.fromtimestamp(1.5, datetime.UTC), "price": decimal.Decimal("-12345.60"),
+        "tags": {"x": 1 << 60}, "uuid": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "either": "two",
+    }  # fmt: skip
+    records = frame(spark, [avro_value(number, TYPES, given)])
+    values.learn(records)
+    made = values.frame(records).selectExpr(f"from_json(CAST(value AS STRING), '{columns}') AS r").select("r.*")
+    (row,) = made.selectExpr("*", "CAST(at AS STRING) AS at_text").collect()
+    assert row.at_text == "2026-02-28 23:59:59.999999"
+    assert row.at_ms == 1500
+    assert (row.b, row.f, bytes(row.raw), row.day, row.price) == (
+        True, 0.1, b"\x00\xff", given["day"], decimal.Decimal("-12345.60"),
+    )  # fmt: skip
+    assert row.tags == {"x": 1 << 60}
+    assert row.uuid == given["uuid"]
+    assert row.either.asDict() == {"member0": None, "member1": "two"}
+
+
+def test_should_make_of_what_it_cannot_read_a_value_that_is_no_json(spark, registry):
+    values, asked = values_of(spark, registry, "id STRING")
+    one = registry.add("orders-value", FIRST)
+    proto = registry.add("orders-value", "string")
+    good = avro_value(one, FIRST, {"id": "a", "lines": [], "cents": 5})
+    prefix = good[:5]
+    given = [
+        good, None, b"", b"\x00", prefix, prefix + b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", good[:-1],
+        b"\x00\x00\x00\x03\xe7" + good[5:], b'{"id": "a"}', avro_value(proto, "string", "text"), b"\x01" + good[1:],
+    ]  # fmt: skip
+    records = frame(spark, given)
+    assert values.learn(records)
+    found = texts(values, records)
+    assert found[:2] == ['{"id":"a"}', None]
+    for text in found[2:]:
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(text)
+    assert asked.ids == [one, proto, 999]
+
+
+def test_should_leave_the_values_of_other_topics_as_they_are(spark, registry):
+    values, asked = values_of(spark, registry, "id STRING")
+    records = frame(spark, [b"\x00\x00\x00\x00\x01anything", None, b"{}"], topic="others")
+    assert not values.learn(records)
+    assert texts(values, records) == ["\x00\x00\x00\x00\x01anything", None, "{}"]
+    assert asked.ids == []
+
+
+def test_should_not_ask_again_soon_for_what_the_registry_does_not_have(spark, registry):
+    values, asked = values_of(spark, registry, "id STRING")
+    records = frame(spark, [b"\x00\x00\x00\x00\x09abc"])
+    assert not values.learn(records)
+    assert not values.learn(records)
+    assert asked.ids == [9]
+
+
+def test_should_end_if_the_registry_does_not_answer(spark, registry):
+    """No record is taken for a bad one because of it."""
+    values, _ = values_of(spark, registry, "id STRING")
+    registry.fails = True
+    with pytest.raises(OutcomeUnknown):
+        values.learn(frame(spark, [b"\x00\x00\x00\x00\x01abc"]))
+
+
+def test_should_ask_nothing_for_a_topology_without_avro(spark):
+    values = AvroValues({}, lambda: pytest.fail("asked"), spark)
+    assert values.view("records") == "records"
