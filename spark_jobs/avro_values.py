@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.refused_records import SPARK_ERRORS
 from spark_jobs.sql_text import literal, quoted
 from tidemark.settings import Settings
 from tidemark.topology.avro_schema import AvroSchema
@@ -34,10 +35,15 @@ _READ = "__tidemark_read"
 _NOT_AVRO = "not Avro with a known schema"
 """The value of a record that cannot be decoded. It is no JSON, so the record is unparsable."""
 _ASK_AGAIN_S = 60.0
-_JSON_OPTIONS = r"map('timestampFormat', 'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX')"
-_EPOCH_TYPES = ("BIGINT", "LONG")
+_TOLD_CHARACTERS = 500
+_LOCAL_TIME = r"yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS"
+_JSON_OPTIONS = f"map('timestampFormat', '{_LOCAL_TIME}XXX', 'timestampNTZFormat', '{_LOCAL_TIME}')"
 _numbers = itertools.count()
 _NAMED = ("record", "error", "enum", "fixed")
+
+
+_Named = tuple[str, int]
+"""A topic, and the id of a schema that a record of it names."""
 
 
 class AvroValues:
@@ -56,9 +62,9 @@ class AvroValues:
         self._topics = topics
         self._spark = spark
         self._registry = registry() if topics else None
-        self._schemas: dict[int, AvroSchema] = {}
-        self._unreadable: dict[int, float] = {}
-        """The ids that the registry or Spark could not read, and when."""
+        self._schemas: dict[_Named, AvroSchema] = {}
+        self._unreadable: dict[_Named, float] = {}
+        """What the registry or Spark could not read, and when."""
 
     @classmethod
     def of(
@@ -93,12 +99,11 @@ class AvroValues:
         body = f"substring(value, {_PREFIX_BYTES + 1})"
         decoded: list[str] = []
         chosen: list[str] = []
-        for number, (topic, columns) in enumerate(self._topics.items()):
-            for schema_id, schema in self._schemas.items():
-                record = f"__avro_{number}_{schema_id}"
-                is_of = f"topic = {literal(topic)} AND {prefix} = '{schema_id:010X}'"
-                decoded.append(f"CASE WHEN {is_of} THEN {_decoded_sql(body, schema, columns)} END AS {record}")
-                chosen.append(f"WHEN {record}.{_READ} THEN CAST({_json_sql(record, schema, columns)} AS BINARY)")
+        for number, ((topic, schema_id), schema) in enumerate(self._schemas.items()):
+            record, columns = f"__avro_{number}", self._topics[topic]
+            is_of = f"topic = {literal(topic)} AND {prefix} = '{schema_id:010X}'"
+            decoded.append(f"CASE WHEN {is_of} THEN {_decoded_sql(body, schema, columns)} END AS {record}")
+            chosen.append(f"WHEN {record}.{_READ} THEN CAST({_json_sql(record, schema, columns)} AS BINARY)")
         names = ", ".join(literal(topic) for topic in self._topics)
         value = (
             f"CASE WHEN value IS NULL OR topic NOT IN ({names}) THEN value {' '.join(chosen)} "
@@ -127,41 +132,42 @@ class AvroValues:
         names = ", ".join(literal(topic) for topic in self._topics)
         found = (
             records.where(f"topic IN ({names}) AND length(value) > {_PREFIX_BYTES} AND substring(value, 1, 1) = X'00'")
-            .selectExpr(f"CAST(conv(hex(substring(value, 2, {_PREFIX_BYTES - 1})), 16, 10) AS BIGINT) AS id")
+            .selectExpr("topic", f"CAST(conv(hex(substring(value, 2, {_PREFIX_BYTES - 1})), 16, 10) AS BIGINT) AS id")
             .distinct()
             .collect()
         )
         now_s = time.monotonic()
         new = [
-            row.id
-            for row in found
-            if row.id not in self._schemas and now_s - self._unreadable.get(row.id, -_ASK_AGAIN_S) >= _ASK_AGAIN_S
+            named
+            for named in sorted((row.topic, row.id) for row in found)
+            if named not in self._schemas and now_s - self._unreadable.get(named, -math.inf) >= _ASK_AGAIN_S
         ]
-        read = [self._is_read(self._registry, schema_id) for schema_id in sorted(new)]
+        read = [self._is_read(self._registry, named) for named in new]
         return any(read)
 
-    def _is_read(self, registry: SchemaRegistry, schema_id: int) -> bool:
+    def _is_read(self, registry: SchemaRegistry, named: _Named) -> bool:
+        topic, schema_id = named
         try:
             schema = registry.avro(schema_id)
-            self._require_readable(schema)
-        except (ValueError, PySparkException) as error:
-            self._unreadable[schema_id] = time.monotonic()
+            self._require_readable(schema, self._topics[topic])
+        except (ValueError, *SPARK_ERRORS) as error:
+            self._unreadable[named] = time.monotonic()
             log.warning(
-                "records with the schema id %d cannot be read, and become dead letters: %s", schema_id, str(error)[:500]
-            )
+                "records of %s with the schema id %d cannot be read, and become dead letters: %s",
+                topic, schema_id, str(error)[:_TOLD_CHARACTERS],
+            )  # fmt: skip
             return False
-        log.info("read schema %d from the registry", schema_id)
-        self._schemas[schema_id] = schema
-        self._unreadable.pop(schema_id, None)
+        log.info("read schema %d of topic %s from the registry", schema_id, topic)
+        self._schemas[named] = schema
+        self._unreadable.pop(named, None)
         return True
 
-    def _require_readable(self, schema: AvroSchema) -> None:
+    def _require_readable(self, schema: AvroSchema, columns: Sequence[Column]) -> None:
         """Raise `ValueError` or Spark's error for a schema that a statement cannot decode."""
         if not isinstance(schema, Mapping) or schema.get("type") != "record":
             raise ValueError("it is not the schema of a record")
-        for columns in self._topics.values():
-            record = _decoded_sql("X''", schema, columns)
-            self._spark.sql(f"SELECT {_json_sql('r', schema, columns)} FROM (SELECT {record} AS r)")
+        record = _decoded_sql("X''", schema, columns)
+        self._spark.sql(f"SELECT {_json_sql('r', schema, columns)} FROM (SELECT {record} AS r)")
 
 
 def _columns_of(schema: AvroSchema) -> tuple[Column, ...]:
@@ -191,7 +197,7 @@ def _reduced(schema: AvroSchema, columns: Sequence[Column]) -> AvroSchema:
     """
     types = {column.name: column.type for column in columns}
     fields = [
-        {**field, "type": _number(field["type"]) if types.get(field["name"]) in _EPOCH_TYPES else field["type"]}
+        {**field, "type": _number(field["type"]) if types.get(field["name"]) == "BIGINT" else field["type"]}
         for field in schema["fields"]
         if field["name"] in types or _defines_type(field["type"])
     ]

@@ -51,6 +51,8 @@ TYPES = {
         {"name": "tags", "type": {"type": "map", "values": "long"}},
         {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "either", "type": ["int", "string"]},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+        {"name": "noon", "type": {"type": "long", "logicalType": "time-micros"}},
     ],
 }
 
@@ -116,7 +118,7 @@ def test_should_read_each_record_with_the_schema_that_it_names(spark, registry):
 def test_should_write_each_type_as_json_that_the_declared_column_reads(spark, registry):
     columns = (
         "b BOOLEAN, f DOUBLE, raw BINARY, day DATE, at TIMESTAMP, at_ms BIGINT, price DECIMAL(12,2), tags MAP<STRING, BIGINT>, "
-        "uuid STRING, either STRUCT<member0: INT, member1: STRING>"
+        "uuid STRING, either STRUCT<member0: INT, member1: STRING>, local TIMESTAMP_NTZ, noon BIGINT"
     )
     values, _ = values_of(spark, registry, columns)
     number = registry.add("orders-value", TYPES)
@@ -125,6 +127,7 @@ def test_should_write_each_type_as_json_that_the_declared_column_reads(spark, re
         "b": True, "f": 0.1, "raw": b"\x00\xff", "day": datetime.date(2026, 2, 28), "at": at,
         "at_ms": datetime.datetime.fromtimestamp(1.5, datetime.UTC), "price": decimal.Decimal("-12345.60"),
         "tags": {"x": 1 << 60}, "uuid": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "either": "two",
+        "local": at.replace(tzinfo=None), "noon": datetime.time(12, 0, 0, 1),
     }  # fmt: skip
     records = frame(spark, [avro_value(number, TYPES, given)])
     values.learn(records)
@@ -137,6 +140,7 @@ def test_should_write_each_type_as_json_that_the_declared_column_reads(spark, re
     )  # fmt: skip
     assert row.tags == {"x": 1 << 60}
     assert row.uuid == given["uuid"]
+    assert (row.local, row.noon) == (given["local"], 43_200_000_001)
     assert row.either.asDict() == {"member0": None, "member1": "two"}
 
 
@@ -158,6 +162,21 @@ def test_should_make_of_what_it_cannot_read_a_value_that_is_no_json(spark, regis
         with pytest.raises(json.JSONDecodeError):
             json.loads(text)
     assert asked.ids == [one, proto, 999]
+
+
+def test_should_judge_a_schema_by_what_its_own_topic_reads(spark, registry):
+    """Spark cannot read a type that contains itself. It does no harm where nobody reads it."""
+    tree = {"type": "record", "name": "Tree", "fields": [
+        {"name": "id", "type": "string"}, {"name": "under", "type": {"type": "array", "items": "Tree"}},
+    ]}  # fmt: skip
+    asked = Asked(registry)
+    topics = {"plain": parse_schema("id STRING", "test"), "deep": parse_schema("under ARRAY<STRING>", "test")}
+    values = AvroValues(topics, lambda: asked, spark)
+    number = registry.add("plain-value", tree)
+    given = [avro_value(number, tree, {"id": "a", "under": [{"id": "b", "under": []}]})]
+    assert values.learn(frame(spark, given, "plain").union(frame(spark, given, "deep")))
+    assert texts(values, frame(spark, given, "plain")) == ['{"id":"a"}']
+    assert texts(values, frame(spark, given, "deep")) != ['{"id":"a"}']
 
 
 def test_should_leave_the_values_of_other_topics_as_they_are(spark, registry):
