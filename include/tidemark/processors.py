@@ -141,7 +141,7 @@ class ArrowProcessor:
 
         A `__seq` in the returned table is the position of the record from which each row comes: one of those in `rows`,
         ascending. Without it, all rows count as results of the last record. A join, a windowed fold or `suppress` downstream
-        needs it, and without it the instance ends with `InvalidTopology`.
+        needs it, and so does a topic that several paths write; without it the instance ends with `InvalidTopology`.
 
         If this raises, its puts and forwards are undone and each half of the rows is tried separately, until the rows that
         fail are found. These become dead letters, or end the instance, as for a `Processor`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -84,7 +84,7 @@ class TaskGraph:
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
             **{node.node: node.columns for node in subtopology.nodes},
         }
-        positioned = _needing_positions(subtopology.nodes)
+        positioned = _needing_positions(subtopology.nodes, self._shared)
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
@@ -236,13 +236,17 @@ def _operator(
     raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is an error in Tidemark")
 
 
-def _needing_positions(nodes: Sequence[TaskNode]) -> frozenset[str]:
-    """Return the nodes whose rows must have the positions of their own records, because a node downstream compares them."""
+def _needing_positions(nodes: Sequence[TaskNode], shared: Collection[str]) -> frozenset[str]:
+    """Return the nodes whose rows must have the positions of their own records.
+
+    A node downstream compares them, or they decide the order in one of the topics in `shared`, which several paths write.
+    """
     needing: set[str] = set()
     for node in reversed(nodes):
         is_windowed = isinstance(node, Suppress) or (isinstance(node, Reduce) and node.window is not None)
         is_join = isinstance(node, StreamStreamJoin | StreamTableJoin | TableTableJoin)
-        if is_windowed or is_join or node.node in needing:
+        is_shared = isinstance(node, RowSink) and node.sink.topic in shared
+        if is_windowed or is_join or is_shared or node.node in needing:
             needing.update(node.inputs)
     return frozenset(needing)
 

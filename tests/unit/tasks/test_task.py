@@ -278,6 +278,12 @@ def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_pat
     directory.close()
 
 
+def _sent_twice(stream):
+    """A second path to the topic: without positions, the order of its records depends on where batches end."""
+    stream.filter("n > 0").to("out")
+    return stream
+
+
 @pytest.mark.parametrize(
     ("downstream", "is_refused"),
     [
@@ -288,9 +294,10 @@ def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_pat
         (lambda s: s.filter("n > 0").join(s.select("n AS m"), within="1m"), True),
         (lambda s: s.group_by_key().reduce("tests.support.reducers:keep_the_later"), False),
         (lambda s: s, False),
+        (_sent_twice, True),
     ],
 )
-def test_should_refuse_a_batched_processor_that_hides_positions_which_a_node_downstream_needs(
+def test_should_refuse_a_batched_processor_that_hides_positions_which_are_needed_downstream(
     tmp_path, downstream, is_refused
 ):
     topology = Topology("app")

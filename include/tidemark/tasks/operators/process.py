@@ -39,8 +39,8 @@ class ProcessOperator:
     def __init__(self, node: Process, wall_ms: int, needs_positions: bool = False) -> None:
         """`wall_ms` is the clock when the task is opened.
 
-        With `needs_positions`, a node downstream depends on which record each row comes from, so a table that is returned for
-        a batch must have `__seq`.
+        With `needs_positions`, a node or topic downstream depends on which record each row comes from, so a table that is
+        returned for a batch must have `__seq`.
         Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
         """
         self.node = node
@@ -181,7 +181,7 @@ class ProcessOperator:
     def _positions(self, given: pa.Table, rows: Rows) -> Numbers:
         """Return `__seq` of a returned table, if it can be used; otherwise the position of the last record of `rows`.
 
-        Raises `InvalidTopology` if a node downstream needs positions that can be used.
+        Raises `InvalidTopology` if positions that can be used are needed downstream.
         """
         known = numbers(rows, SEQUENCE)
         if not given.num_rows:
@@ -197,8 +197,9 @@ class ProcessOperator:
             fault = f"the table has no column {SEQUENCE}"
         if self._needs_positions:
             raise InvalidTopology(
-                f"{self._where}: {fault}, but a join, a window or suppress() downstream needs the position of each row; "
-                f"return {SEQUENCE} of the record from which the row comes, as BIGINT without nulls, and sort the table by it"
+                f"{self._where}: {fault}, but a join, a window, suppress() or a topic that several paths write needs the "
+                f"position of each row downstream; return {SEQUENCE} of the record from which the row comes, as BIGINT without "
+                f"nulls, and sort the table by it"
             )
         return np.full(given.num_rows, known[-1])
 
