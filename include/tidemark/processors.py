@@ -72,7 +72,13 @@ class Context(Protocol):
     def store(self, name: str) -> KeyValueStore:
         """Return one of the processor's stores. Raises `InvalidTopology` if the topology does not give it this store."""
 
-    def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
+    def forward(
+        self,
+        key: str | None,
+        row: Mapping[str, Any] | None,
+        timestamp_ms: int | None = None,
+        sequence: int | None = None,
+    ) -> None:
         """Emit a copy of a row to the nodes downstream, in the order of the calls. A row of None deletes the key there.
 
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
@@ -80,6 +86,10 @@ class Context(Protocol):
         have: below 0, as `stream_time_ms` is before the first record, or above 9223372036854775, which Spark cannot read.
         Raises `InvalidTopology` if the topology declares `keeps_key=True` and the key is not the record's. A row that does
         not fit the processor's columns raises `InvalidTopology` when the batch ends.
+
+        `sequence` is the `__seq` of the record from which the row comes. Only `ArrowProcessor.process` may give it, because
+        elsewhere it is known; without it, the row counts as a result of the last record. `InvalidTopology` is raised for one
+        that no row of the batch has, and without one where `ArrowProcessor.process` must return `__seq`.
         """
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
@@ -134,10 +144,10 @@ class ArrowProcessor:
         `rows` has the columns of the input and these: `__k` STRING, the key, null for a record without one; `__ts` BIGINT,
         the timestamp in epoch milliseconds; `__seq` BIGINT, ascending; `__deleted` BOOLEAN, true if the record deletes its
         key, in which case the columns of the input are null. The returned table needs `__k`, `__ts` and the processor's
-        columns; a missing or null `__deleted` means false, and other columns are ignored. Rows are emitted in the returned
-        order. Raises `InvalidTopology` if a column is missing or has another type, or if the topology declares
-        `keeps_key=True` and a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect
-        of raising.
+        columns; a missing or null `__deleted` means false, and other columns are ignored. Rows are emitted in the order of
+        their records; of one record, first those that are returned, in their order, then those that are forwarded. Raises
+        `InvalidTopology` if a column is missing or has another type, or if the topology declares `keeps_key=True` and a key is
+        not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of raising.
 
         A `__seq` in the returned table is the position of the record from which each row comes: one of those in `rows`,
         ascending. Without it, all rows count as results of the last record. A join, a windowed fold or `suppress` downstream

@@ -154,6 +154,42 @@ class KeepsPositions(PassesOnInColumns):
         return super().process(rows).append_column("__seq", rows["__seq"]).filter(pc.less(rows["x"], 9))
 
 
+class ForwardsWithPositions(KeepsPositions):
+    """Also forwards 10 times x of each row, the newest first, with the position that `at` makes of the row's own."""
+
+    @staticmethod
+    def at(sequence):
+        return sequence
+
+    def process(self, rows):
+        for row in reversed(rows.to_pylist()):
+            self.context.forward(row["__k"], {"n": 10 * row["x"]}, sequence=self.at(row["__seq"]))
+        return super().process(rows)
+
+
+class ForwardsWithoutPositions(ForwardsWithPositions):
+    at = staticmethod(lambda sequence: None)
+
+
+class ForwardsWithTextAsPosition(ForwardsWithPositions):
+    at = staticmethod(str)
+
+
+class ForwardsWithUnknownPositions(ForwardsWithPositions):
+    at = staticmethod(lambda sequence: sequence + 100)
+
+
+class ForwardsOneRecordWithPosition(PassesOn):
+    def process(self, record):
+        self.context.forward(record.key, {"n": record.row["x"]}, sequence=0)
+
+
+class ForwardsWithPositionInACallback(PassesOnInColumns):
+    def init(self, context):
+        super().init(context)
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: context.forward("a", {"n": time_ms}, sequence=0))
+
+
 class ReversesPositions(PassesOnInColumns):
     def process(self, rows):
         return super().process(rows).append_column("__seq", rows["__seq"].take(list(range(len(rows)))[::-1]))

@@ -15,12 +15,16 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import LATEST_TIMESTAMP_MS, NO_STREAM_TIME
 from tidemark.tasks.code import code_failed
 from tidemark.tasks.operator import BatchTime
-from tidemark.tasks.operators.columns import with_sequence
+from tidemark.tasks.operators.columns import Numbers, with_sequence
 from tidemark.tasks.operators.row_store import RowStore
 from tidemark.tasks.records import from_dicts, rows_of
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, UnusableValue
-from tidemark.tasks.rows import Rows
+from tidemark.tasks.rows import SEQUENCE, Rows
 from tidemark.topology.plan import Process
+
+NEEDS_POSITIONS = (
+    "a join, a window, suppress() or a topic that several paths write needs the position of each row downstream"
+)
 
 _Forwarded = tuple[str | None, int, int, Mapping[str, Any] | None]
 """Key, timestamp, position, row."""
@@ -47,9 +51,10 @@ class Schedule:
 class TaskContext:
     """Implements `tidemark.processors.Context`; the operator moves it from batch to batch."""
 
-    def __init__(self, node: Process, wall_ms: int) -> None:
-        """`wall_ms` is the clock when the task is opened."""
+    def __init__(self, node: Process, wall_ms: int, needs_positions: bool) -> None:
+        """`wall_ms` is the clock when the task is opened. `needs_positions` is as for `ProcessOperator`."""
         self._node = node
+        self._needs_positions = needs_positions
         self._where = f"{node.node}: {node.processor}"
         self._specs = {spec.name: spec for spec in node.stores}
         self._stores: dict[str, RowStore] = {}
@@ -67,8 +72,10 @@ class TaskContext:
         self._own_keys: Collection[str | None] = ()
         self._now: str | None = ""
         """When the processor runs, for messages; None while it processes the record with the key in `_own_keys`."""
+        self._batch_places: Numbers | None = None
+        """`__seq` of the rows that an `ArrowProcessor` processes, ascending; None while it does not process rows."""
         self.place = 0
-        """`__seq` of the current record, and of forwarded rows."""
+        """`__seq` of the current record, and of rows forwarded without one of their own."""
 
     @property
     def stream_time_ms(self) -> int:
@@ -84,7 +91,13 @@ class TaskContext:
                 self._stores[name].begin(self._bound[name], self._batch_keys, self._is_careful)
         return self._stores[name]
 
-    def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
+    def forward(
+        self,
+        key: str | None,
+        row: Mapping[str, Any] | None,
+        timestamp_ms: int | None = None,
+        sequence: int | None = None,
+    ) -> None:
         if key is not None and not isinstance(key, str):
             raise UnusableValue(f"{self._where}: forward() with key {key!r}; keys are str, or None for no key")
         if self._node.keeps_key and key not in self._own_keys:
@@ -93,10 +106,12 @@ class TaskContext:
             timestamp_ms = self._timestamp_ms
         else:
             self.check_time(timestamp_ms)
+        is_known = sequence is None and self._batch_places is None
+        place = self.place if is_known else self._place_in_batch(sequence)
         # The first test alone costs a tenth of the second.
         if type(row) is dict or isinstance(row, Mapping):
             row = dict(row)
-        forwarded = (key, timestamp_ms, self.place, row)
+        forwarded = (key, timestamp_ms, place, row)
         if self._is_careful:
             self._made([forwarded])
         self._forwarded.append(forwarded)
@@ -137,6 +152,7 @@ class TaskContext:
         With `is_careful`, each row is checked when it is forwarded or put, so that an unusable one is attributed to its record.
         """
         self._forwarded, self._kept, self._is_careful = [], 0, is_careful
+        self._batch_places = None
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
         self._bound = stores
         self._batch_keys = batch_keys
@@ -148,10 +164,11 @@ class TaskContext:
         self._timestamp_ms, self._stream_time_ms, self.place = timestamp_ms, stream_time_ms, place
         self._own_keys, self._now = (key,), None
 
-    def take_batch(self) -> None:
-        """Prepare for an `ArrowProcessor` that gets the whole batch next."""
+    def take_batch(self, places: Numbers) -> None:
+        """Prepare for an `ArrowProcessor` that gets the batch or a part of it next; `places` are its rows' `__seq`."""
         self._own_keys = frozenset(self._batch_keys)
         self._now = ", which none of the batch's records has"
+        self._batch_places, self.place = places, int(places[-1])
 
     def keep(self) -> None:
         """Keep what was put and forwarded since the last `keep` or `drop`."""
@@ -189,6 +206,7 @@ class TaskContext:
     def punctuate(self, at: BatchTime) -> None:
         """Make the calls that are due, as Kafka Streams' `PunctuationQueue` does, in the order of their due times."""
         self._stream_time_ms = at.after_ms
+        self._batch_places = None
         self._own_keys, self._now = (), " in a callback, where there is no record whose key it could keep"
         for time, last_ms, now_ms in (
             (Punctuate.STREAM_TIME, at.before_ms, at.after_ms),
@@ -239,6 +257,29 @@ class TaskContext:
             ) from error
         deleted = pa.array([row is None for row in rows], pa.bool_())
         return with_sequence(rows_of(names, at, deleted, values), np.array(places, dtype=np.int64))
+
+    def _place_in_batch(self, sequence: int | None) -> int:
+        """Return the `__seq` of a row that is forwarded with this one.
+
+        Raises `InvalidTopology` if it is not that of a row of the batch, or is needed downstream and missing.
+        """
+        if self._batch_places is None:
+            raise InvalidTopology(
+                f"{self._where}: forward() with sequence={sequence!r}; only ArrowProcessor.process chooses the record from "
+                f"which a row comes"
+            )
+        if sequence is None:
+            if not self._needs_positions:
+                return self.place
+            raise InvalidTopology(
+                f"{self._where}: forward() without sequence, but {NEEDS_POSITIONS}; give sequence, the {SEQUENCE} of the "
+                f"record from which the row comes"
+            )
+        if not isinstance(sequence, int | np.integer) or sequence not in self._batch_places:
+            raise InvalidTopology(
+                f"{self._where}: forward() with sequence={sequence!r}, which is not the {SEQUENCE} of a row of the batch"
+            )
+        return int(sequence)
 
     def _another_key(self, what: str, key: str | None) -> InvalidTopology:
         now, quoted = self._now, f"key {key!r}"

@@ -17,8 +17,8 @@ from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.operators.columns import Numbers, last_sequence, numbers, with_sequence
-from tidemark.tasks.operators.context import TaskContext
+from tidemark.tasks.operators.columns import Numbers, in_sequence, last_sequence, numbers, with_sequence
+from tidemark.tasks.operators.context import NEEDS_POSITIONS, TaskContext
 from tidemark.tasks.records import Row, rows_of, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 class ProcessOperator:
     """An `Operator` with one input of rows, created once per task; the processor's instance lives as long.
 
-    Emits what the processor returns or forwards, in its order. Rows that an `ArrowProcessor` returns come before those that it
-    forwards. A row is refused if the processor raises for it or makes an `UnusableValue` of it; what the processor did for
-    that row is undone. If it raises for a batch, each half is tried. Errors of the topology are raised with a note of node and
-    record.
+    Emits what the processor returns or forwards, in its order. What an `ArrowProcessor` returns or forwards is in the order of
+    the records from which it comes; of one record, returned rows come first. A row is refused if the processor raises for it or
+    makes an `UnusableValue` of it; what the processor did for that row is undone. If it raises for a batch, each half is tried.
+    Errors of the topology are raised with a note of node and record.
     """
 
     def __init__(self, node: Process, wall_ms: int, needs_positions: bool = False) -> None:
         """`wall_ms` is the clock when the task is opened.
 
         With `needs_positions`, a node or topic downstream depends on which record each row comes from, so a table that is
-        returned for a batch must have `__seq`.
+        returned for a batch must have `__seq`, and rows that are forwarded while it is processed must have a `sequence`.
         Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
         """
         self.node = node
@@ -53,7 +53,7 @@ class ProcessOperator:
                 f"{self._where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
             )
         self._processor: Processor | ArrowProcessor = made
-        self._context = TaskContext(node, wall_ms)
+        self._context = TaskContext(node, wall_ms, needs_positions)
         self._of_user("init()", lambda: made.init(self._context))
         self._context.initialised()
 
@@ -101,13 +101,11 @@ class ProcessOperator:
         if isinstance(self._processor, Processor):
             self._each(self._processor, rows, at, refused)
         elif last is not None:
-            self._context.place = last
-            self._context.take_batch()
             self._whole(self._processor, rows, given_back, refused)
         self._context.place = 0 if last is None else behind(last)
         self._context.punctuate(at)
         forwarded = self._context.end()
-        return Emitted(pa.concat_tables([*given_back, forwarded]), refused=refused.rows())
+        return Emitted(in_sequence(pa.concat_tables([*given_back, forwarded])), refused=refused.rows())
 
     def _each(self, processor: Processor, rows: Rows, at: BatchTime, refused: Refusals) -> None:
         columns = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
@@ -132,6 +130,7 @@ class ProcessOperator:
                 keep()
 
     def _whole(self, processor: ArrowProcessor, rows: Rows, given_back: list[Rows], refused: Refusals) -> None:
+        self._context.take_batch(numbers(rows, SEQUENCE))
         try:
             given = processor.process(rows)
             made = None if given is None else self._checked(given, rows)
@@ -197,9 +196,8 @@ class ProcessOperator:
             fault = f"the table has no column {SEQUENCE}"
         if self._needs_positions:
             raise InvalidTopology(
-                f"{self._where}: {fault}, but a join, a window, suppress() or a topic that several paths write needs the "
-                f"position of each row downstream; return {SEQUENCE} of the record from which the row comes, as BIGINT without "
-                f"nulls, and sort the table by it"
+                f"{self._where}: {fault}, but {NEEDS_POSITIONS}; return {SEQUENCE} of the record from which the row comes, as "
+                f"BIGINT without nulls, and sort the table by it"
             )
         return np.full(given.num_rows, known[-1])
 

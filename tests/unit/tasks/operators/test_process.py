@@ -469,6 +469,40 @@ def test_should_refuse_positions_that_are_not_the_batchs_in_order(name):
     assert set(processing(name, is_batched=True).run(given).rows["__seq"].to_pylist()) == {1}
 
 
+@pytest.mark.parametrize("needs_positions", [True, False])
+def test_should_forward_from_a_batched_processor_with_the_position_of_the_record(needs_positions):
+    node = processing("ForwardsWithPositions", is_batched=True, needs_positions=needs_positions)
+    emitted = node.run(rows(("a", 1, 7), ("b", 2, 9), ("a", 3, 8)), newest_ms=3).rows
+    assert list(zip(emitted["__seq"].to_pylist(), emitted["n"].to_pylist(), strict=True)) == [
+        (0, 7), (0, 70), (1, 90), (2, 8), (2, 80)
+    ]  # fmt: skip
+
+
+def test_should_refuse_rows_that_a_batched_processor_forwards_without_a_position_that_is_needed():
+    given = rows(("a", 1, 7), ("b", 2, 8))
+    with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:ForwardsWithoutPositions: forward\\(\\) without sequence"):
+        processing("ForwardsWithoutPositions", is_batched=True, needs_positions=True).run(given)
+    # Where nothing needs it, they count as results of the last record.
+    emitted = processing("ForwardsWithoutPositions", is_batched=True).run(given, newest_ms=2).rows
+    assert list(zip(emitted["__seq"].to_pylist(), emitted["n"].to_pylist(), strict=True)) == [
+        (0, 7), (1, 8), (1, 80), (1, 70)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "is_batched", "message"),
+    [
+        ("ForwardsWithUnknownPositions", True, "sequence=101, which is not the __seq of a row of the batch"),
+        ("ForwardsWithTextAsPosition", True, "sequence='1', which is not the __seq of a row of the batch"),
+        ("ForwardsOneRecordWithPosition", False, "sequence=0; only ArrowProcessor.process chooses the record"),
+        ("ForwardsWithPositionInACallback", True, "sequence=0; only ArrowProcessor.process chooses the record"),
+    ],
+)
+def test_should_refuse_a_position_that_no_row_of_the_batch_has(name, is_batched, message):
+    with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}: forward\\(\\) with {message}"):
+        processing(name, is_batched).run(rows(("a", 1, 7), ("b", 20, 8)), newest_ms=20)
+
+
 def test_should_need_no_positions_of_a_table_without_rows():
     emitted = processing("ReturnsNothingInLists", is_batched=True, needs_positions=True).run(rows(("a", 1, 7)))
     assert emitted.rows.num_rows == 0
