@@ -22,12 +22,15 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
     custom stores are not judged; if there are no others, the state is unknown, too.
     """
     layouts = value_layouts(subtopology)
-    are_level, unlogged_stores, records = [], 0, 0
+    are_level: list[bool] = []
+    usable: set[str] = set()
+    records = 0
     for spec in subtopology.stores:
         path = folder / STORES_FOLDER / spec.name
         if not spec.is_rocksdb:
             # Only its own class can read a custom store; one without a changelog may be up to date.
-            unlogged_stores += not spec.is_logged and not spec.in_memory and path.exists()
+            if not spec.is_logged and not spec.in_memory and path.exists():
+                usable.add(spec.name)
             continue
         if not path.exists():
             are_level.append(False)
@@ -42,7 +45,8 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         layout = value_signature(spec, layouts[spec.name])
         is_level = unlogged_fault(checkpoint, layout, committed, facts.record) is None
         are_level.append(is_level)
-        unlogged_stores += is_level and not spec.is_logged
+        if is_level:
+            usable.add(spec.name)
         if generation_of(checkpoint.value_layout) < generation_of(layout):
             continue
         if (
@@ -55,6 +59,9 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         records += checkpoint.changelog_offset
     if not are_level:
         return UNKNOWN_RANK
+    unlogged_stores = sum(
+        len(group) for group in subtopology.unlogged_groups if usable.issuperset(spec.name for spec in group)
+    )
     return FolderRank(FolderState.LEVEL if all(are_level) else FolderState.BEHIND, unlogged_stores, records)
 
 

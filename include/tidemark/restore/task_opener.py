@@ -27,6 +27,7 @@ from tidemark.restore.folder_rank import rank_folder
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.restorer import RestoreJob
 from tidemark.restore.store_builder import StoreBuilder, StoreOpener
+from tidemark.restore.unlogged_stores import GroupFault
 from tidemark.settings import Settings
 from tidemark.stores.directory import FolderRank, InstanceDirectory, TaskDirectory, unranked
 from tidemark.stores.protocol import Store
@@ -172,17 +173,19 @@ class TaskOpener:
         Return what is committed, and whether the task is fresh.
         """
         plan = self._plan(facts, copies)
+        subtopology = self.plan.subtopologies[facts.task.subtopology]
         if isinstance(plan, Fresh):
             fresh = CommittedProgress(plan.next_offsets, -1, StreamTimes.none())
-            for spec in self.plan.subtopologies[facts.task.subtopology].stores:
-                if not spec.is_logged and stores[spec.name].checkpoint is not None:
-                    stores[spec.name] = self._keep_or_empty(facts, spec, directory, stores[spec.name], fresh)
+            for group in subtopology.unlogged_groups:
+                if any(stores[spec.name].checkpoint is not None for spec in group):
+                    self._keep_or_empty(facts, group, directory, stores, fresh)
             return fresh, True
-        for spec in self.plan.subtopologies[facts.task.subtopology].stores:
-            folder, store = directory.store_path(spec.name), stores[spec.name]
+        for group in subtopology.unlogged_groups:
+            self._keep_or_empty(facts, group, directory, stores, plan.committed)
+        for spec in subtopology.stores:
             if not spec.is_logged:
-                stores[spec.name] = self._keep_or_empty(facts, spec, directory, store, plan.committed)
                 continue
+            folder, store = directory.store_path(spec.name), stores[spec.name]
             job = restore_job(self.plan, facts, spec, plan.committed, self.witnesses.clock())
             while True:
                 candidate = plan.stores[spec.name]
@@ -230,23 +233,34 @@ class TaskOpener:
         return copies
 
     def _keep_or_empty(
-        self, facts: TaskFacts, spec: StoreSpec, directory: TaskDirectory, store: Store, committed: CommittedProgress
-    ) -> Store:
-        """Return the store without a changelog as it is if it is up to date with the last commit; otherwise an empty one."""
+        self,
+        facts: TaskFacts,
+        group: Sequence[StoreSpec],
+        directory: TaskDirectory,
+        stores: dict[str, Store],
+        committed: CommittedProgress,
+    ) -> None:
+        """Replace stores without a changelog by empty ones, unless all of the group are up to date with the last commit."""
         task = facts.task
-        layout = value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
-        fault = unlogged_fault(store.checkpoint, value_signature(spec, layout), committed, facts.record)
+        layouts = value_layouts(self.plan.subtopologies[task.subtopology])
+
+        def fault_in(spec: StoreSpec) -> str | None:
+            signature = value_signature(spec, layouts[spec.name])
+            return unlogged_fault(stores[spec.name].checkpoint, signature, committed, facts.record)
+
+        fault = GroupFault.first(group, fault_in)
         if fault is None:
-            return store
-        log.warning(
-            "store %s of task %s has no changelog, and %s: it starts empty; its earlier contents cannot be restored",
-            spec.name,
-            task,
-            fault,
-        )
-        store.close()
-        shutil.rmtree(directory.store_path(spec.name), ignore_errors=True)
-        return self.opener.open(directory.store_path(spec.name), spec)
+            return
+        for spec in group:
+            log.warning(
+                "store %s of task %s has no changelog, and %s: it starts empty; its earlier contents cannot be restored",
+                spec.name,
+                task,
+                fault.of(spec),
+            )
+            stores[spec.name].close()
+            shutil.rmtree(directory.store_path(spec.name), ignore_errors=True)
+            stores[spec.name] = self.opener.open(directory.store_path(spec.name), spec)
 
 
 def restore_job(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.errors import SavepointFailed, TaskCorrupted, UserCodeFailed
 from tidemark.recovery.evidence import CommittedProgress
@@ -22,6 +24,23 @@ from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 
+class GroupFault(NamedTuple):
+    """The reason why stores that are used only together (`SubTopology.unlogged_groups`) cannot be used: `spec` has a fault."""
+
+    spec: StoreSpec
+    reason: str
+
+    @classmethod
+    def first(cls, group: Sequence[StoreSpec], fault_in: Callable[[StoreSpec], str | None]) -> GroupFault | None:
+        """Return the first fault that `fault_in` finds; None if all stores of the group can be used."""
+        faults = ((spec, fault_in(spec)) for spec in group)
+        return next((cls(spec, reason) for spec, reason in faults if reason is not None), None)
+
+    def of(self, spec: StoreSpec) -> str:
+        """Return the reason for one store of the group."""
+        return self.reason if spec is self.spec else f"it cannot be used without {self.spec.name}, and {self.reason}"
+
+
 def carry_over(
     opener: StoreOpener,
     plan: TopologyPlan,
@@ -33,36 +52,45 @@ def carry_over(
 ) -> None:
     """Copy each such store of a task to `built`, from the first folder in `held` where it is up to date with the last commit.
 
-    `held` and `built` are laid out as an instance's folder of the application; no process has a store open. If no
-    folder has a store that is up to date, it begins empty, or, if it is logged, is rebuilt by the instance; `report` is
-    called with a line about it. May be repeated.
+    `held` and `built` are laid out as an instance's folder of the application; no process has a store open. A store without
+    a changelog and the store of its keys' order come from the same folder. If no folder has a store that is up to date, it
+    begins empty, or, if it is logged, is rebuilt by the instance; `report` is called with a line about it. May be repeated.
     """
     task = facts.task
     subtopology = plan.subtopologies[task.subtopology]
-    for spec in (
-        spec for spec in subtopology.stores if spec.custom is not None or not (spec.is_logged or spec.in_memory)
-    ):
-        wanted = value_signature(spec, value_layouts(subtopology)[spec.name])
-        target, fault = folder_of(built, task, spec.name), "no folder here holds it"
-        for source in (folder_of(holder, task, spec.name) for holder in held):
-            shutil.rmtree(target, ignore_errors=True)
-            if not source.exists():
-                continue
-            try:
-                found = unlogged_fault(_copied(opener, source, target, spec), wanted, committed, facts.record)
-            except (TaskCorrupted, SavepointFailed) as error:
-                found = str(error)
-            if found is None:
+    layouts = value_layouts(subtopology)
+
+    def copy_fault(holder: Path, spec: StoreSpec) -> str | None:
+        source = folder_of(holder, task, spec.name)
+        try:
+            checkpoint = _copied(opener, source, folder_of(built, task, spec.name), spec) if source.exists() else None
+        except (TaskCorrupted, SavepointFailed) as error:
+            return str(error)
+        return unlogged_fault(checkpoint, value_signature(spec, layouts[spec.name]), committed, facts.record)
+
+    def remove(group: Sequence[StoreSpec]) -> None:
+        for spec in group:
+            shutil.rmtree(folder_of(built, task, spec.name), ignore_errors=True)
+
+    custom = [(spec,) for spec in subtopology.stores if spec.custom is not None and spec.is_logged]
+    unlogged = [group for group in subtopology.unlogged_groups if not group[0].in_memory]
+    for group in [*custom, *unlogged]:
+        remove(group)
+        fault: GroupFault | None = GroupFault(group[0], "no folder here holds it")
+        for holder in (holder for holder in held if folder_of(holder, task, group[0].name).exists()):
+            fault = GroupFault.first(group, partial(copy_fault, holder))
+            if fault is None:
                 break
-            fault = found
-            shutil.rmtree(target, ignore_errors=True)
-        else:
+            remove(group)
+        if fault is None:
+            continue
+        for spec in group:
             kind, change_kind = (
                 ("custom", "the instance that opens it rebuilds it from its changelog")
                 if spec.is_logged
                 else ("not logged", "it begins empty; its earlier contents cannot be restored")
             )
-            report(f"store {task}/{spec.name} is {kind} and {fault}: {change_kind}")
+            report(f"store {task}/{spec.name} is {kind} and {fault.of(spec)}: {change_kind}")
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> StoreCheckpoint | None:

@@ -157,7 +157,7 @@ class TaskGraph:
         """Apply the bounds on age and number once all nodes have written."""
         specs = self._subtopology.stores
         for spec, order in itertools.pairwise(specs):
-            if spec.ttl_ms is not None or spec.max_entries is not None:
+            if spec.has_order:
                 expire(spec, stores[spec.name], stores[order.name], times.of(spec.name))
 
     def is_due(self, wall_ms: int) -> bool:

@@ -207,6 +207,11 @@ class StoreSpec:
         return self.is_logged and self.source_topic is None
 
     @property
+    def has_order(self) -> bool:
+        """True if keys leave the store by age or number; the store of their order then comes after it in the plan."""
+        return self.ttl_ms is not None or self.max_entries is not None
+
+    @property
     def uncopied(self) -> str | None:
         """Short reason why a copy of the store outside its instance makes no sense; None if it makes sense."""
         if self.in_memory:
@@ -466,6 +471,19 @@ class SubTopology:
         """All stores of a task, in the order of the nodes."""
         nodes: tuple[Aggregation | TaskNode, ...] = (*self.aggregations, *self.nodes)
         return tuple(store for node in nodes for store in node.stores)
+
+    @property
+    def unlogged_groups(self) -> tuple[tuple[StoreSpec, ...], ...]:
+        """The stores without a changelog, each together with the store of its keys' order, if it has one.
+
+        The two mean nothing without each other: a start continues with a whole group, or begins it empty.
+        """
+        stores = self.stores
+        return tuple(
+            stores[number : number + 1 + spec.has_order]
+            for number, spec in enumerate(stores)
+            if not spec.is_logged and not (number and stores[number - 1].has_order)
+        )
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

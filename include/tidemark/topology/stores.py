@@ -123,7 +123,7 @@ def declared_store(draft: Draft, declared: DeclaredStore, where: str) -> StoreSp
 
 def with_order(spec: StoreSpec, draft: Draft, where: str) -> tuple[StoreSpec, ...]:
     """Return the store and, if keys leave it by age or number, the store that keeps their order."""
-    if spec.ttl_ms is None and spec.max_entries is None:
+    if not spec.has_order:
         return (spec,)
     order = StoreSpec(
         draft.store_name(spec.name + ORDER_SUFFIX, where),

@@ -41,6 +41,14 @@ def subtopology(*stores):
     return topology.plan().subtopologies[0]
 
 
+def subtopology_with_ages():
+    """One store without a changelog whose keys leave it by age, and the store of their order."""
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    stream.to_table(Materialized("seen", logging=False, ttl="1d"))
+    return topology.plan().subtopologies[0]
+
+
 PLAN = subtopology("counts")
 LAYOUT = value_signature(PLAN.stores[0], value_layouts(PLAN)["counts"])
 AT_7 = StoreCheckpoint("app", "1", "counts", LAYOUT, 7, NOW, {"in": 100}, NOW, 80)
@@ -137,6 +145,27 @@ def test_should_prefer_a_folder_with_a_level_store_that_nothing_else_restores(tm
     assert task.store_path("recent").exists()
     task.close()
     instance.close()
+
+
+AGING = subtopology_with_ages()
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({"seen": 7, "seen-order": 7}, FolderRank(LEVEL, 2, 0)),
+        ({"seen": 7}, FolderRank(BEHIND, 0, 0)),
+        ({"seen-order": 7}, FolderRank(BEHIND, 0, 0)),
+        ({"seen": 7, "seen-order": 6}, FolderRank(BEHIND, 0, 0)),
+        ({"seen": 6, "seen-order": 7}, FolderRank(BEHIND, 0, 0)),
+    ],
+)
+def test_should_count_a_store_without_a_changelog_only_together_with_the_order_of_its_keys(tmp_path, held, expected):
+    for spec in AGING.stores:
+        if spec.name in held:
+            layout = value_signature(spec, value_layouts(AGING)[spec.name])
+            write(tmp_path, replace(unlogged(held[spec.name]), store=spec.name, value_layout=layout))
+    assert rank_folder(AGING, FACTS, COMMITTED, tmp_path) == expected
 
 
 def test_should_not_count_an_old_store_without_a_changelog(tmp_path):

@@ -36,7 +36,7 @@ def expire(spec: StoreSpec, pending: PendingStore, order: PendingStore, at: Batc
     that was noted (`PendingStore.note_reads`; processors do that). A key that was in the store before it had a TTL or bound is
     not in the order until it is written.
     """
-    if spec.ttl_ms is None and spec.max_entries is None:
+    if not spec.has_order:
         return
     book = _Book(spec, order)
     written = {key: value for writes in pending.writes() for key, value in zip(writes.keys, writes.values, strict=True)}
