@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemark.errors import StoreUnavailable, TaskCorrupted
+from tidemark.errors import StoreUnavailable, TaskCorrupted, UserCodeFailed
 from tidemark.recovery.candidates import is_ahead
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.start_plan import unlogged_fault
 from tidemark.restore.local_copies import read_store_checkpoint
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.stores.directory import STORES_FOLDER, UNKNOWN_RANK, FolderRank, FolderState
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import generation_of, value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, SubTopology
 
 
-def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: CommittedProgress, folder: Path) -> FolderRank:
-    """Return how up to date the stores in a task's folder are, by their checkpoints. Opens them read-only.
+def rank_folder(
+    opener: StoreOpener, subtopology: SubTopology, facts: TaskFacts, committed: CommittedProgress, folder: Path
+) -> FolderRank:
+    """Return how up to date the stores in a task's folder are, by their checkpoints.
 
+    RocksDB stores are opened read-only. No process may have a custom store open, because only its own class can read it.
     The state is unknown if a store cannot be read, or if it is of another history than `committed`. Stores in memory and
-    custom stores are not judged; if there are no others, the state is unknown, too.
+    custom stores with a changelog are not judged, because they can be rebuilt; if there are no others, the state is unknown,
+    too.
     """
     layouts = value_layouts(subtopology)
     are_level: list[bool] = []
@@ -27,17 +33,14 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
     records = 0
     for spec in subtopology.stores:
         path = folder / STORES_FOLDER / spec.name
-        if not spec.is_rocksdb:
-            # Only its own class can read a custom store; one without a changelog may be up to date.
-            if not spec.is_logged and not spec.in_memory and path.exists():
-                usable.add(spec.name)
+        if spec.in_memory or (spec.custom is not None and spec.is_logged):
             continue
         if not path.exists():
             are_level.append(False)
             continue
         try:
-            checkpoint = read_store_checkpoint(path)
-        except (TaskCorrupted, StoreUnavailable):
+            checkpoint = read_store_checkpoint(path) if spec.custom is None else _custom_checkpoint(opener, path, spec)
+        except (TaskCorrupted, StoreUnavailable, UserCodeFailed):
             return UNKNOWN_RANK
         if checkpoint is None:
             are_level.append(False)
@@ -63,6 +66,14 @@ def rank_folder(subtopology: SubTopology, facts: TaskFacts, committed: Committed
         len(group) for group in subtopology.unlogged_groups if usable.issuperset(spec.name for spec in group)
     )
     return FolderRank(FolderState.LEVEL if all(are_level) else FolderState.BEHIND, unlogged_stores, records)
+
+
+def _custom_checkpoint(opener: StoreOpener, path: Path, spec: StoreSpec) -> StoreCheckpoint | None:
+    store = opener.open(path, spec)
+    try:
+        return store.checkpoint
+    finally:
+        store.close()
 
 
 def _is_beyond_changelog(spec: StoreSpec, facts: TaskFacts, changelog_offset: int) -> bool:

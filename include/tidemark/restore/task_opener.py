@@ -158,7 +158,7 @@ class TaskOpener:
         committed = committed_progress_of(self.witnesses.evidence(facts, {}))
         if not isinstance(committed, CommittedProgress):
             return unranked
-        return partial(rank_folder, self.plan.subtopologies[facts.task.subtopology], facts, committed)
+        return partial(rank_folder, self.opener, self.plan.subtopologies[facts.task.subtopology], facts, committed)
 
     def _bring_level(
         self,

@@ -123,8 +123,8 @@ class InstanceDirectory:
     ) -> TaskDirectory:
         """Lock a task's folder. With `adopts`, the best folder of a dead peer is taken over if it is better than the own one.
 
-        `rank` judges a folder of the task. An own folder is only replaced if it is behind the last commit and the peer's is
-        level with it: then nothing is in it that the peer's lacks.
+        `rank` judges a folder of the task; its holder's lock is held meanwhile. An own folder is only replaced if it is behind
+        the last commit and the peer's is level with it: then nothing is in it that the peer's lacks.
         """
         folder = self.folder / str(task)
         if adopts:
@@ -166,12 +166,14 @@ class InstanceDirectory:
         is_held = (folder / STORES_FOLDER).exists()
         if not peers or (is_held and (is_locked(folder) or rank(folder).state is not FolderState.BEHIND)):
             return []
-        ranks = {peer: rank(peer) for peer in peers}
-        if is_held:
-            peers = [peer for peer in peers if ranks[peer].state is FolderState.LEVEL]
+        ranks: dict[Path, FolderRank] = {}
+        for peer in peers:
+            with suppress(TaskLocked), FolderLock(peer.parent):
+                ranks[peer] = rank(peer)
+        better = [peer for peer in ranks if not is_held or ranks[peer].state is FolderState.LEVEL]
         # Copies of standbys have no batch, and no stores without a changelog.
-        is_instance = {peer: not peer.parents[1].name.startswith(STANDBY_PREFIX) for peer in peers}
-        return sorted(peers, key=lambda peer: (ranks[peer], is_instance[peer], str(peer)), reverse=True)
+        is_instance = {peer: not peer.parents[1].name.startswith(STANDBY_PREFIX) for peer in better}
+        return sorted(better, key=lambda peer: (ranks[peer], is_instance[peer], str(peer)), reverse=True)
 
     def close(self) -> None:
         """Release the process lock. May be called twice."""
