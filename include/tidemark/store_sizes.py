@@ -15,11 +15,12 @@ from rocksdict import AccessType, Options, Rdict
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from tidemark.errors import TidemarkError
+from tidemark.folder_lock import is_locked
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
-from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER
 from tidemark.stores.rocksdb import CHECKPOINT_KEY
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.task import changelog_of
@@ -43,11 +44,24 @@ class KnownSizes:
 
 
 @dataclass(frozen=True)
-class StoreSize:
-    """Sizes of one copy of one task's store.
+class StoreCopy:
+    """One copy of one task's store on this machine.
 
     `holder` is the folder below `state_dir` that has the copy, None if there is no copy here. `keys` is RocksDB's estimate.
-    `bytes_disk` counts every file in the store's folder. `offsets_topic` is end offset minus low offset: it also counts
+    `bytes_disk` counts every file in the store's folder. `is_old`: another instance here has processed the task since.
+    """
+
+    holder: str | None
+    keys: KnownSizes
+    bytes_disk: KnownSizes
+    is_old: bool = False
+
+
+@dataclass(frozen=True)
+class StoreSize:
+    """Sizes of one copy of one task's store; the first fields are those of `StoreCopy`.
+
+    `offsets_topic` is end offset minus low offset: it also counts
     transaction markers and records that compaction has removed. `bytes_topic` is the size of one replica.
     """
 
@@ -56,6 +70,7 @@ class StoreSize:
     holder: str | None
     keys: KnownSizes
     bytes_disk: KnownSizes
+    is_old: bool
     offsets_topic: KnownSizes
     bytes_topic: KnownSizes
 
@@ -88,8 +103,10 @@ def store_sizes(
                 place = TopicPartition(changelog_of(app, spec), task.partition)
                 offsets = KnownSizes(end[place] - low[place]) if place in end else KnownSizes(None, _no_topic(spec))
                 size = KnownSizes(in_topic.of.get(place), in_topic.why or "not reported") if place in end else offsets
-                for holder, keys, on_disk in copies_on_disk(settings.state_dir, app, task, spec):
-                    found.append(StoreSize(task, spec.name, holder, keys, on_disk, offsets, size))
+                for copy in copies_on_disk(settings.state_dir, app, task, spec):
+                    found.append(
+                        StoreSize(task, spec.name, copy.holder, copy.keys, copy.bytes_disk, copy.is_old, offsets, size)
+                    )
     return sorted(found, key=lambda row: (row.task, row.store, row.holder or ""))
 
 
@@ -97,18 +114,42 @@ def _no_topic(spec: StoreSpec) -> str:
     return "no topic yet" if spec.is_logged else "not logged"
 
 
-def copies_on_disk(
-    state_dir: Path, application_id: str, task: TaskId, spec: StoreSpec
-) -> list[tuple[str | None, KnownSizes, KnownSizes]]:
-    """Return (holder, keys, bytes) of each copy of a store here; if there is none, one entry whose holder is None."""
+def copies_on_disk(state_dir: Path, application_id: str, task: TaskId, spec: StoreSpec) -> list[StoreCopy]:
+    """Return each copy of a store here, sorted by holder; if there is none, one entry whose holder is None."""
     if spec.in_memory:
-        return [(None, KnownSizes(None, "in memory"), KnownSizes(None, "in memory"))]
-    found: list[tuple[str | None, KnownSizes, KnownSizes]] = []
-    for folder in sorted(state_dir.glob(f"*/{application_id}/{task}/{STORES_FOLDER}/{spec.name}")):
-        holder = folder.relative_to(state_dir).parts[0]
-        keys = KnownSizes(None, "custom") if spec.custom is not None else estimated_keys(folder)
-        found.append((holder, keys, KnownSizes(folder_bytes(folder))))
-    return found or [(None, KnownSizes(None, "not here"), KnownSizes(None, "not here"))]
+        return [StoreCopy(None, KnownSizes(None, "in memory"), KnownSizes(None, "in memory"))]
+    folders = {
+        folder.relative_to(state_dir).parts[0]: folder
+        for folder in sorted(state_dir.glob(f"*/{application_id}/{task}/{STORES_FOLDER}/{spec.name}"))
+    }
+    instances = [holder for holder in folders if not holder.startswith(STANDBY_PREFIX)]
+    # A task that moves between instances leaves its folder behind, as a start there continues from it.
+    ages = {holder: _age(folders[holder], spec) for holder in instances} if len(instances) > 1 else {}
+    found = [
+        StoreCopy(
+            holder,
+            KnownSizes(None, "custom") if spec.custom is not None else estimated_keys(folder),
+            KnownSizes(folder_bytes(folder)),
+            is_old=holder in ages and ages[holder] < max(ages.values()),
+        )
+        for holder, folder in folders.items()
+    ]
+    return found or [StoreCopy(None, KnownSizes(None, "not here"), KnownSizes(None, "not here"))]
+
+
+def _age(folder: Path, spec: StoreSpec) -> tuple[bool, int]:
+    """Return a value that is greater for the instance that processed the task later: whether it does so now, and its batch.
+
+    A custom store's batch is not known; neither is that of a store that cannot be read.
+    """
+    is_open = is_locked(folder.parents[1])
+    if spec.custom is not None:
+        return is_open, -1
+    try:
+        _, checkpoint = segments_on_disk(folder)
+    except TidemarkError:
+        return is_open, -1
+    return is_open, -1 if checkpoint is None else checkpoint.batch
 
 
 def folder_bytes(folder: Path) -> int:

@@ -143,7 +143,7 @@ class RetentionSampler:
         if spec.retention_ms is None or spec.custom is not None:
             return []
         app = self.plan.application_id
-        for holder, _, _ in copies_on_disk(self.settings.state_dir, app, task, spec):
+        for holder in (copy.holder for copy in copies_on_disk(self.settings.state_dir, app, task, spec)):
             if holder is not None:
                 folder = self.settings.state_dir / holder / app / str(task) / STORES_FOLDER / spec.name
                 try:

@@ -75,14 +75,17 @@ def key_as_text(serde: KeySerde, key: bytes) -> bytes:
 def _stores(
     application_id: str, subtopology: SubTopology, partitions: Mapping[str, int], settings: Settings, rules: SkewRules
 ) -> list[Finding]:
-    """Return a finding per store that has a copy here. Of several copies of a task, the one with the most keys counts."""
+    """Return a finding per store that has a copy here. Of several copies of a task, the one with the most keys counts.
+
+    Copies of instances that no longer process the task do not count.
+    """
     tasks = [TaskId(subtopology.index, p) for p in range(partitions.get(subtopology.lead.topic, 0))]
     found = []
     for spec in subtopology.stores:
         keys: dict[str, int] = {}
         for task in tasks:
-            counts = (count.value for _, count, _ in copies_on_disk(settings.state_dir, application_id, task, spec))
-            known = [count for count in counts if count is not None]
+            copies = copies_on_disk(settings.state_dir, application_id, task, spec)
+            known = [copy.keys.value for copy in copies if copy.keys.value is not None and not copy.is_old]
             if known:
                 keys[str(task)] = max(known)
         if keys:

@@ -58,13 +58,17 @@ def sample_stores(
 ) -> tuple[list[StoreSize], list[StoreSample]]:
     """Measure every store on this machine and in its topic, and append the result to the history. Blocks.
 
-    An application that has never run has no samples. Raises `OutcomeUnknown` if no broker answers.
+    Old copies are left out of the history: they never change, and sums over it would count their tasks twice. An application
+    that has never run has no samples. Raises `OutcomeUnknown` if no broker answers.
     """
     admin = AdminClient(librdkafka_config(settings))
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
     sizes = store_sizes(named_plan(plan, settings, admin), partition_counts(admin, settings), ends, settings)
     samples = samples_of(sizes, plan.application_id, clock())
-    append(history_path(settings.var_dir, plan.application_id), samples)
+    append(
+        history_path(settings.var_dir, plan.application_id),
+        [sample for sample, size in zip(samples, sizes, strict=True) if not size.is_old],
+    )
     return sizes, samples
 
 

@@ -32,7 +32,10 @@ def show_stores(topology: str, output: Output) -> None:
     settings = Settings.load()
     plan = load(topology).plan()
     sizes, samples = sample_stores(plan, settings)
-    rows = [as_json(sample) | {"why": _whys(size)} for sample, size in zip(samples, sizes, strict=True)]
+    rows = [
+        as_json(sample) | {"is_old": size.is_old, "why": _whys(size)}
+        for sample, size in zip(samples, sizes, strict=True)
+    ]
     output.show(rows, *_size_views(sizes, plan.application_id))
 
 
@@ -46,12 +49,15 @@ def _size_views(sizes: list[StoreSize], application_id: str) -> Iterator[View]:
     """Yield one row per copy of a store, and what the numbers mean."""
     listing = Listing("task", "store", "holder", *_NUMBERS, right=_NUMBERS, title=f"stores of {application_id}")
     for row in sizes:
-        listing.add(str(row.task), row.store, row.holder or "—", *(str(getattr(row, name)) for name in MEASURES))
+        holder = f"{row.holder}, old" if row.is_old else row.holder or "—"
+        listing.add(str(row.task), row.store, holder, *(str(getattr(row, name)) for name in MEASURES))
     yield listing
     yield (
         "keys are RocksDB's estimate; offsets include transaction markers and compacted records; "
         "bytes in the topic are those of one replica"
     )
+    if any(row.is_old for row in sizes):
+        yield "old: another instance here has processed the task since; the copy counts in no sum and no history"
     yield from sorted({why for row in sizes for why in _whys(row).values() if ":" in why})
 
 

@@ -135,7 +135,7 @@ class Application:
         """The bytes of the instances' stores on this machine; None if they were not measured yet."""
         if self.stores is None:
             return None
-        return sum(row.bytes_disk.value or 0 for row in self.stores if not row.is_standby)
+        return sum(row.bytes_disk.value or 0 for row in self.stores if row.is_counted)
 
 
 def read_files(settings: Settings, application_id: str, now_ms: int) -> ProcessFiles:

@@ -36,7 +36,7 @@ def _stores(app: Application) -> dict[str, tuple[str, ...]]:
     keys: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for row in app.stores or ():
-        if not row.is_standby:
+        if row.is_counted:
             keys[row.store] += row.keys.value or 0
             size[row.store] += row.bytes_disk.value or 0
     return {name: (f"{keys[name]:>11,} keys", f"{format_bytes(size[name]):>12}") for name in size}

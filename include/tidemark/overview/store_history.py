@@ -38,7 +38,7 @@ class SizeHistory:
     def with_present(self, stores: Iterable[StoreView], now_ms: int) -> SizeHistory:
         """Return the history with the present sizes as its last points."""
         present = _Sums()
-        for row in stores:
+        for row in (row for row in stores if not row.is_old):
             present.add(row.store, now_ms, row.holder, row.keys.value, row.bytes_disk.value)
         names = sorted({*self.of, *present.sizes})
         return SizeHistory({name: (*self.of.get(name, ()), *present.points(name)) for name in names}, self.fault)

@@ -17,18 +17,27 @@ _TRIED = 3
 
 @dataclass(frozen=True)
 class StoreView:
-    """One copy of one task's store on this machine. `holder` is the folder that has it: an instance or a standby."""
+    """One copy of one task's store on this machine. `holder` is the folder that has it: an instance or a standby.
+
+    `is_old`: another instance here has processed the task since.
+    """
 
     task: TaskId
     store: str
     holder: str
     keys: KnownSizes
     bytes_disk: KnownSizes
+    is_old: bool = False
 
     @property
     def is_standby(self) -> bool:
         """Whether the copy is a standby's."""
         return self.holder.startswith(STANDBY_PREFIX)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether sums over all tasks contain the copy: each task counts once."""
+        return not (self.is_standby or self.is_old)
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,9 @@ def read_stores(plan: TopologyPlan, settings: Settings) -> list[StoreView]:
     for subtopology in plan.subtopologies:
         for spec in subtopology.stores:
             for task in _tasks_here(settings, plan.application_id, subtopology.index):
-                for holder, keys, size in copies_on_disk(settings.state_dir, plan.application_id, task, spec):
-                    if holder is not None:
-                        found.append(StoreView(task, spec.name, holder, keys, size))
+                for copy in copies_on_disk(settings.state_dir, plan.application_id, task, spec):
+                    if copy.holder is not None:
+                        found.append(StoreView(task, spec.name, copy.holder, copy.keys, copy.bytes_disk, copy.is_old))
     return sorted(found, key=lambda row: (row.task, row.store, row.holder))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from confluent_kafka import Producer
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from tidemark.checks.store_growth import history_path, read
 from tidemark.cli import main
 from tidemark.cli import stores as command
+from tidemark.folder_lock import FolderLock
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.store_sizes import folder_bytes
@@ -72,6 +74,15 @@ def test_should_measure_an_open_store_and_its_changelog_and_how_they_grow(applic
     assert rows["0_2", "n"]["why"] == {"keys": "not here", "bytes_disk": "not here"}
     assert rows["0_1", "lost"]["why"]["offsets_topic"] == rows["0_1", "lost"]["why"]["bytes_topic"] == "not logged"
 
+    old = store_at(settings.state_dir / "1" / application / "0_1" / "rocksdb" / "n")
+    put(old, 0, range(9))
+    old.close()
+    with FolderLock(folder.parents[1]):
+        rows = [row for row in json.loads(run("--json")) if (row["task"], row["store"]) == ("0_1", "n")]
+        assert [(row["holder"], row["is_old"]) for row in rows] == [("0", False), ("1", True)]
+        assert "1, old" in run()
+    shutil.rmtree(settings.state_dir / "1")
+
     put(store, 0, range(40, 100))
     fill(settings.bootstrap_servers, changelog, 30)
     admin.delete_records([ClientPartition(changelog, 1, 10)])[ClientPartition(changelog, 1)].result(60)
@@ -80,7 +91,7 @@ def test_should_measure_an_open_store_and_its_changelog_and_how_they_grow(applic
     assert last["bytes_topic"] > first["bytes_topic"]
     (grown,) = [row for row in json.loads(run("--history", "--json")) if (row["task"], row["store"]) == ("0_1", "n")]
     hours = (last["time_ms"] - first["time_ms"]) / HOUR_MS
-    assert grown["samples"] == 2
+    assert grown["samples"] == 4
     for name in ("keys", "bytes_disk", "offsets_topic", "bytes_topic"):
         assert grown[name] == pytest.approx((last[name] - first[name]) / hours)
     store.close()

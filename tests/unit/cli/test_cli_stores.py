@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from tests.support.cli_stores import HOUR_MS, put, store_at
+from tests.support.cli_stores import CHECKPOINT, HOUR_MS, put, store_at
 
 from tidemark.checks.store_growth import StoreSample, append, growth, history_path, read
 from tidemark.errors import TidemarkError
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId, TopicPartition
-from tidemark.store_sizes import KnownSizes, copies_on_disk, estimated_keys, folder_bytes, parse_log_dirs
+from tidemark.overview.stores import read_stores
+from tidemark.settings import Settings
+from tidemark.store_sizes import KnownSizes, StoreCopy, copies_on_disk, estimated_keys, folder_bytes, parse_log_dirs
+from tidemark.stores.protocol import Writes
+from tidemark.topology.builder import Topology
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
@@ -18,6 +24,12 @@ SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
 
 def sample(time_ms, keys=None, bytes_topic=None, store="n", task="0_0", holder="0"):
     return StoreSample(time_ms, "app", task, store, holder, keys, 100, 10, bytes_topic)
+
+
+def plan_of_n():
+    topology = Topology("app")
+    topology.stream("in", schema="id STRING").group_by_key().count(name="n", store="n")
+    return topology.plan()
 
 
 def replica(name, size, is_future=False):
@@ -58,7 +70,7 @@ def test_should_find_every_local_copy_of_the_given_task_and_application_only(tmp
         made = store_at(tmp_path / holder / app / task / "rocksdb" / store)
         put(made, 0, range(5))
         made.close()
-    assert [copy[:2] for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [
+    assert [(copy.holder, copy.keys) for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [
         ("0", KnownSizes(5)), ("standby-0", KnownSizes(5)),
     ]  # fmt: skip
 
@@ -67,10 +79,50 @@ def test_should_say_why_a_store_has_no_keys_to_count(tmp_path):
     custom = StoreSpec("own", StoreKind.KEY_VALUE, None, None, custom="package.module:Class")
     (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own").mkdir(parents=True)
     (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own" / "store.sqlite").write_bytes(b"123")
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), custom) == [("0", KnownSizes(None, "custom"), KnownSizes(3))]
+    (copy,) = copies_on_disk(tmp_path, "app", TaskId(0, 0), custom)
+    assert copy == StoreCopy("0", KnownSizes(None, "custom"), KnownSizes(3))
     memory = StoreSpec("m", StoreKind.KEY_VALUE, None, None, in_memory=True)
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), memory)[0][1:] == (KnownSizes(None, "in memory"),) * 2
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), SPEC)[0][1:] == (KnownSizes(None, "not here"),) * 2
+    for spec, why in ((memory, "in memory"), (SPEC, "not here")):
+        unknown = KnownSizes(None, why)
+        assert copies_on_disk(tmp_path, "app", TaskId(0, 0), spec) == [StoreCopy(None, unknown, unknown)]
+
+
+def copy_at(state_dir, holder, batch):
+    """The copy of an instance or a standby that processed the task up to this batch."""
+    made = store_at(state_dir / holder / "app" / "0_1" / "rocksdb" / "n")
+    made.put_many([Writes(0, [b"k"], [b"v"])], replace(CHECKPOINT, batch=batch), None)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("batches", "old"),
+    [
+        ({"0": 6, "1": 7}, {"0"}),
+        ({"0": 7, "1": 6}, {"1"}),
+        ({"0": 7, "1": 7}, set()),
+        ({"0": 5, "1": 6, "2": 7, "standby-0": -1}, {"0", "1"}),
+        # A standby knows no batches.
+        ({"0": 6, "standby-0": -1}, set()),
+    ],
+)
+def test_should_call_the_copy_old_that_an_instance_kept_when_its_task_moved(tmp_path, batches, old):
+    for holder, batch in batches.items():
+        copy_at(tmp_path, holder, batch)
+    copies = copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)
+    assert {copy.holder: copy.is_old for copy in copies} == {holder: holder in old for holder in batches}
+    plan = plan_of_n()
+    rows = read_stores(plan, Settings.load().model_copy(update={"state_dir": tmp_path}))
+    assert {row.holder for row in rows if row.is_counted} == batches.keys() - old - {"standby-0"}
+
+
+def test_should_call_the_other_copy_of_a_custom_store_old_while_an_instance_has_the_task(tmp_path):
+    custom = StoreSpec("n", StoreKind.KEY_VALUE, None, None, custom="package.module:Class")
+    folders = [tmp_path / holder / "app" / "0_1" for holder in ("0", "1")]
+    for folder in folders:
+        (folder / "rocksdb" / "n").mkdir(parents=True)
+    assert [copy.is_old for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), custom)] == [False, False]
+    with FolderLock(folders[1]):
+        assert [copy.is_old for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), custom)] == [True, False]
 
 
 def test_should_take_the_largest_replica_and_ignore_one_that_is_being_moved():

@@ -171,6 +171,18 @@ def test_the_row_of_a_stream_should_have_its_figures():
     assert "9 s ago" in row
 
 
+def test_an_old_copy_of_a_store_should_be_listed_and_not_be_counted():
+    copies = (("0", False), ("1", True), ("standby-0", False))
+    rows = tuple(
+        StoreView(TaskId(0, 1), "clicks", holder, KnownSizes(5), KnownSizes(1 << 20), is_old=is_old)
+        for holder, is_old in copies
+    )
+    app = replace(WELL, stores=rows)
+    shown = text(of_one(app)["stores"])
+    assert [f"{name} 5" in shown for name in ("instance 0", "instance 1, old", "standby-0")] == [True] * 3
+    assert app.bytes_disk == 1 << 20
+
+
 def test_a_figure_that_was_not_read_yet_should_not_look_like_one_that_is_unknown():
     app = application(instance())
     assert "Lag … records" in text(of_one(app, live_is_known=False)["figures"])
@@ -282,6 +294,7 @@ def test_the_drawing_should_show_rates_lag_keys_and_late_rows():
     rows = (
         StoreView(TaskId(0, 0), "user-sessions", "0", KnownSizes(1000), KnownSizes(2048)),
         StoreView(TaskId(0, 1), "user-sessions", "0", KnownSizes(500), KnownSizes(1024)),
+        StoreView(TaskId(0, 1), "user-sessions", "1", KnownSizes(400), KnownSizes(900), is_old=True),
         StoreView(TaskId(0, 1), "user-sessions", "standby-0", KnownSizes(9), KnownSizes(9)),
     )
     window = live(lag=12, committed_ms=NOW - 10_000, read=(0, 700), late=7, written=30)

@@ -96,6 +96,7 @@ def test_should_thin_out_many_samples_and_keep_the_first_and_the_last(path, coun
 def test_the_present_size_should_be_the_last_point():
     rows = [
         StoreView(TaskId(0, 0), "n", "0", KnownSizes(5), KnownSizes(50)),
+        StoreView(TaskId(0, 0), "n", "1", KnownSizes(4), KnownSizes(40), is_old=True),
         StoreView(TaskId(0, 0), "n", "standby-0", KnownSizes(5), KnownSizes(50)),
         StoreView(TaskId(0, 0), "new", "0", KnownSizes(None, "unreadable"), KnownSizes(1)),
     ]
