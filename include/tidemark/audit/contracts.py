@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemark.audit.expectations import Check
-from tidemark.topology.plan import Column, Expected, RowSink, Sink, SubTopology, TopologyPlan
+from tidemark.topology.contracts import sinks_with_columns
+from tidemark.topology.plan import Column, Expected, SubTopology, TopologyPlan
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
@@ -40,19 +41,11 @@ def contracts(plan: TopologyPlan) -> list[Contract]:
             if source.expects:
                 checks = _checks(source.topic, source.expects)
                 found.setdefault(source.topic, Contract(source.topic, subtopology, True, source.schema, checks))
-        for sink, columns in _sinks(subtopology):
+        for sink, columns in sinks_with_columns(subtopology):
             if sink.expects:
                 checks = _checks(sink.topic, sink.expects)
                 found.setdefault(sink.topic, Contract(sink.topic, subtopology, False, columns, checks))
     return list(found.values())
-
-
-def _sinks(subtopology: SubTopology) -> Iterator[tuple[Sink, tuple[Column, ...]]]:
-    for pipeline in subtopology.pipelines:
-        yield from ((sink, pipeline.columns) for sink in pipeline.sinks)
-    for node in subtopology.nodes:
-        if isinstance(node, RowSink):
-            yield node.sink, node.columns
 
 
 def _checks(topic: str, expects: Sequence[Expected]) -> tuple[Check, ...]:

@@ -22,7 +22,7 @@ from tidemark.names import (
     is_legal_name,
     topology_topic,
 )
-from tidemark.topology.contracts import checked_expects, refuse_different_contracts
+from tidemark.topology.contracts import checked_expects, refuse_different_contracts, refuse_different_types
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.key_serde import KeySerde, checked_key_serde
@@ -270,6 +270,7 @@ class Topology:
         _refuse_loops(plan)
         _refuse_mixed_forms(plan)
         refuse_different_contracts(plan)
+        refuse_different_types(plan)
         for subtopology in subtopologies:
             RecordPaths(subtopology).check()
         return plan

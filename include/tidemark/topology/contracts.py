@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.plan import Column, Expected, Sink, Source, TopologyPlan
+from tidemark.topology.plan import Column, Expected, RowSink, Sink, Source, SubTopology, TopologyPlan
 from tidemark.topology.sql.expressions import bare_column, nearest
 
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -101,6 +101,32 @@ def refuse_different_contracts(plan: TopologyPlan) -> None:
                 f"{sink.node}: topic '{sink.topic}' has another contract at {node}; the audit checks all records of a topic by "
                 "one contract: give both the same expects=, or use two topics"
             )
+
+
+def refuse_different_types(plan: TopologyPlan) -> None:
+    """Refuse sinks of one topic that write a column of its contract with different types.
+
+    The audit reads all records of the topic with the same types. Raises `InvalidTopology`.
+    """
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    for sink, columns in (each for subtopology in plan.subtopologies for each in sinks_with_columns(subtopology)):
+        for column in (column for column in columns if column.name in {one.column for one in sink.expects}):
+            node, kind = known.setdefault((sink.topic, column.name), (sink.node, column.type))
+            if kind != column.type:
+                raise InvalidTopology(
+                    f"{sink.node}: topic '{sink.topic}' gets column {column.name} as {column.type}, but {node} writes it as "
+                    f"{kind}; the audit checks the contract of all its records with one type: cast both to the same type, "
+                    "or use two topics"
+                )
+
+
+def sinks_with_columns(subtopology: SubTopology) -> Iterator[tuple[Sink, tuple[Column, ...]]]:
+    """Yield each sink of a sub-topology with the columns that it writes."""
+    for pipeline in subtopology.pipelines:
+        yield from ((sink, pipeline.columns) for sink in pipeline.sinks)
+    for node in subtopology.nodes:
+        if isinstance(node, RowSink):
+            yield node.sink, node.columns
 
 
 def _rules_of(end: Source | Sink) -> tuple[str, frozenset[Expected]]:

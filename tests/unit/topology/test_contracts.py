@@ -74,6 +74,38 @@ def test_should_refuse_two_contracts_of_one_topic(second):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ("celsius", "CAST(celsius AS STRING) AS celsius", "as STRING, but .* writes it as DOUBLE"),
+        ("celsius", "CAST(celsius AS INT) AS celsius", "as INT, but .* writes it as DOUBLE"),
+        ("celsius", "celsius + 1 AS celsius", None),
+    ],
+)
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_should_refuse_two_types_of_a_column_in_the_contract_of_a_topic(first, second, says, is_stored):
+    topology = Topology("app")
+    stream = topology.stream("in", schema=SCHEMA, key="id", timestamp="at")
+    one, other = (stream.select("id", expression) for expression in (first, second))
+    if is_stored:
+        other = other.to_table("last").to_stream()
+    one.to("out", expects=[expect("celsius", not_null=True)])
+    other.to("out", expects=[expect("celsius", not_null=True)])
+    if says is None:
+        topology.plan()
+        return
+    with pytest.raises(InvalidTopology, match=rf"KSTREAM-SINK-.*: topic 'out' gets column celsius {says}"):
+        topology.plan()
+
+
+def test_should_accept_two_types_of_a_column_that_no_contract_names():
+    topology = Topology("app")
+    stream = topology.stream("in", schema=SCHEMA, key="id", timestamp="at")
+    stream.select("id", "celsius").to("out", expects=[expect("id", not_null=True)])
+    stream.select("id", "CAST(celsius AS STRING) AS celsius").to("out", expects=[expect("id", not_null=True)])
+    assert len(contracts(topology.plan())) == 1
+
+
+@pytest.mark.parametrize(
     ("made", "says"),
     [
         (lambda: expect("id"), "there is no rule for it"),
