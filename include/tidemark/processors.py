@@ -114,7 +114,8 @@ class Processor:
     def close(self) -> None:
         """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
 
-        The stores cannot be used any more. An exception is only logged. A process that is killed does not call it.
+        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds.
+        An exception is only logged. A process that is killed does not call it.
         """
 
     def process(self, record: Record) -> None:
@@ -135,7 +136,8 @@ class ArrowProcessor:
     def close(self) -> None:
         """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
 
-        The stores cannot be used any more. An exception is only logged. A process that is killed does not call it.
+        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds.
+        An exception is only logged. A process that is killed does not call it.
         """
 
     def process(self, rows: pa.Table) -> pa.Table | None:

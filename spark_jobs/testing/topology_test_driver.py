@@ -47,7 +47,7 @@ from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
 from tidemark.tasks.partials import Partial, rows_of_partition
 from tidemark.tasks.rows import TIMESTAMP, with_numbers
-from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.task import Task, TaskInput, close_tasks
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, DeadLetter, Headers, TaskUpdate
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
@@ -158,8 +158,7 @@ class TopologyTestDriver:
 
     def close(self) -> None:
         """Close the tasks and remove their folder."""
-        for task in self._tasks.values():
-            task.close()
+        close_tasks(self._tasks.values())
         self._directory.close()
         self._folder.cleanup()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import threading
 from typing import ClassVar
 
 import pyarrow as pa
@@ -132,6 +133,15 @@ class CannotBeClosed(PassesOn):
 
 class CannotBeClosedEither(CannotBeClosed):
     pass
+
+
+class BlocksInClose(PassesOn):
+    """Does not return from `close` before the test allows it."""
+
+    may_return = threading.Event()
+
+    def close(self):
+        self.may_return.wait(60)
 
 
 class ForwardsAnotherKey(PassesOn):

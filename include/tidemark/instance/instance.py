@@ -51,7 +51,7 @@ from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_
 from tidemark.supervision.run_file import RunFile
 from tidemark.supervision.state import InstanceState, StateMachine
 from tidemark.tasks.partials import rows_of_partition
-from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.task import Task, TaskInput, close_tasks
 from tidemark.tasks.update import TaskUpdate
 from tidemark.topology.plan import TopologyPlan
 
@@ -216,8 +216,7 @@ class Instance:
         self.attached.source.stop()
         gone = [self._tasks.pop(partition) for partition in list(self._tasks) if partition not in kept]
         self.active_stores.replace(self._tasks.values(), [a.task for a in missing])
-        for task in gone:
-            task.close()
+        close_tasks(gone)
         self.probe("rebalance")
         if missing:
             self._require_same_description()
@@ -235,8 +234,7 @@ class Instance:
             if fresh and not self._commit_or_reconcile(starts):
                 # Without its START record a task is still fresh (see invariant: fresh only when nothing exists):
                 # those that this instance still owns are opened again.
-                for task in fresh:
-                    self._tasks.pop(task.lead).close()
+                close_tasks([self._tasks.pop(task.lead) for task in fresh])
                 return
         self.active_stores.replace(self._tasks.values())
         if self._tasks:
@@ -489,8 +487,7 @@ class Instance:
 
     def _close_tasks(self) -> None:
         self.active_stores.replace([])
-        for task in self._tasks.values():
-            task.close()
+        close_tasks(self._tasks.values())
         self._tasks.clear()
 
 

@@ -34,7 +34,7 @@ from tidemark.stores.protocol import Store
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.sink_records import ValueWriter
-from tidemark.tasks.task import Task, changelog_of
+from tidemark.tasks.task import Task, changelog_of, close_tasks
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -111,8 +111,7 @@ class TaskOpener:
         try:
             return side_by_side(open_one, assignments, self.settings.restore_threads, on_failure=stop_others)
         except BaseException:
-            for done in opened:
-                done.task.close()
+            close_tasks(done.task for done in opened)
             raise
 
     def _open_one(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tidemark.errors import TidemarkError
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
+from tidemark.tasks.closing import ClosingProcessors
 from tidemark.tasks.forks import ForkNumbers
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
@@ -169,10 +170,9 @@ class TaskGraph:
         for processor in self._processors:
             processor.committed(wall_ms)
 
-    def close(self) -> None:
-        """Close the processors."""
-        for processor in self._processors:
-            processor.close()
+    def start_closing(self) -> ClosingProcessors:
+        """Start to close the processors. Does not wait."""
+        return ClosingProcessors(self._processors)
 
 
 class _Times:

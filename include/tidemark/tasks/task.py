@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
+from tidemark.tasks.closing import ClosingProcessors, wait_for_all
 from tidemark.tasks.graph import GraphResult, TaskGraph
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.columns import Numbers, numbers
@@ -467,8 +468,8 @@ class Task:
         self.wall_ms = update.wall_ms
         self._graph.committed(update.wall_ms)
 
-    def close(self) -> None:
-        """Copy the checkpoints' offsets to `.checkpoint`, close the stores, release the folder, and close the processors.
+    def start_closing(self) -> ClosingProcessors:
+        """Copy the checkpoints' offsets to `.checkpoint`, close the stores, release the folder, and start closing processors.
 
         Those are user code, which may not return, and nothing of the task must wait for it.
         """
@@ -479,7 +480,17 @@ class Task:
             write_checkpoint(self._directory.checkpoint_file, offsets)
             self._directory.close()
         finally:
-            self._graph.close()
+            closing = self._graph.start_closing()
+        return closing
+
+    def close(self) -> None:
+        """Close a single task: as `close_tasks`."""
+        close_tasks([self])
+
+
+def close_tasks(tasks: Iterable[Task]) -> None:
+    """Close tasks. Blocks until their processors are closed too, but for these no longer than `PROCESSORS_CLOSE_S` in total."""
+    wait_for_all([task.start_closing() for task in tasks])
 
 
 def _with_written_keys(sink: Sink, messages: Sequence[Message]) -> tuple[Sequence[Message], Mapping[int, ValueError]]:

@@ -158,9 +158,8 @@ class OneOwnedTask(Instance):
         self._tasks = {}
 
     def opened(self, assignment):
-        task = SimpleNamespace(
-            lead=assignment.partition, epoch=assignment.epoch, close=lambda: self.journal.append("close")
-        )
+        closing = SimpleNamespace(wait=lambda _: self.journal.append("close"))
+        task = SimpleNamespace(lead=assignment.partition, epoch=assignment.epoch, start_closing=lambda: closing)
         return SimpleNamespace(task=task, is_fresh=False)
 
     def _start_source(self):

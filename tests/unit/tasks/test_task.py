@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from types import MappingProxyType
+import threading
+from types import MappingProxyType, SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from tests.support.used_processors import CannotBeClosed
+from tests.support.used_processors import BlocksInClose, CannotBeClosed
 
 from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.events.event import failure_body
@@ -18,7 +19,8 @@ from tidemark.names import TaskId
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.task import Task, TaskInput, _with_written
+from tidemark.tasks import closing
+from tidemark.tasks.task import Task, TaskInput, _with_written, close_tasks
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import store
@@ -39,10 +41,10 @@ def a_plan(windowed_key=False):
     return topology.plan()
 
 
-def a_task(plan, directory, stores=None, writers=MappingProxyType({})):
+def a_task(plan, directory, stores=None, partition=0, writers=MappingProxyType({})):
     return Task(
-        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
-        stores={"counts": MemoryStore()} if stores is None else stores, directory=directory.open_task(TaskId(0, 0)),
+        application_id="app", topology_version="1", task_id=TaskId(0, partition), epoch=1, subtopology=plan.subtopologies[0],
+        stores={"counts": MemoryStore()} if stores is None else stores, directory=directory.open_task(TaskId(0, partition)),
         next_offsets={"in": 0}, stream_times=StreamTimes.none(), batch=0, sink_partitions={"out": 4}, wall_ms=WALL,
         writers=writers,
     )  # fmt: skip
@@ -276,6 +278,42 @@ def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_pat
     # The folder was released, too.
     directory.open_task(TaskId(0, 0)).close()
     directory.close()
+
+
+def test_should_not_wait_for_ever_for_a_processor_that_does_not_return_from_close(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(CannotBeClosed, "closed", [])
+    monkeypatch.setattr(BlocksInClose, "may_return", threading.Event())
+    monkeypatch.setattr(closing, "PROCESSORS_CLOSE_S", 0.2)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    tasks = []
+    for number, name in enumerate(("BlocksInClose", "CannotBeClosed")):
+        topology = Topology("app")
+        stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+        stream.process(f"tests.support.used_processors:{name}", emits="n BIGINT").to("out")
+        tasks.append(a_task(topology.plan(), directory, {}, number))
+    close_tasks(tasks)
+    assert CannotBeClosed.closed == ["CannotBeClosed"]
+    assert [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()] == [
+        f"{tasks[0].subtopology.nodes[0].node}: tests.support.used_processors:BlocksInClose: close() has not returned, and is "
+        "no longer waited for"
+    ]
+    # The folders were released, too.
+    for number in range(2):
+        directory.open_task(TaskId(0, number)).close()
+    directory.close()
+    BlocksInClose.may_return.set()
+
+
+def test_should_wait_for_the_processors_of_all_tasks_together_as_long_as_for_those_of_one(monkeypatch):
+    now_s, waited_s = [100.0], []
+
+    def wait(timeout_s):
+        waited_s.append(timeout_s)
+        now_s[0] += 3
+
+    monkeypatch.setattr(closing.time, "monotonic", lambda: now_s[0])
+    closing.wait_for_all([SimpleNamespace(wait=wait)] * 3)
+    assert waited_s == [5.0, 2.0, -1.0]
 
 
 def _sent_twice(stream):

@@ -45,12 +45,13 @@ class ProcessOperator:
         """
         self.node = node
         self._needs_positions = needs_positions
-        self._where = f"{node.node}: {node.processor}"
+        self.where = f"{node.node}: {node.processor}"
+        """The processor's place in the topology, for messages."""
         made = self._of_user("creating it", load_code(node.processor, node.node))
         wanted = ArrowProcessor if node.is_batched else Processor
         if not isinstance(made, wanted):
             raise InvalidTopology(
-                f"{self._where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
+                f"{self.where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
             )
         self._processor: Processor | ArrowProcessor = made
         self._context = TaskContext(node, wall_ms, needs_positions)
@@ -62,10 +63,10 @@ class ProcessOperator:
         try:
             return call()
         except NOT_THE_ROWS_FAULT as error:
-            error.add_note(f"{self._where}, {what}")
+            error.add_note(f"{self.where}, {what}")
             raise
         except (Exception, SystemExit) as error:
-            raise code_failed(self._where, what, error) from error
+            raise code_failed(self.where, what, error) from error
 
     def is_due(self, wall_ms: int) -> bool:
         """Return whether a callback of the processor is due by the clock alone."""
@@ -80,7 +81,7 @@ class ProcessOperator:
         try:
             self._processor.close()
         except (Exception, SystemExit) as error:
-            log.warning("%s: close() raised %s", self._where, describe_error(error), exc_info=True)
+            log.warning("%s: close() raised %s", self.where, describe_error(error), exc_info=True)
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Process the batch's rows in the order of `__seq`, then make the callbacks that are due."""
@@ -121,7 +122,7 @@ class ProcessOperator:
             try:
                 process(Record(key, None if deleted else row, timestamp_ms))
             except NOT_THE_ROWS_FAULT as error:
-                error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {unchanged()[number]}")
+                error.add_note(f"{self.where}, key {key!r}, timestamp {timestamp_ms}, row {unchanged()[number]}")
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 self._context.drop()
@@ -135,7 +136,7 @@ class ProcessOperator:
             given = processor.process(rows)
             made = None if given is None else self._checked(given, rows)
         except NOT_THE_ROWS_FAULT as error:
-            error.add_note(f"{self._where}, a batch of {rows.num_rows} rows")
+            error.add_note(f"{self.where}, a batch of {rows.num_rows} rows")
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001
             self._context.drop()
@@ -157,21 +158,21 @@ class ProcessOperator:
         that the columns cannot hold.
         """
         if not isinstance(given, pa.Table):
-            raise InvalidTopology(f"{self._where} returned {type(given).__name__}; return a pyarrow.Table or None")
+            raise InvalidTopology(f"{self.where} returned {type(given).__name__}; return a pyarrow.Table or None")
         schema = value_schema(self.node.columns)
         if missing := {KEY, TIMESTAMP, *schema.names} - set(given.column_names):
-            raise InvalidTopology(f"{self._where}: the table has no column {', '.join(sorted(missing))}")
+            raise InvalidTopology(f"{self.where}: the table has no column {', '.join(sorted(missing))}")
         deleted = given.column(DELETED) if DELETED in given.column_names else pa.repeat(False, given.num_rows)
         try:
             deleted = pc.fill_null(deleted.cast(pa.bool_()), False)
             values = given.select(schema.names).cast(schema)
             keys, times = given.column(KEY).cast(pa.string()), given.column(TIMESTAMP).cast(pa.int64())
         except pa.ArrowNotImplementedError as error:
-            raise InvalidTopology(f"{self._where}: the table's columns are not {schema}: {error}") from error
+            raise InvalidTopology(f"{self.where}: the table's columns are not {schema}: {error}") from error
         except pa.ArrowInvalid as error:
-            raise UnusableValue(f"{self._where}: the table's columns are not {schema}: {error}") from error
+            raise UnusableValue(f"{self.where}: the table's columns are not {schema}: {error}") from error
         if times.null_count:
-            raise UnusableValue(f"{self._where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
+            raise UnusableValue(f"{self.where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
         for bound in pc.min_max(times).as_py().values() if len(times) else ():
             self._context.check_time(bound)
         self._context.check_keys(keys)
@@ -196,7 +197,7 @@ class ProcessOperator:
             fault = f"the table has no column {SEQUENCE}"
         if self._needs_positions:
             raise InvalidTopology(
-                f"{self._where}: {fault}, but {NEEDS_POSITIONS}; return {SEQUENCE} of the record from which the row comes, as "
+                f"{self.where}: {fault}, but {NEEDS_POSITIONS}; return {SEQUENCE} of the record from which the row comes, as "
                 f"BIGINT without nulls, and sort the table by it"
             )
         return np.full(given.num_rows, known[-1])
