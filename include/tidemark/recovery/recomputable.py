@@ -30,8 +30,21 @@ def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: 
     between = sorted({*plan.repartition_topics} & {*subtopology.source_topics})
     if between:
         return f"it is downstream of {between[0]}, which holds only records that are still to be processed"
+    return _not_recomputable_node(subtopology, _node_of(subtopology, spec))
+
+
+def user_functions(subtopology: SubTopology, spec: StoreSpec) -> tuple[str, ...]:
+    """Return the import paths of the functions that compute the store's values, as far as the user has written them.
+
+    An application's description knows these paths, but not the code at them, which may have changed.
+    """
+    node = _node_of(subtopology, spec)
+    return tuple(path for path in (node.function, node.initializer) if path) if isinstance(node, Reduce) else ()
+
+
+def _node_of(subtopology: SubTopology, spec: StoreSpec) -> Aggregation | TaskNode:
     nodes: tuple[Aggregation | TaskNode, ...] = (*subtopology.aggregations, *subtopology.nodes)
-    return _not_recomputable_node(subtopology, next(node for node in nodes if spec in node.stores))
+    return next(node for node in nodes if spec in node.stores)
 
 
 def _not_recomputable_node(subtopology: SubTopology, node: Aggregation | TaskNode) -> str | None:

@@ -44,6 +44,7 @@ from tidemark.recovery.candidates import (
     rank_candidates,
 )
 from tidemark.recovery.evidence import StoreEvidence, TaskEvidence
+from tidemark.recovery.recomputable import user_functions
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Refuse, best_candidate
 from tidemark.registry.description import Description
@@ -105,7 +106,7 @@ class Repair:
         parts = self._parts(before, own, may_run=True)
         if not parts:
             raise self._nothing(own.plan)
-        return self._planned(parts)
+        return self._planned(own.plan, parts)
 
     def run(self, approve: Callable[[RepairPlan], bool]) -> bool:
         """Compare with all instances fenced, ask, write. Returns False if `approve` returned False. Blocks.
@@ -138,7 +139,7 @@ class Repair:
         approve: Callable[[RepairPlan], bool],
     ) -> bool:
         parts = self._compared(before, own, parts, folder)
-        plan = self._planned(parts)
+        plan = self._planned(own.plan, parts)
         for store in plan.stores:
             if not store.is_new:
                 self._require_right_stores(
@@ -316,13 +317,16 @@ class Repair:
             return own[0]
         return next(iter(level), None)
 
-    def _planned(self, parts: Sequence[_Part]) -> RepairPlan:
+    def _planned(self, own_plan: TopologyPlan, parts: Sequence[_Part]) -> RepairPlan:
         stores: list[StoreRepair] = []
         for name in dict.fromkeys(part.spec.name for part in parts):
             own = [part for part in parts if part.spec.name == name]
             changelog = changelog_of(self.plan.application_id, own[0].spec)
             summary = tuple(part.summary for part in own)
-            stores.append(StoreRepair(name, changelog, summary, _becomes(summary)))
+            functions: tuple[str, ...] = ()
+            if self.source is SourceOfState.SOURCE:
+                functions = user_functions(own_plan.subtopologies[own[0].task.subtopology], own[0].spec)
+            stores.append(StoreRepair(name, changelog, summary, _becomes(summary), functions))
         return RepairPlan(self.plan.application_id, self.source, tuple(stores))
 
     def _compared(

@@ -35,13 +35,15 @@ class TaskRepair:
 class StoreRepair:
     """The repair of one store of all tasks.
 
-    `is_new` is true if all of it is written to a new changelog; None before anything was compared.
+    `is_new` is true if all of it is written to a new changelog; None before anything was compared. `functions` are the
+    import paths of the user's functions that compute the store again, if the source topics decide what is right.
     """
 
     store: str
     changelog: str
     tasks: tuple[TaskRepair, ...]
     is_new: bool | None
+    functions: tuple[str, ...] = ()
 
     @property
     def differing(self) -> int:
@@ -86,6 +88,13 @@ class RepairPlan:
             for store in self.stores
             for task in store.tasks
             if not task.is_judge
+        ]
+        summary += [
+            f"{store.store}: computed again with the present code of {', '.join(store.functions)}; whether that code was "
+            f"another one when the records were processed is not known: if it was, do not repair, as every key would get the "
+            f"present code's value"
+            for store in self.stores
+            if store.functions
         ]
         if any(store.is_new is not False for store in self.stores):
             summary.append(
