@@ -34,8 +34,11 @@ from spark_jobs.refused_records import (
     with_refused,
 )
 from spark_jobs.statements import Statements
+from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.errors import InvalidTopology
+from tidemark.kafka.messages import Message
 from tidemark.kafka.partitioner import partition_of
+from tidemark.kafka.record_sizes import NO_LIMITS
 from tidemark.names import TaskId, TopicPartition, dlq_topic
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
@@ -64,11 +67,13 @@ _WINDOWED_KEYS = {WindowedKey.TIME: StoreKind.WINDOW, WindowedKey.SESSION: Store
 
 @dataclass(frozen=True)
 class TestRecord:
-    """A record of a topic. `value` is its JSON value, or None for a tombstone.
+    """A record of a topic. `value` is its JSON value, or None for a tombstone; of a dead letter, the bytes that were read.
 
-    `key` is the key's text, also in a topic whose keys are numbers or bytes; None for a record without a key; and bytes if it
-    is not a text (in a dead letter). In a topic with windowed keys, it is (key, window start) or (key, session start, session
-    end).
+    A dead letter's reason, origin and details are in its headers, as `tidemark.commit.dead_letter` writes them. `key` is the
+    key's text, also in a topic whose keys are numbers or bytes; None for a record without a key; and bytes if it is not a text
+    (in a dead letter). In a topic with windowed keys, it is (key, window start) or (key, session start, session end).
+    `partition` is the one that production would choose in a topic with as many partitions as the driver has; 0 for a record
+    without a key, if no partitioner chooses.
     """
 
     __test__ = False
@@ -77,6 +82,7 @@ class TestRecord:
     value: Any
     timestamp_ms: int
     headers: Headers = ()
+    partition: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,12 +189,14 @@ class TopologyTestDriver:
         data = value if value is None or isinstance(value, bytes) else json.dumps(dict(value)).encode()
         at = self._now_ms if timestamp_ms is None else timestamp_ms
         given = self._key_serdes[topic].encode(key) if isinstance(key, str) else key
-        self._append(topic, given, data, at, tuple(headers))
+        self._append(topic, given, data, at, tuple(headers), self._partition_of(given))
+
+    def _partition_of(self, key: bytes | None) -> int:
+        return 0 if key is None else partition_of(key, self._partitions)
 
     def _append(
-        self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers = ()
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, partition: int
     ) -> None:
-        partition = 0 if key is None else partition_of(key, self._partitions)
         place = TopicPartition(topic, partition)
         offset = self._offsets.get(place, 0)
         self._offsets[place] = offset + 1
@@ -294,21 +302,31 @@ class TopologyTestDriver:
         self.late_records += update.late_rows
         for output in update.outputs:
             for message in output.messages:
-                headers = tuple(message.get("headers", ()))
-                self._emit(output.topic, message["key"], message["value"], message["timestamp"], headers)
+                self._emit(output.topic, message, output.partition)
+        dlq = dlq_topic(self._plan.application_id)
         for letter in update.dead_letters:
-            summary = {"reason": letter.reason, "topic": letter.topic, "offset": letter.offset}
-            dlq = dlq_topic(self._plan.application_id)
-            self._emit(dlq, letter.key, json.dumps(summary).encode(), self._now_ms, letter.headers)
+            key, value, headers = dead_letter_record(letter, NO_LIMITS.of(dlq))
+            record = TestRecord(
+                _text(KeySerde.STRING, key), value, self._now_ms, tuple(headers), self._partition_of(key)
+            )
+            self._topics.setdefault(dlq, []).append(record)
 
-    def _emit(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> None:
+    def _emit(self, topic: str, message: Message, chosen: int | None) -> None:
+        """Write a record to a topic. `chosen` is the partition that a partitioner has chosen; None if the key decides."""
+        key, value, at, headers = (
+            message["key"],
+            message["value"],
+            message["timestamp"],
+            tuple(message.get("headers", ())),
+        )
+        partition = self._partition_of(key) if chosen is None else chosen
         read = None if value is None else json.loads(value)
         kind = self._windowed_keys.get(topic)
         serde = self._key_serdes.get(topic, KeySerde.STRING)
         named = _text(serde, key) if kind is None or key is None else _key(kind, key)
-        self._topics.setdefault(topic, []).append(TestRecord(named, read, timestamp_ms, headers))
+        self._topics.setdefault(topic, []).append(TestRecord(named, read, at, headers, partition))
         if topic in self._waiting:
-            self._append(topic, key, value, timestamp_ms, headers)
+            self._append(topic, key, value, at, headers, partition)
 
     def read(self, topic: str) -> list[TestRecord]:
         """Commit the piped records, and return the records written to a topic since it was last read."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
 import pytest
 from pyspark.errors import PySparkException
 
+from tidemark.commit.dead_letter import OFFSET, REASON
 from tidemark.errors import RecordRefused
+from tidemark.kafka.partitioner import partition_of
 from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.tasks.update import (
     IMPOSSIBLE_TIMESTAMP,
     KEY_DIFFERS,
     KEY_NOT_TEXT,
     NO_KEY,
+    REFUSED,
     REFUSED_BY_SQL,
     UNWRITABLE_KEY,
     WRONG_KEY_LENGTH,
@@ -49,7 +53,11 @@ def running(topology_driver):
 
 
 def letters(driver):
-    return [(record.value["reason"], record.value["offset"]) for record in driver.read("app-dlq")]
+    return [(reason_of(letter), int(dict(letter.headers)[OFFSET])) for letter in driver.read("app-dlq")]
+
+
+def reason_of(letter):
+    return dict(letter.headers)[REASON].decode()
 
 
 def test_should_write_event_time_as_the_records_timestamp(running):
@@ -156,7 +164,7 @@ def test_should_make_a_dead_letter_of_a_record_whose_key_is_not_text(running):
     driver.pipe("beats", {"id": "p1", "at_ms": T0}, key=b"\xff\xfe")
     driver.beat(0)
     (letter,) = driver.read("app-dlq")
-    assert (letter.key, letter.value["reason"]) == (b"\xff\xfe", KEY_NOT_TEXT)
+    assert (letter.key, reason_of(letter)) == (b"\xff\xfe", KEY_NOT_TEXT)
     assert [record.key for record in driver.read("copies")] == ["p1"]
 
 
@@ -170,7 +178,7 @@ def test_should_make_a_dead_letter_of_a_record_whose_key_differs_from_its_value_
     driver.beat(0, key="p1", ward="a")
     driver.pipe("beats", {"id": "p1", "at_ms": T0, "ward": "a"}, key="p2")
     (letter,) = driver.read("app-dlq")
-    assert (letter.key, letter.value["reason"]) == ("p2", KEY_DIFFERS)
+    assert (letter.key, reason_of(letter)) == ("p2", KEY_DIFFERS)
     assert driver.store("counts") == {"p1": {"beats": 1}}
     assert driver.store("wards") == {"a": {"beats": 1}}
     assert [record.key for record in driver.read("copies")] == ["p1"]
@@ -424,8 +432,47 @@ def test_should_read_and_write_keys_as_javas_serializers_write_them(running):
     counts = {key: value["orders"] for key, value in driver.store("counts").items()}
     assert counts == {"7": 1, "-3": 2, "1099511627776": 1, "0": 1}
     assert {record.key: record.value["orders"] for record in driver.read("counts")} == counts
-    letters = sorted((record.value["reason"], record.key) for record in driver.read("app-dlq"))
+    letters = sorted((reason_of(letter), letter.key) for letter in driver.read("app-dlq"))
     assert letters == [(UNWRITABLE_KEY, "1099511627776"), (WRONG_KEY_LENGTH, "7")]
+
+
+def test_should_write_dead_letters_in_the_form_of_production(running):
+    topology, beats = a_topology()
+    beats.process("tests.support.used_processors:RaisesWithoutText", emits="n BIGINT").to("out")
+    driver = running(topology, partitions=3)
+    driver.pipe("beats", b"not JSON", key="p1", timestamp_ms=T0, headers=[("trace", b"7"), ("empty", None)])
+    driver.beat(0, key="p2", n=4)
+    unreadable, refused = driver.read("app-dlq")
+    assert (unreadable.key, unreadable.value, unreadable.timestamp_ms) == ("p1", b"not JSON", NOW)
+    assert unreadable.headers == (
+        ("trace", b"7"), ("empty", None), ("tidemark.reason", b"unparsable"), ("tidemark.topic", b"beats"),
+        ("tidemark.partition", b"%d" % unreadable.partition), ("tidemark.offset", b"0"),
+        ("tidemark.timestamp", b"%d" % T0),
+    )  # fmt: skip
+    assert json.loads(refused.value)["n"] == 4
+    headers = dict(refused.headers)
+    assert headers["tidemark.reason"] == REFUSED.encode()
+    assert headers["tidemark.node"].startswith(b"KSTREAM-PROCESSOR")
+    assert b"Traceback" in headers["tidemark.traceback"]
+
+
+def test_should_choose_partitions_as_in_production(running):
+    """`sticky` begins at the partition of the task: a record that is read back is processed by the task of its partition."""
+    topology, beats = a_topology()
+    beats.to("plain")
+    beats.to("placed", partitioner="tests.support.partitioners:by_key_length")
+    read = topology.stream("placed", schema=SCHEMA, key="id", timestamp="at_ms")
+    read.to("by-task", partitioner="sticky")
+    driver = running(topology, partitions=3)
+    keys = ["a", "bb", "ccc", "dddd"]
+    for second, key in enumerate(keys):
+        driver.beat(second, key=key)
+    assert {record.key: record.partition for record in driver.read("plain")} == {
+        key: partition_of(key.encode(), 3) for key in keys
+    }
+    by_length = {key: len(key) % 3 for key in keys}
+    assert {record.key: record.partition for record in driver.read("placed")} == by_length
+    assert {record.key: record.partition for record in driver.read("by-task")} == by_length
 
 
 def test_should_read_a_topic_back_in_the_form_in_which_it_was_written(running):
