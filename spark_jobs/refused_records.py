@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,8 +33,14 @@ _OF_EXPRESSIONS = (
     "java.lang.IndexOutOfBoundsException",
     "java.lang.NegativeArraySizeException",
     "java.time.DateTimeException",
+    "java.lang.StackOverflowError",
 )
-"""Spark's own classes of such errors extend these, but some expressions raise the classes of Java."""
+"""Spark's own classes of such errors extend these, but some expressions raise the classes of Java.
+
+The stack overflows where a regular expression goes back and forth over a long text.
+"""
+_FRAMES = 200
+"""How many frames of a trace are looked at. That of an overflow has 1024, and each is a question to the JVM."""
 _OF_KAFKA = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.")
 _KAFKA_ERROR = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 _TIMESTAMP_OVERFLOW = "overflows when converting to Spark's microsecond-precision TimestampType"
@@ -76,11 +83,11 @@ def refusal_of(error: Exception) -> Refusal | None:
         thrown = cause
     kinds = list(_class_names(thrown))
     if not set(kinds) & set(_OF_EXPRESSIONS) or any(
-        str(frame.getClassName()).startswith(_OF_KAFKA) for frame in thrown.getStackTrace()
+        str(frame.getClassName()).startswith(_OF_KAFKA) for frame in islice(thrown.getStackTrace(), _FRAMES)
     ):
         return None
-    message = thrown.getMessage()
-    text = f"{kinds[0].rpartition('.')[2]}: {message}".encode(errors="replace")[:_ERROR_BYTES]
+    name, message = kinds[0].rpartition(".")[2], thrown.getMessage()
+    text = (name if message is None else f"{name}: {message}").encode(errors="replace")[:_ERROR_BYTES]
     return Refusal(REFUSED_BY_SQL, (("tidemark.error", text.decode(errors="ignore").encode()),))
 
 

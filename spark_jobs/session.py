@@ -53,6 +53,9 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         # Most values that cannot be computed become null, like a missing field. Where Spark raises nevertheless, the record
         # becomes a dead letter.
         "spark.sql.ansi.enabled": "false",
+        # Otherwise Spark ends the JVM in which a task has overflowed its stack, instead of reporting which job has failed. It
+        # would also do so when a task is out of memory: executors still end then, and the driver tries a smaller batch.
+        "spark.executor.killOnFatalError.depth": "0",
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
@@ -76,7 +79,9 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.log.level": "WARN",
         # Spark's own expression, and the option of Kafka clients that contains a password.
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
-        "spark.executor.extraJavaOptions": " ".join(f"-D{name}={value}" for name, value in system.items()),
+        "spark.executor.extraJavaOptions": " ".join(
+            ["-XX:+ExitOnOutOfMemoryError", *(f"-D{name}={value}" for name, value in system.items())]
+        ),
         **settings.spark_extra_conf,
         **driver_jvm_conf(settings, jars),
     }

@@ -347,6 +347,23 @@ def test_should_make_a_dead_letter_of_each_record_for_which_sql_raises(running, 
     assert [record.value["part"] for record in driver.read("parts")] == ["b"]
 
 
+@pytest.mark.parametrize("condition", ["ward RLIKE '(a|b)*c'", "regexp_extract(ward, '((a|b)*)c', 1) = ''"])
+def test_should_make_a_dead_letter_of_a_text_for_which_a_regular_expression_overflows_the_stack(running, condition):
+    topology, beats = a_topology()
+    beats.select("id", found=condition).to("matches")
+    driver = running(topology)
+    for second, ward in enumerate(("abc", "ab" * 50_000, "b")):
+        driver.beat(second, ward=ward)
+    (letter,) = driver.read("app-dlq")
+    headers = dict(letter.headers)
+    assert (reason_of(letter), headers[OFFSET], headers["tidemark.error"]) == (
+        REFUSED_BY_SQL,
+        b"1",
+        b"StackOverflowError",
+    )
+    assert len(driver.read("matches")) == 2
+
+
 def test_should_raise_for_a_statement_that_refuses_record_after_record(running):
     topology, beats = a_topology()
     beats.select(part="element_at(split(ward, ','), 0)").to("parts")
