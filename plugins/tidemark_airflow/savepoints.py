@@ -36,7 +36,7 @@ def take(topology: str) -> str:
     if commits_topic(plan.application_id) not in partitions:
         raise AirflowSkipException(f"{plan.application_id} has never run: unpause stream__{topology}")
     tasks = task_ids(plan, partitions)
-    taken = SavepointCommand(plan, settings, tasks, lambda _copied: None, wall_clock_ms).take()
+    taken = SavepointCommand(plan, settings, admin, tasks, lambda _copied: None, wall_clock_ms).take()
     manifest = taken.manifest
     log.info(
         "savepoint %s: %d tasks, %d bytes, %d of them new; the stream was paused for %d ms",

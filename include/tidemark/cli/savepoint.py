@@ -37,7 +37,7 @@ def take(topology: str, output: Output) -> None:
         def watch(copied: Copied) -> None:
             progress.update(bar, total=copied.total_bytes or None, completed=copied.done_bytes)
 
-        taken = SavepointCommand(plan, settings, tasks, watch, wall_clock_ms).take()
+        taken = SavepointCommand(plan, settings, admin, tasks, watch, wall_clock_ms).take()
     manifest = taken.manifest
     output.show(
         {

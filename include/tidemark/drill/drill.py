@@ -171,7 +171,10 @@ class _Course:
     def _take_savepoint(self) -> list[SavedState]:
         context = self._context
         clients, tasks = context.clients, context.evidence.tasks()
-        taken = SavepointCommand(context.plan, clients.settings, tasks, lambda _copied: None, clients.clock).take()
+        command = SavepointCommand(
+            context.plan, clients.settings, clients.admin, tasks, lambda _copied: None, clients.clock
+        )
+        taken = command.take()
         savepoint_id = taken.manifest.savepoint_id
         self._drill.report(f"savepoint {savepoint_id} taken, the stream was paused for {taken.held_ms} ms")
         self.savepoints.append(savepoint_id)

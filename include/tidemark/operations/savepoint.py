@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from confluent_kafka.admin import AdminClient
+
 from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
+from tidemark.restore.fencing import await_empty_group
 from tidemark.savepoints.manifest import SavepointManifest
 from tidemark.savepoints.offline import StoppedFolders, raise_if_nothing
 from tidemark.savepoints.repository import SavepointRepository
@@ -90,6 +93,7 @@ class SavepointCommand:
 
     plan: TopologyPlan
     settings: Settings
+    admin: AdminClient
     tasks: Sequence[TaskId]
     watch: Callable[[Copied], None]
     clock: Callable[[], int]
@@ -97,7 +101,8 @@ class SavepointCommand:
     def take(self) -> Taken:
         """Take the savepoint. Blocks until it is complete. Asks again for some seconds while no instance holds a task.
 
-        Raises `SavepointFailed`, which names the instance, or the tasks that are missing.
+        Raises `SavepointFailed`, which names the instance, the tasks that are missing, or the instances that run on another
+        machine while none runs on this one.
         """
         repository = SavepointRepository(self.settings.savepoint_location, self.plan.application_id)
         pause = threading.Event()
@@ -160,6 +165,15 @@ class SavepointCommand:
         except ApplicationHeld as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
 
+    def _require_stopped_everywhere(self) -> None:
+        """Raise `SavepointFailed` if the application runs on another machine: the folders here are then old copies. Blocks."""
+        app = self.plan.application_id
+        if found := await_empty_group(self.settings, self.admin, app, log.info):
+            raise SavepointFailed(
+                f"no savepoint was taken, because no instance of {app} runs on this machine, but its group has members "
+                f"({', '.join(found)}): take the savepoint on the machine where they run, or stop the application there"
+            )
+
     def _take_stopped(
         self, repository: SavepointRepository, savepoint_id: str, taken_ms: int, alive: _SignOfLife
     ) -> int:
@@ -167,6 +181,7 @@ class SavepointCommand:
         try:
             # Airflow waits for the hold before it launches an instance, which would end for good if it met a folder's lock.
             with holding(self.settings.var_dir, app, log.warning, takes_over=False):
+                self._require_stopped_everywhere()
                 linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
         except TaskLocked as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error

@@ -63,20 +63,27 @@ def fenced(
             except TaskLocked:
                 continue
             held.append(folder)
-        _await_empty_group(settings, admin, application_id, waiting)
-        yield held
-
-
-def _await_empty_group(
-    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
-) -> None:
-    deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000
-    pause = threading.Event()
-    while found := members(settings, admin, application_id):
-        if time.monotonic() > deadline:
+        if found := await_empty_group(settings, admin, application_id, waiting):
             raise PreflightFailed(
                 f"group {application_id} still has members ({', '.join(found)}): stop the application there too; nothing "
                 "was changed"
             )
+        yield held
+
+
+def await_empty_group(
+    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
+) -> list[str]:
+    """Wait until the application's consumer group is empty, and return the members that are still in it; [] if it is empty.
+
+    Blocks. A stopped instance stays a member until its session ends, so it is waited for that long. `waiting` is called
+    with a line about the members, again and again. Raises `OutcomeUnknown` if the group's coordinator does not answer.
+    """
+    deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000
+    pause = threading.Event()
+    while found := members(settings, admin, application_id):
+        if time.monotonic() > deadline:
+            break
         waiting(f"waiting for {', '.join(found)} to leave the group (session_timeout_ms)")
         pause.wait(_ASK_AGAIN_S)
+    return found

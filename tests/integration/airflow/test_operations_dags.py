@@ -80,7 +80,7 @@ def test_should_take_a_savepoint_verify_it_and_expire_old_ones(operations, admin
     never = operations.topology(unique("never"))
     repository = SavepointRepository(operations.settings.savepoint_location, app.name)
     tasks = task_ids(app.plan, partition_counts(admin, app.settings))
-    old = SavepointCommand(app.plan, app.settings, tasks, lambda _copied: None, wall_clock_ms).take()
+    old = SavepointCommand(app.plan, app.settings, app.admin, tasks, lambda _copied: None, wall_clock_ms).take()
     ended, _ = operations.airflow.run("savepoint", {"topologies": [module, never], "keep": 1})
     steps = [f"saved.{step}" for step in ("take", "verify", "expire")]
     assert ended["tasks"] == {

@@ -47,7 +47,7 @@ def app(settings, admin, unique, tmp_path):
 
 def take(app) -> str:
     """Take a savepoint of the stopped application, and return its id."""
-    command = SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms)
+    command = SavepointCommand(app.plan, app.settings, app.admin, TASKS, lambda _copied: None, wall_clock_ms)
     return command.take().manifest.savepoint_id
 
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.support.counting import AT_MS, PARTITIONS, counted_plan
 from tests.support.truth.compare import CHANGELOG_VALUE
 from typer.testing import CliRunner
@@ -26,6 +27,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import InstanceFenced, SavepointFailed
 from tidemark.instance.assembly import make_instance
 from tidemark.instance.source import SourceBatch
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.savepoint import SavepointCommand
@@ -144,7 +146,8 @@ def raised(error):
 
 def take(plan, settings, tasks=TASKS):
     seen = []
-    command = SavepointCommand(plan, settings, tasks, seen.append, lambda: 1_800_000_000_000 + len(seen))
+    admin = AdminClient(librdkafka_config(settings))
+    command = SavepointCommand(plan, settings, admin, tasks, seen.append, lambda: 1_800_000_000_000 + len(seen))
     taken = command.take()
     assert seen, "progress is told"
     return taken

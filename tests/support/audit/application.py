@@ -158,7 +158,7 @@ class PaymentsApp(CountingApp):
     def savepoint(self) -> None:
         """Of the stopped application's stores."""
         tasks = [TaskId(0, partition) for partition in range(PARTITIONS)]
-        SavepointCommand(self.plan, self.settings, tasks, lambda _copied: None, wall_clock_ms).take()
+        SavepointCommand(self.plan, self.settings, self.admin, tasks, lambda _copied: None, wall_clock_ms).take()
 
     def feed(self, records: int, keys: int = 20, step_ms: float = 400) -> None:
         """Produce, and wait for the acknowledgement of all. Event time moves on by `step_ms` a record."""

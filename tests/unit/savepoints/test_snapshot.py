@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
@@ -19,6 +20,7 @@ from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import Identity, wait_until
+from tidemark.restore import fencing
 from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
@@ -72,7 +74,9 @@ class Bench:
         return list((self.folder / LINKS_FOLDER).rglob("*"))
 
     def command(self, tasks=TASKS):
-        return SavepointCommand(PLAN, self.settings, tasks, lambda copied: None, lambda: 1_800_000_000_000)
+        return SavepointCommand(
+            PLAN, self.settings, AdminClient({}), tasks, lambda copied: None, lambda: 1_800_000_000_000
+        )
 
 
 @pytest.fixture
@@ -290,9 +294,17 @@ def folders(tmp_path):
     return state
 
 
-def stopped_command(tmp_path, folders):
-    settings = Settings.load(var_dir=tmp_path / "var2", state_dir=folders)
-    return SavepointCommand(PLAN, settings, TASKS, lambda copied: None, lambda: 1_800_000_000_000)
+@pytest.fixture(autouse=True)
+def group(monkeypatch):
+    """The names of the members of the application's group: no instance runs on another machine unless a test adds one."""
+    found = []
+    monkeypatch.setattr(fencing, "members", lambda settings, admin, application_id: list(found))
+    return found
+
+
+def stopped_command(tmp_path, folders, **settings):
+    settings = Settings.load(var_dir=tmp_path / "var2", state_dir=folders, **settings)
+    return SavepointCommand(PLAN, settings, AdminClient({}), TASKS, lambda copied: None, lambda: 1_800_000_000_000)
 
 
 def test_should_save_the_most_advanced_store_of_each_task_when_no_instance_runs(folders, tmp_path):
@@ -375,6 +387,24 @@ def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path,
     with pytest.raises(SavepointFailed, match="lacks task 0_1"):
         stopped_command(tmp_path, folders).take()
     assert "task 0_1 is left out: store counts is missing here or cannot be read" in caplog.text
+
+
+def test_should_refuse_to_save_old_folders_while_the_application_runs_on_another_machine(folders, tmp_path, group):
+    command = stopped_command(tmp_path, folders, session_timeout_ms=1, broker_timeout_ms=1)
+    group.append("app-1 at /10.0.0.2")
+    with pytest.raises(
+        SavepointFailed, match=r"its group has members \(app-1 at /10\.0\.0\.2\): take the savepoint on the"
+    ):
+        command.take()
+    assert SavepointRepository(command.settings.savepoint_location, APP).ids() == []
+    require_not_held(command.settings.var_dir, APP)
+
+
+def test_should_wait_for_the_session_of_a_stopped_instance_to_end(folders, tmp_path, monkeypatch):
+    answers = iter([["app-0 at /10.0.0.1"], []])
+    monkeypatch.setattr(fencing, "members", lambda *_: next(answers))
+    assert stopped_command(tmp_path, folders).take().manifest.tasks == ("0_0", "0_1")
+    assert list(answers) == []
 
 
 def test_should_report_that_there_is_nothing_to_save(tmp_path):

@@ -138,7 +138,7 @@ def test_should_leave_no_other_up_to_date_copy_that_differs(settings, admin, uni
 def test_should_repair_one_store_after_another_from_an_up_to_date_savepoint(settings, admin, unique, said, tmp_path):
     app = made(settings, admin, unique("saved"), said)
     app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
-    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    SavepointCommand(app.plan, app.settings, app.admin, TASKS, lambda _copied: None, wall_clock_ms).take()
     for store in ("n", "m"):
         delete(app, f"{app.name}-{store}-changelog")
     lose_the_disk(app)
@@ -155,7 +155,7 @@ def test_should_refuse_a_repair_when_the_store_is_wrong_and_not_the_changelog(se
     app.said = said
     app.feed(1000)
     app.run()
-    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    SavepointCommand(app.plan, app.settings, app.admin, TASKS, lambda _copied: None, wall_clock_ms).take()
     harm(app.store_folder(1))
     with pytest.raises(StartRefused, match="`tidemark restore run NAME --from changelog`"):
         repair_of(app, ["n"], SourceOfState.SAVEPOINT).run(not_asked)

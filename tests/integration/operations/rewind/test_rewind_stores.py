@@ -155,7 +155,7 @@ def test_should_need_a_savepoint_of_exactly_that_batch_when_values_may_be_compac
     app.feed(600)
     app.run()
     then_ms, then = last_commit_ms(app), Counter(app.expected)
-    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    SavepointCommand(app.plan, app.settings, app.admin, TASKS, lambda _copied: None, wall_clock_ms).take()
     app.feed(600)
     app.run()
     set_compaction_lag(app, 0)
@@ -179,7 +179,7 @@ def test_should_skip_a_damaged_savepoint(settings, admin, unique, tmp_path):
     app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
     app.feed(600)
     app.run()
-    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    SavepointCommand(app.plan, app.settings, app.admin, TASKS, lambda _copied: None, wall_clock_ms).take()
     for file in (tmp_path / "savepoints" / app.name / "files").iterdir():
         file.write_bytes(b"nonsense")
     said = []
