@@ -288,14 +288,15 @@ def ensure_internal_topics(
     existing: Mapping[str, int],
     committed: Collection[str] = (),
     created: Callable[[str], None] | None = None,
+    left_out: Collection[str] = (),
 ) -> None:
     """Create the missing internal topics and verify the existing ones. Blocks.
 
     `committed` are topics that the last commits knew: they are never created, as an empty one would be taken for the state.
-    `created` is called with each topic that was created. Raises `PreflightFailed` with the topic, what was found, what is
-    needed, and the remedy.
+    `created` is called with each topic that was created. Topics in `left_out` are neither created nor verified. Raises
+    `PreflightFailed` with the topic, what was found, what is needed, and the remedy.
     """
-    specs = internal_topics(plan, settings, existing)
+    specs = [spec for spec in internal_topics(plan, settings, existing) if spec.name not in left_out]
     missing = [spec for spec in specs if spec.name not in existing]
     for spec in missing:
         if spec.name in committed:

@@ -80,6 +80,18 @@ class ApplicationState:
             damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s)}
         return frozenset(damaged)
 
+    def written_ends(self, task: TaskId, changelogs: Collection[str]) -> dict[TopicPartition, int]:
+        """Return the ends of a task's changelogs after its last commit, as the commit record says, whatever they hold now."""
+        record = self.found[task].facts.record
+        if record is None:
+            return {}
+        ends = {topic: record.ends_before.get(topic, {}).get(task.partition) for topic in changelogs}
+        return {
+            TopicPartition(topic, task.partition): end + record.changelogs.get(topic, 0)
+            for topic, end in ends.items()
+            if end is not None
+        }
+
     @property
     def waiting(self) -> dict[str, int]:
         """The number of source offsets that are not committed yet, by topic."""
@@ -167,16 +179,18 @@ def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str
     return with_repartition_topics(plan, found)
 
 
-def output_ends(clients: Clients, plan: TopologyPlan, tasks: list[TaskId]) -> dict[TopicPartition, int]:
+def output_ends(
+    clients: Clients, plan: TopologyPlan, tasks: list[TaskId], damaged: Collection[str] = ()
+) -> dict[TopicPartition, int]:
     """Return the read_uncommitted ends of sinks, dead letters and the tasks' changelogs, as a commit record holds them.
 
-    Blocks.
+    `damaged` changelogs are left out. Blocks.
     """
     places = format_partitions(plan, partition_counts(clients.admin, clients.settings))
     places += [
         TopicPartition(changelog_of(plan.application_id, spec), task.partition)
         for task in tasks
         for spec in plan.subtopologies[task.subtopology].stores
-        if spec.is_logged
+        if spec.is_logged and changelog_of(plan.application_id, spec) not in damaged
     ]
     return clients.ends.of(list(dict.fromkeys(places)))

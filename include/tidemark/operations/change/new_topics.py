@@ -38,11 +38,11 @@ class NewTopics:
         """Create what does not exist. Blocks. Raises `PreflightFailed`, `OutcomeUnknown`."""
         create_topics(self._admin, specs, self._settings, self._made.append)
 
-    def ensure(self, plan: TopologyPlan, committed: Collection[str]) -> None:
+    def ensure(self, plan: TopologyPlan, committed: Collection[str], damaged: Collection[str] = ()) -> None:
         """Create the changelogs and repartition topics of a plan that do not exist, and verify its internal topics.
 
         `committed` are topics that hold state and existed when the change was planned: if one is missing, it was deleted since,
-        and is not created again.
+        and is not created again. `damaged` changelogs that the change does not write again stay as they are, or deleted.
         Other missing topics are created and stay, because every version has them. The user's rights to the created topics
         are checked now, because brokers answer only for topics that exist. Blocks. Raises `PreflightFailed`, `OutcomeUnknown`.
         """
@@ -54,7 +54,7 @@ class NewTopics:
                 self._made.append(name)
 
         existing = partition_counts(self._admin, self._settings)
-        ensure_internal_topics(plan, self._settings, self._admin, existing, committed, created)
+        ensure_internal_topics(plan, self._settings, self._admin, existing, committed, created, damaged)
         needed = created_acls(TopicNames.of(plan).only(self._made))
         verify_granted(needed, plan.application_id, self._settings, self._admin, OPERATOR_GRANT)
 

@@ -11,7 +11,7 @@ nothing differs. See invariants: commit records, topic identity, evidence or not
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -155,12 +155,13 @@ class Repair:
             return False
         with NewTopics(own.clients.admin, self.settings, self.report) as topics:
             new_stores = [store.store for store in plan.stores if store.is_new]
+            damaged = before.damaged_changelogs() - {store.changelog for store in plan.stores}
             counts: dict[TaskId, dict[str, int]] = {}
             after, description = own, None
             if new_stores:
-                description = self._new_changelogs(before, own.clients, new_stores, topics)
+                description = self._new_changelogs(before, own.clients, new_stores, damaged, topics)
                 after = context_of(named(self.plan, description), self.settings, self.clock)
-                copier = Copier(after, producer, folder / "new", self.probe)
+                copier = Copier(after, producer, folder / "new", self.probe, before.lost)
                 self._copy([part for part in parts if part.spec.name in new_stores], before, copier, folder, counts)
                 self.probe("copied")
             stay = [part for part in parts if part.values and part.spec.name not in new_stores]
@@ -170,7 +171,10 @@ class Repair:
                 counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
             _remember_repaired(before, counts)
             committed = {task: before.followed(task) for task in counts}
-            ends = output_ends(after.clients, after.plan, list(committed))
+            ends = output_ends(after.clients, after.plan, list(committed), damaged)
+            for task in committed:
+                # Without them, a copy that lacks the last commits would count as up to date when that store is repaired.
+                ends |= before.written_ends(task, damaged)
             records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
             Switch(after.clients, after.plan, before, producer, self.probe, "repair", topics).commit(
                 records, description, values=values
@@ -414,14 +418,22 @@ class Repair:
                     )
 
     def _new_changelogs(
-        self, before: ApplicationState, clients: Clients, new_stores: Sequence[str], topics: NewTopics
+        self,
+        before: ApplicationState,
+        clients: Clients,
+        new_stores: Sequence[str],
+        damaged: Collection[str],
+        topics: NewTopics,
     ) -> Description:
-        """Create the changelogs that the stores have from now on, and return the description with them."""
+        """Create the changelogs that the stores have from now on, and return the description with them.
+
+        The `damaged` changelogs of other stores are not created: an empty one would hide what happened to it.
+        """
         existing = partition_counts(clients.admin, self.settings)
         description = with_new_changelogs(self.plan, before.description, new_stores, existing)
         # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
-        topics.ensure(named(self.plan, description), before.state_topic_ids)
+        topics.ensure(named(self.plan, description), before.state_topic_ids, damaged)
         self.probe("topics-made")
         return description
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.evidence_reader import Found
 from tidemark.operations.offline_transaction import aborting
 from tidemark.recovery.evidence import CommittedProgress
+from tidemark.registry.topic_identities import LostTopic
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
@@ -99,6 +100,8 @@ class Copier:
     producer: BatchProducer
     folder: Path
     probe: Probe
+    lost: Mapping[str, LostTopic] = field(default_factory=dict)
+    """The topics that were lost before, and that the change leaves lost."""
 
     def copy(self, items: Iterator[Entries], spec: StoreSpec, changelog: TopicPartition, loaded: RocksStore) -> int:
         """Write the items to a changelog and load them into a store. Returns their number. Blocks."""
@@ -167,7 +170,7 @@ class Copier:
 
         Blocks.
         """
-        facts = self.context.evidence.witnesses.facts([task])[task]
+        facts = self.context.evidence.witnesses.facts([task], self.lost)[task]
         job = restore_job(self.context.plan, facts, spec, committed, self.context.clients.clock())
         verdict = self.context.rebuilder.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:

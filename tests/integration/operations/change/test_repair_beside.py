@@ -17,6 +17,7 @@ from tests.support.purging import purge
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.workspace import RestoreState
@@ -146,6 +147,28 @@ def test_should_repair_one_store_after_another_from_an_up_to_date_savepoint(sett
     assert repair_of(app).run(YES)
     app.run()
     assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
+
+
+def test_should_leave_the_lost_changelog_of_another_store_as_it_is(settings, admin, unique, said):
+    app = made(settings, admin, unique("lost"), said)
+    other = f"{app.name}-m-changelog"
+    ended = {task: ends_of(record, other) for task, record in last_records(app).items()}
+    for topic in (changelog_of(app), other):
+        delete(app, topic)
+    assert repair_of(app, ["n"]).run(YES)
+    assert other not in partition_counts(app.admin, app.settings)
+    for task, record in last_records(app).items():
+        assert ends_of(record, other) == ended[task], "a standby is compared with it when the other store is repaired"
+    with pytest.raises(StartRefused, match=f"{other} was deleted: "):
+        app.run()
+    assert repair_of(app).run(YES)
+    app.run()
+    assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
+
+
+def ends_of(record, changelog):
+    """The end of a task's changelog after its last commit."""
+    return record.ends_before[changelog][record.task.partition] + record.changelogs.get(changelog, 0)
 
 
 def test_should_refuse_a_repair_when_the_store_is_wrong_and_not_the_changelog(settings, admin, unique, said, tmp_path):
