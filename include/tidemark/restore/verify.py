@@ -24,6 +24,8 @@ from tidemark.stores.protocol import Store, in_chunks
 from tidemark.stores.rocksdb import opened
 
 _ROWS_AT_ONCE = 100_000
+_DIFFERING_AT_ONCE = 1_000
+"""Few enough that large values fit into memory."""
 _EXAMPLES = 5
 _COMPARED = f"evidence in ('present', '{Absence.DIFFERENCE}')"
 _DIFFERS = f"{_COMPARED} and expected is distinct from found"
@@ -157,7 +159,7 @@ def verify_store(
             verdict = _compare(database, task, job, bounds)
             if differing is not None and not verdict.is_equal:
                 rows = database.execute(f"select key, found from pairs where {_DIFFERS} order by key")  # noqa: S608
-                while found := rows.fetchmany(_ROWS_AT_ONCE):
+                while found := rows.fetchmany(_DIFFERING_AT_ONCE):
                     differing(found)
             return verdict
     except duckdb.OutOfMemoryException as error:

@@ -2,10 +2,10 @@
 
 Steps, with all instances fenced: take each task's copy that is up to date with the last commit, or compute it again;
 compare it with the changelog; then one transaction with the differing keys and a commit record of kind repair. If the
-changelog was deleted, created again or truncated, holds records that do not belong to the store, or differs in too many
-keys, the whole store is first written to a new changelog and compared there, and the transaction contains the
-description that names it. Before that transaction nothing has changed, after it everything has: a second run finds that
-nothing differs. See invariants: commit records, topic identity, evidence or nothing.
+changelog was deleted, created again or truncated, holds records that do not belong to the store, or differs in more
+than a transaction may hold, the whole store is first written to a new changelog and compared there, and the transaction
+contains the description that names it. Before that transaction nothing has changed, after it everything has: a second
+run finds that nothing differs. See invariants: commit records, topic identity, evidence or nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from tidemark.operations.change.commit import Switch, exclusive_access, fenced_a
 from tidemark.operations.change.current_state import ApplicationState, context_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
-from tidemark.operations.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
+from tidemark.operations.change.repair_plan import (
+    DifferingKeys,
+    RepairPlan,
+    StoreRepair,
+    TaskRepair,
+    needs_new_changelog,
+)
 from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER, note_repaired
 from tidemark.operations.change.store_copy import Copier, live_items
 from tidemark.operations.clients import Clients
@@ -327,10 +333,11 @@ class Repair:
             own = [part for part in parts if part.spec.name == name]
             changelog = changelog_of(self.plan.application_id, own[0].spec)
             summary = tuple(part.summary for part in own)
+            is_new = needs_new_changelog(summary, [store for store in stores if store.is_new is False])
             functions: tuple[str, ...] = ()
             if self.source is SourceOfState.SOURCE:
                 functions = user_functions(own_plan.subtopologies[own[0].task.subtopology], own[0].spec)
-            stores.append(StoreRepair(name, changelog, summary, _becomes(summary), functions))
+            stores.append(StoreRepair(name, changelog, summary, is_new, functions))
         return RepairPlan(self.plan.application_id, self.source, tuple(stores))
 
     def _compared(
@@ -366,15 +373,10 @@ class Repair:
                 f"{task}/{name} is taken from {part.candidate.location} without a comparison: {part.summary.damaged}"
             )
             return part
-        values: list[Message] = []
-
-        def differing(rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-            if len(values) <= MOST_IN_PLACE:
-                values.extend({"key": key, "value": value} for key, value in rows)
-
+        lacking = DifferingKeys()
         try:
             _require_readable(own.clients, job)
-            verdict = own.rebuilder.verify(task, job, built, lambda: True, differing)
+            verdict = own.rebuilder.verify(task, job, built, lambda: True, lacking.add)
         except StartRefused as error:
             if not part.summary.is_judge:
                 raise
@@ -388,9 +390,10 @@ class Repair:
             )
         # Windows whose records were deleted before their time must be written again, although nothing can be compared.
         damaged = verdict.summary if verdict.deleted else None
-        return replace(
-            part, summary=replace(part.summary, differing=verdict.different, damaged=damaged), values=tuple(values)
+        summary = replace(
+            part.summary, differing=verdict.different, differing_bytes=lacking.size_bytes, damaged=damaged
         )
+        return replace(part, summary=summary, values=tuple(lacking.values))
 
     def _require_right_stores(
         self, before: ApplicationState, own: OperationContext, parts: Sequence[_Part], folder: Path
@@ -503,19 +506,6 @@ def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVe
                 "source` computes the store again; use `--from local` if you know that another program has written to "
                 "the changelog (`tidemark audit run NAME` finds records that no task wrote)"
             )
-
-
-def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:
-    """Whether everything is written to a new changelog; None if that is not known yet."""
-    if any(task.damaged for task in tasks):
-        return True
-    if any(task.differing is None for task in tasks):
-        return None
-    differing = sum(task.differing or 0 for task in tasks)
-    # Local stores continue with the tail of a changelog that stays. If another copy was right, they may be wrong in
-    # more keys. So may a second local copy that is up to date, which would not read the tail.
-    by_local = all(task.source is SourceOfState.LOCAL and task.is_alone for task in tasks if task.is_judge)
-    return differing > 0 and (not by_local or differing > MOST_IN_PLACE)
 
 
 def _require_readable(clients: Clients, job: RestoreJob) -> None:

@@ -1,17 +1,27 @@
-"""What the plan of a repair says of stores that are computed again by the user's functions."""
+"""Plans of repairs: what fits into one transaction, and what they say of stores that the user's functions compute again."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from tidemark.names import TaskId
 from tidemark.operations.change.repair import Repair, _Part
-from tidemark.operations.change.repair_plan import TaskRepair
+from tidemark.operations.change.repair_plan import (
+    MOST_BYTES_IN_PLACE,
+    MOST_KEYS_IN_PLACE,
+    DifferingKeys,
+    StoreRepair,
+    TaskRepair,
+    needs_new_changelog,
+)
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.topology.builder import Topology
 
 KEEP = "tests.support.reducers:keep_the_later"
 APPEND, START = "tests.support.reducers:append", "tests.support.reducers:nothing_seen"
+TASK = TaskRepair("0_0", SourceOfState.LOCAL, "here", is_judge=True, differing=1)
 
 
 def planned(source, fold):
@@ -46,3 +56,46 @@ def test_should_warn_that_the_code_of_functions_may_have_changed_since_the_recor
 )
 def test_should_not_warn_where_no_function_computes_what_is_right(source, fold):
     assert planned(source, fold).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "size_bytes", "is_new"),
+    [
+        (0, 0, False),
+        (1, MOST_BYTES_IN_PLACE - 1, False),
+        (1, MOST_BYTES_IN_PLACE, False),
+        (1, MOST_BYTES_IN_PLACE + 1, True),
+        (MOST_KEYS_IN_PLACE, 1, False),
+        (MOST_KEYS_IN_PLACE + 1, 1, True),
+    ],
+)
+def test_should_write_a_new_changelog_when_the_keys_do_not_fit_into_one_transaction(keys, size_bytes, is_new):
+    task = replace(TASK, differing=keys, differing_bytes=size_bytes)
+    assert needs_new_changelog([task], []) is is_new
+    halves = [replace(task, differing=half, differing_bytes=0) for half in (keys // 2, keys - keys // 2)]
+    assert needs_new_changelog([halves[0], replace(halves[1], differing_bytes=size_bytes)], []) is is_new
+
+
+def test_should_count_what_is_written_into_other_changelogs_in_the_same_transaction():
+    half = replace(TASK, differing_bytes=MOST_BYTES_IN_PLACE // 2)
+    others = [StoreRepair("m", "app-m-changelog", (half,), is_new=False)]
+    assert needs_new_changelog([half], others) is False
+    assert needs_new_changelog([half], [*others, *others]) is True
+
+
+def test_should_write_a_new_changelog_for_one_that_is_damaged_or_judged_by_another_copy_and_know_nothing_before():
+    assert needs_new_changelog([replace(TASK, damaged="it was deleted")], []) is True
+    assert needs_new_changelog([replace(TASK, source=SourceOfState.SOURCE)], []) is True
+    assert needs_new_changelog([replace(TASK, is_alone=False)], []) is True
+    assert needs_new_changelog([replace(TASK, differing=None)], []) is None
+
+
+def test_should_keep_no_more_differing_keys_than_one_transaction_holds():
+    found = DifferingKeys()
+    value = bytes(1 << 20)
+    found.add([(b"key", value), (b"gone", None)])
+    assert found.values == [{"key": b"key", "value": value}, {"key": b"gone", "value": None}]
+    assert found.size_bytes == 7 + len(value)
+    found.add([(b"%d" % number, value) for number in range(20)])
+    assert found.values == []
+    assert found.size_bytes > 20 * len(value)
