@@ -1,7 +1,7 @@
 """Measures how far the copies of a standby lag while an instance works off a backlog: `python bench/standby_lag.py`.
 
 The work is the case `hot`. Meanwhile the standby is asked twice a second for the age of its copies: the time since each of them
-was last known to be complete. The oldest copy counts. Last line:
+was last known to be complete. A copy that does not answer ages since its last answer. The oldest copy counts. Last line:
 
     standby-lag: p50_s=… worst_s=… goal=3.0 samples=… k_events_per_s=…
 """
@@ -12,6 +12,8 @@ import os
 import shutil
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,13 +40,35 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.processes import wait_until
 from tidemark.queries.access import read_token_file, token_file
-from tidemark.queries.position import TaskRole
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_URL, RunView, standby_file_path
 
 GOAL_S = 3.0
 _STORE = "pulse-counts"
 _EVERY_S, _ANSWERS_S = 0.5, 60.0
+
+
+@dataclass
+class CopyAges:
+    """When each copy of a standby was last known to be complete, by task.
+
+    A copy that has not answered yet counts from the time at which the standby was first asked about it.
+    """
+
+    _complete_s: dict[str, float] = field(default_factory=dict)
+
+    def oldest_s(self, found: Mapping[str, float | None], now_s: float) -> float | None:
+        """Return the age of the oldest copy in seconds; None before the standby has told of any copy.
+
+        `found` holds the ages of the copies that the standby tells of, None for one that did not answer. Copies that are not
+        in it did not answer either.
+        """
+        for task, age_s in found.items():
+            if age_s is not None:
+                self._complete_s[task] = now_s - age_s
+            else:
+                self._complete_s.setdefault(task, now_s)
+        return None if not self._complete_s else now_s - min(self._complete_s.values())
 
 
 @dataclass
@@ -57,20 +81,28 @@ class Ages:
     done: threading.Event = field(default_factory=threading.Event)
 
     def ask(self) -> None:
-        """Ask until `done`. A standby that does not answer yet is asked again."""
+        """Ask until `done`, and note the age of the oldest copy each time, also when the standby does not answer."""
+        copies = CopyAges()
         while not self.done.wait(_EVERY_S):
-            run = RunView.read(standby_file_path(self.var_dir, self.application_id, 0))
-            if run is None or not run.values.get(QUERY_URL):
-                continue
-            token = next(iter(read_token_file(token_file(self.var_dir, self.application_id))))
-            try:
-                with StateClient(self.application_id, url=str(run.values[QUERY_URL]), token=token) as client:
-                    copies = client.store(_STORE).copies()
-            except QueryFailed:
-                continue
-            ages = [c.position.lag_ms for c in copies if c.position and c.position.role is TaskRole.STANDBY]
-            if ages:
-                self.seconds.append(max(ages) / 1000)
+            found = self._found()
+            oldest_s = copies.oldest_s(found, time.monotonic())
+            if oldest_s is not None:
+                self.seconds.append(oldest_s)
+
+    def _found(self) -> dict[str, float | None]:
+        """Ask the standby for the ages of its own copies; None for one that does not answer. Blocks."""
+        run = RunView.read(standby_file_path(self.var_dir, self.application_id, 0))
+        if run is None or not run.values.get(QUERY_URL):
+            return {}
+        token = next(iter(read_token_file(token_file(self.var_dir, self.application_id))))
+        try:
+            with StateClient(self.application_id, url=str(run.values[QUERY_URL]), token=token) as client:
+                copies = client.store(_STORE).copies()
+        except QueryFailed:
+            return {}
+        # The address of the process that answers is empty.
+        own = [copy for copy in copies if not copy.url]
+        return {copy.task: None if copy.position is None else copy.position.lag_ms / 1000 for copy in own}
 
 
 def measure(case: Case, folder: Path, settings: Settings) -> tuple[list[float], float]:
