@@ -142,6 +142,25 @@ def test_should_excuse_lateness_only_in_batches_whose_late_records_are_counted_d
     assert compare(each, ours, theirs).difference is not None
 
 
+@pytest.mark.parametrize(
+    ("line", "is_excused"),
+    [
+        pytest.param(Line("a", 0, 10, {"n": 1}, 3), True, id="the window of the late record"),
+        pytest.param(Line("a", 10, 20, {"n": 7}, 15), False, id="another window of its key"),
+        pytest.param(Line("b", 0, 10, {"n": 1}, 3), False, id="another key"),
+    ],
+)
+def test_should_excuse_only_what_a_late_record_can_change(line, is_excused):
+    records = [("a", 15), ("a", 3), ("b", 15)]
+    case = Case(WINDOWED, tuple(Record("t0", key, {"u0": 1, "v0": 2}, at) for key, at in records))
+    common = [Line("a", 10, 20, {"n": 1}, 15), Line("b", 10, 20, {"n": 1}, 15)]
+    theirs = Results({"out2": common}, {"s1": [one._replace(end=None) for one in common]}, 1)
+    in_sink = replace(theirs, sinks={"out2": [*common, line]}, late=0)
+    in_store = replace(theirs, stores={"s1": [*theirs.stores["s1"], line._replace(end=None)]}, late=0)
+    for ours in (in_sink, in_store):
+        assert (compare(case, ours, theirs).difference is None) is is_excused
+
+
 def test_should_order_a_batch_by_running_maximum_then_source_then_offset():
     nodes = (StreamNode("t0", ("u0",)), StreamNode("t1", ("u1",)), JoinNode(0, 1, "inner", within=10), ToNode(2))
     times = [("t1", 7), ("t0", 10), ("t0", 5), ("t1", 12), ("t1", 10), ("t0", 20), ("t0", 12)]
