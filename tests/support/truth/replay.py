@@ -20,7 +20,16 @@ from pyspark.sql import SparkSession
 from spark_jobs.compile import pipeline_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
 from tests.support.truth.compare import Claim
-from tests.support.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
+from tests.support.truth.topics import (
+    NOTHING_PAST,
+    Past,
+    Place,
+    Row,
+    beginnings,
+    committed_offsets,
+    hidden_ends,
+    read_all,
+)
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.kafka.topics import user_topics
@@ -76,6 +85,10 @@ def replay(bootstrap: str, plan: TopologyPlan, spark: SparkSession, past: Past =
             for row in found:
                 record = CommitRecord.from_bytes(row.value or b"")
                 history.setdefault(record.task, []).append(record)
+    begins = beginnings(bootstrap, [place for place in rows if place[0] != commits])
+    for task, records in sorted(history.items()):
+        begins_again = (commits, task.partition) in past.since
+        done.faults += faults_of_first(records[0], begins, begins_again=begins_again)
     with tempfile.TemporaryDirectory() as folder:
         directory = InstanceDirectory(Path(folder), plan.application_id, 0)
         for subtopology in plan.subtopologies:
@@ -83,6 +96,27 @@ def replay(bootstrap: str, plan: TopologyPlan, spark: SparkSession, past: Past =
             _replay_sub_topology(done, plan, subtopology, tasks, rows, spark, directory)
         directory.close()
     return done
+
+
+def faults_of_first(first: CommitRecord, begins: Mapping[Place, int], *, begins_again: bool) -> list[str]:
+    """What is wrong with the first commit record of a task, with which the replay begins: records before it are missing.
+
+    `begins` are the first offsets that the sources hold now. An application that `begins_again` is judged from some record on,
+    which is also that of a reset.
+    """
+    kinds = (CommitKind.START, CommitKind.RESET) if begins_again else (CommitKind.START,)
+    if first.kind not in kinds:
+        return [
+            f"task {first.task}: the first commit record is batch {first.batch} of kind {first.kind}, not of its start"
+        ]
+    if begins_again:
+        return []
+    return [
+        f"task {first.task}: starts at offset {spans[first.task.partition][0]} of {topic}, which begins at "
+        f"{begins[topic, first.task.partition]}"
+        for topic, spans in first.sources.items()
+        if spans[first.task.partition][0] > begins[topic, first.task.partition]
+    ]
 
 
 def _replay_sub_topology(
