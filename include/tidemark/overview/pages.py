@@ -112,6 +112,7 @@ def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[
         "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
         "concerned": {app.topology for app, _ in found},
         "idle": sum(_is_idle(app) for app in overview.applications),
+        "unreadable": [app.topology for app in overview.applications if not _is_idle(app) and _live_fault(app)],
         "unread": _unread(overview),
         "is_named": True,
     }
@@ -122,13 +123,21 @@ def _is_idle(app: Application) -> bool:
     return _TONES[app.state] == "idle"
 
 
+def _live_fault(app: Application) -> str | None:
+    """Return why live figures of the stream cannot be read; None if they are known, or are still being read."""
+    return app.live_fault or (None if app.live is None else app.live.letters_fault)
+
+
 def _unread(overview: Overview) -> list[str]:
-    """Return what must be known of every stream that should run before all can be called well, and is not."""
+    """Return what must be known of every stream that should run before all can be called well, and is not.
+
+    Live figures that cannot be read are a fault, which is named with the stream.
+    """
     active = [app for app in overview.applications if not _is_idle(app)]
-    live = [app.live for app in active]
+    live = [app.live for app in active if not _live_fault(app)]
     unread = {
         "the state of the processes": not all(app.are_files_known for app in active),
-        "the live figures": any(one is None or one.figures is None or one.letters_fault for one in live),
+        "the live figures": any(one is None or one.figures is None for one in live),
         "the history": overview.history_fault is not None or any(app.history is None for app in active),
         "every topology": bool(overview.unloadable),
     }

@@ -85,8 +85,6 @@ def test_the_first_sentence_should_say_whether_all_is_well():
         (WELL, {"unloadable": {"odd": "no function"}}, "every topology"),
         (replace(WELL, history=None), {}, "the history"),
         (replace(WELL, live=None), {"live_is_known": False}, "the live figures"),
-        (replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT), {}, "the live figures"),
-        (replace(WELL, live=replace(live(), letters_fault=FAULT)), {}, "the live figures"),
         (replace(WELL, are_files_known=False), {}, "the state of the processes"),
         (replace(WELL, live=None, history=None), {}, "the live figures, the history"),
     ],
@@ -97,6 +95,27 @@ def test_nothing_should_be_called_well_before_everything_is_known_of_it(app, giv
         summary = of_all(app, *others, **given)["summary"]
         assert f"No fault is known, but this has not been read: {missing}" in text(summary)
         assert "lead good" not in summary
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT),
+        replace(WELL, live=replace(live(), letters_fault=FAULT)),
+    ],
+)
+def test_the_first_sentence_should_name_the_stream_whose_live_figures_cannot_be_read(app):
+    reading = replace(WELL, live=None)
+    for others, more in (
+        ([], ""),
+        ([WELL], ""),
+        ([application(is_wanted=False)], ""),
+        ([reading], ", and this has not been read: the live figures"),
+    ):
+        summary = of_all(app, *others)["summary"]
+        assert text(summary).endswith(f"The live figures of clicks cannot be read{more}")
+        assert "No fault is known" not in text(summary)
+        assert "lead bad" in summary
 
 
 def test_what_is_not_known_of_a_stream_that_is_stopped_should_not_matter():
