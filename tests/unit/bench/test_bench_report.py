@@ -16,24 +16,30 @@ from bench.watch import Usage
 from rich.console import Console
 
 
-def _result(case: str, side: str, steady: float, restart_s: float, gigabytes: float) -> Result:
-    measured = Rates(1.0, 1.0, 1.0, from_first_commit=1.0, steady=steady, steady_commits=9)
+def _result(
+    case: str, side: str, steady: float, restart_s: float, gigabytes: float, first_commit_s: float = 1.0
+) -> Result:
+    measured = Rates(1.0, first_commit_s, 1.0, from_first_commit=1.0, steady=steady, steady_commits=9)
     usage = Usage(peak_rss_bytes=int(gigabytes * 1e9), cpu_seconds=1.0)
     return Result(case, side, 0, measured, restart_s, _VERDICT, usage, [])
 
 
 _VERDICT = Verdict(results=1, missing=0, wrong=0, unexpected=0, records=1, digest="d")
 _HOT = [
-    *(_result("hot", OURS, steady, 12.0, 2.0) for steady in (500.0, 900.0, 600.0)),
-    _result("hot", PEER, 200.0, 8.0, 2.5),
+    *(_result("hot", OURS, steady, 12.0, 2.0, 9.0) for steady in (500.0, 900.0, 600.0)),
+    _result("hot", PEER, 200.0, 8.0, 2.5, 4.0),
 ]
 
 
 def test_the_last_line_should_have_the_ratios_of_the_medians() -> None:
     found = report.ratios(_HOT, [CASES["hot"]], latency=1.234)
-    assert (
-        report.last_line(found, agree=True) == "bench: hot=3.00 latency=1.23 start=1.50 memory=0.80 outputs_equal=true"
+    assert report.last_line(found, agree=True) == (
+        "bench: hot=3.00 latency=1.23 start=1.50 first_commit=2.25 memory=0.80 outputs_equal=true"
     )
+    text = StringIO()
+    Console(file=text, width=80).print(report.goals_table(found, [CASES["hot"]]))
+    assert "│ start        │ 1.50  │ ≤ 1.0 │ no      │" in text.getvalue()
+    assert "│ first_commit │ 2.25  │ –     │ –       │" in text.getvalue()
 
 
 def test_a_case_should_be_compared_with_the_side_that_it_names() -> None:
