@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from tests.system.chaos.airflow_stream import AirflowStream
-from tests.system.chaos.kinds import Fault, Needs, When, kind
+from tests.system.chaos.kinds import Fault, Needs, NothingToHarm, When, kind
 from tests.system.chaos.world import World
 
 
@@ -43,8 +43,10 @@ def _(world: World, chance: random.Random) -> None:
     """While nobody is there to see it end, to decide what follows, or to launch another."""
     stream = _stream(world)
     with stream.part_killed(next(stream.parts)):
-        stream.kill_driver()
+        is_killed = stream.kill_driver()
         _lasts(chance)
+    if not is_killed:
+        raise NothingToHarm("the stream's driver does not run")
 
 
 def _lasts(chance: random.Random) -> None:

@@ -126,12 +126,14 @@ class AirflowStream:
         found = committed_offsets(self._bootstrap, APPLICATION, list(ends))
         return sum(max(0, end - max(0, found[place])) for place, end in ends.items())
 
-    def kill_driver(self) -> None:
-        """SIGKILL, if it runs."""
+    def kill_driver(self) -> bool:
+        """SIGKILL; whether it runs."""
         run = observe(self._files).run
         with suppress(psutil.Error):
             if run is not None:
                 psutil.Process(run.process.pid).kill()
+                return True
+        return False
 
     @contextmanager
     def part_killed(self, part: str) -> Iterator[None]:

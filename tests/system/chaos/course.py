@@ -23,6 +23,8 @@ class Course:
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     later: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Behind each kind, after the calm: how many seconds of input were not committed."""
+    missed: Counter[str] = field(default_factory=Counter)
+    """How often a kind found nothing to harm. Such a time counts as no fault."""
     stuck: list[str] = field(default_factory=list)
     rounds: list[tuple[str, dict[Place, int]]] = field(default_factory=list)
     """The kind that came first, and where the ends of the outputs were then."""
@@ -34,6 +36,11 @@ class Course:
         for topic, partition, offset in again:
             before = [name for name, ends in self.rounds if ends.get((topic, partition), math.inf) <= offset]
             self.again.update(before[-1:])
+
+    @property
+    def never_happened(self) -> list[str]:
+        """The kinds that were tried and have not happened once."""
+        return sorted(name for name in self.missed if not self.recoveries.get(name))
 
     @property
     def faults(self) -> int:
@@ -66,12 +73,12 @@ def table_of_held(course: Course) -> list[str]:
 
 
 def verdict(course: Course, found: Findings) -> tuple[str, bool]:
-    """The last line, and whether all is right. A run that has brought nothing about, or fed nothing, shows nothing."""
+    """The last line, and whether all is right. A kind that has not happened, or a run that has fed nothing, shows nothing."""
     line = (
         f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
         f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
     )
-    has_run = course.faults > 0 and found.records > 0
+    has_run = course.faults > 0 and found.records > 0 and not course.never_happened
     return line, has_run and not (found.lost or found.duplicated or found.wrong or course.stuck)
 
 
@@ -84,4 +91,5 @@ def verdict_of_held(course: Course, found: Findings, kinds: Iterable[str]) -> tu
         f"wrong={found.wrong} stuck={len(course.stuck)}"
     )
     has_control = not course.again[UNHARMED]
-    return line, bool(classes) and shown == classes and has_control and not (found.lost or found.wrong or course.stuck)
+    has_shown = bool(classes) and shown == classes and has_control and not course.never_happened
+    return line, has_shown and not (found.lost or found.wrong or course.stuck)

@@ -19,8 +19,9 @@ from typing import TypeVar
 import psutil
 from confluent_kafka import KafkaException
 from tests.support.coordinators import TRANSACTIONS, transaction_coordinator
-from tests.system.chaos.kinds import Fault, Needs, When, kind
+from tests.system.chaos.kinds import Fault, Needs, NothingToHarm, When, kind
 from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
+from tests.system.chaos.supervised import Supervised
 from tests.system.chaos.world import INSTANCES, World
 from tests.system.crash import disk, probe
 from tests.system.crash.scenarios import MIDDLES, STEPS
@@ -43,6 +44,7 @@ sister does."""
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
+_COMES_S = 60
 
 
 def _input(name: str) -> Callable[[Fault], Fault]:
@@ -60,6 +62,17 @@ def _lasts(world: World, seconds: float, when: Callable[[], bool] | None = None)
     """The fault is in place, once `when` holds if it is given, and stays for so long."""
     world.in_place(when)
     threading.Event().wait(seconds)
+
+
+def _require(is_harmed: bool, what: str) -> None:
+    """Raise `NothingToHarm` if the fault has not happened."""
+    if not is_harmed:
+        raise NothingToHarm(what)
+
+
+def _kill(one: Supervised) -> None:
+    """SIGKILL. Raises `NothingToHarm` if the process does not run."""
+    _require(one.send(signal.SIGKILL), f"{one.name} does not run")
 
 
 def _answered(question: Callable[[], T]) -> T:
@@ -101,28 +114,26 @@ def _(_world: World, _chance: random.Random) -> None:
 
 @kind("driver: SIGKILL")
 def _(world: World, chance: random.Random) -> None:
-    world.instances[_one(world, chance)].send(signal.SIGKILL)
+    _kill(world.instances[_one(world, chance)])
 
 
 @kind("driver: SIGTERM", spares="a driver that is told to stop ends behind its commit")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     process = one.process
-    if one.send(signal.SIGTERM):
-        world.in_place()
-        wait_until(lambda: one.process is not process, 60)
+    _require(one.send(signal.SIGTERM), f"{one.name} does not run")
+    world.in_place()
+    wait_until(lambda: one.process is not process, 60)
 
 
 @kind("driver: SIGSTOP for 1 to 5 s", spares="shorter than the member's session, unless a heartbeat was due")
 def _(world: World, chance: random.Random) -> None:
-    one = world.instances[_one(world, chance)]
-    _stopped(world, one.send, chance.uniform(1, 5))
+    _stopped(world, world.instances[_one(world, chance)], chance.uniform(1, 5))
 
 
 @kind("driver: SIGSTOP for 15 to 60 s")
 def _(world: World, chance: random.Random) -> None:
-    one = world.instances[_one(world, chance)]
-    _stopped(world, one.send, chance.uniform(15, 60))
+    _stopped(world, world.instances[_one(world, chance)], chance.uniform(15, 60))
 
 
 @kind("driver: SIGKILL at a step of a commit", _STEP)
@@ -133,8 +144,7 @@ def _(world: World, chance: random.Random) -> None:
 @kind("driver: SIGSTOP at a step of a commit", _STEP)
 def _(world: World, chance: random.Random) -> None:
     before = {number: one.process for number, one in world.instances.items()}
-    if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
-        return
+    _armed(world, chance.choice(STEPS), "SIGSTOP")
     _lasts(world, chance.uniform(5, 20))
     for number, process in before.items():
         if process is not None and world.instances[number].process is process:
@@ -145,8 +155,7 @@ def _(world: World, chance: random.Random) -> None:
 def _(world: World, chance: random.Random) -> None:
     probe.arm(world.arm_file, "rebalance", 1)
     world.instances[_one(world, chance)].send(signal.SIGKILL)
-    wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
-    world.arm_file.unlink(missing_ok=True)
+    _await_point(world, "rebalance")
 
 
 @kind(
@@ -169,13 +178,14 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind("both drivers: SIGKILL", "driver")
 def _(world: World, _chance: random.Random) -> None:
-    for one in world.instances.values():
-        one.send(signal.SIGKILL)
+    found = [one.send(signal.SIGKILL) for one in world.instances.values()]
+    _require(any(found), "no driver runs")
 
 
 @kind("JVM: SIGKILL", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
+    _require(bool(jvms), "the driver has no JVM")
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.kill()
@@ -185,6 +195,7 @@ def _(world: World, chance: random.Random) -> None:
 @kind("JVM: SIGSTOP for 5 to 30 s", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
+    _require(bool(jvms), "the driver has no JVM")
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.suspend()
@@ -196,19 +207,21 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind("standby: SIGKILL", spares="a standby has no part in commits")
 def _(world: World, _chance: random.Random) -> None:
-    world.standby.send(signal.SIGKILL)
+    _kill(world.standby)
 
 
 @kind("standby: SIGSTOP for 5 to 20 s", spares="a standby has no part in commits")
 def _(world: World, chance: random.Random) -> None:
-    _stopped(world, world.standby.send, chance.uniform(5, 20))
+    _stopped(world, world.standby, chance.uniform(5, 20))
 
 
 @kind("state lost", "driver")
 def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
-    world.instances[number].send(signal.SIGKILL)
-    for folder in world.state_dir(f"machine-{number}").glob("*"):
+    is_killed = world.instances[number].send(signal.SIGKILL)
+    folders = list(world.state_dir(f"machine-{number}").glob("*"))
+    _require(is_killed or bool(folders), f"instance {number} neither runs nor has state")
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -217,16 +230,20 @@ def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     process = world.instances[number].process
     with world.guest(number, "elsewhere") as guest:
-        world.in_place(lambda: world.runs(number, guest.process) or guest.process.poll() is not None)
+        has_come = wait_until(lambda: world.runs(number, guest.process) or guest.process.poll() is not None, _COMES_S)
+        world.in_place()
         # One of the two ends; both may be launched again by who watches them, as two operators do.
         wait_until(lambda: world.instances[number].process is not process or guest.process.poll() is not None, 60)
     shutil.rmtree(world.state_dir("elsewhere"), ignore_errors=True)
+    _require(has_come, f"the copy did not run within {_COMES_S} s")
 
 
 @kind("third instance comes and goes", "instance", spares="a rebalance waits for the commit in hand")
 def _(world: World, chance: random.Random) -> None:
     with world.guest(INSTANCES, "third"):
-        _lasts(world, chance.uniform(15, 30), when=lambda: world.members() > INSTANCES)
+        has_come = wait_until(lambda: _answered(world.members) > INSTANCES, _COMES_S, 0.5)
+        _require(has_come, f"the instance did not join within {_COMES_S} s")
+        _lasts(world, chance.uniform(15, 30))
 
 
 @kind(
@@ -329,8 +346,8 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind("network: a late end of a transaction, then SIGKILL", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
-    if _held_back(world, chance, END_TXN, ADD_PARTITIONS):
-        world.instances[_one(world, chance)].send(signal.SIGKILL)
+    _held_back(world, chance, END_TXN, ADD_PARTITIONS)
+    _kill(world.instances[_one(world, chance)])
 
 
 @kind("disk full: state", spares="stores are written behind the offsets", needs=Needs.DISKS)
@@ -404,31 +421,39 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _stopped(world: World, send: Callable[[signal.Signals], bool], seconds: float) -> None:
-    if send(signal.SIGSTOP):
-        _lasts(world, seconds)
-        send(signal.SIGCONT)
+def _stopped(world: World, one: Supervised, seconds: float) -> None:
+    _require(one.send(signal.SIGSTOP), f"{one.name} does not run")
+    _lasts(world, seconds)
+    one.send(signal.SIGCONT)
 
 
-def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, float] | None = None) -> bool:
+def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, float] | None = None) -> None:
     if world.held is not None and clock is None:
-        return world.instances[world.held.number].send(signal.Signals[how])
+        one = world.instances[world.held.number]
+        _require(one.send(signal.Signals[how]), f"{one.name} does not run")
+        return
     probe.arm(world.arm_file, point, 1, how, clock=clock)
-    reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
+    _await_point(world, point)
+
+
+def _await_point(world: World, point: str) -> None:
+    """Wait until a driver has come to the point. Raises `NothingToHarm` if none does."""
+    is_reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
-    return reached
+    _require(is_reached, f"no driver came to {point} within {_ARMED_S} s")
 
 
 def _clock_wrong(world: World, chance: random.Random, ahead_s: float) -> None:
     for_s = chance.uniform(5, 20)
-    if _armed(world, chance.choice(STEPS), clock=(ahead_s, for_s)):
-        _lasts(world, for_s)
+    _armed(world, chance.choice(STEPS), clock=(ahead_s, for_s))
+    _lasts(world, for_s)
 
 
 def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
-    for node in nodes:
-        if node in world.brokers.cluster.node_ids:
-            world.brokers.cluster.kill_node(node)
+    known = [node for node in nodes if node in world.brokers.cluster.node_ids]
+    _require(bool(known), "there is no such broker now")
+    for node in known:
+        world.brokers.cluster.kill_node(node)
     _lasts(world, chance.uniform(0, 10))
     world.brokers.cluster.start()
 
@@ -441,15 +466,15 @@ def _disturbed(world: World, disturb: Callable[[Proxy], None], seconds: float) -
         proxy.open()
 
 
-def _held_back(world: World, chance: random.Random, request: int, until: int) -> bool:
-    """Whether a request came late."""
+def _held_back(world: World, chance: random.Random, request: int, until: int) -> None:
+    """Deliver one request late. Raises `NothingToHarm` if no such request comes."""
     hold = Hold(transactional_id(world.application_id, _one(world, chance)), request, until)
     for proxy in world.brokers.proxies.values():
         proxy.hold = hold
     came = wait_until(lambda: bool(hold.replies), _HELD_S)
     for proxy in world.brokers.proxies.values():
         proxy.hold = None
-    return came
+    _require(came, f"no request came late within {_HELD_S} s")
 
 
 def _full(world: World, folder: Path, seconds: float, when: Callable[[], bool] | None = None) -> None:

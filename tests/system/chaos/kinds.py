@@ -12,6 +12,10 @@ from tests.system.chaos.world import World
 Fault = Callable[[World, random.Random], None]
 
 
+class NothingToHarm(Exception):
+    """What a fault acts on was not there, or did not come to the point where it is harmed: the fault did not happen."""
+
+
 class Needs(StrEnum):
     """What a kind takes that is not always there."""
 

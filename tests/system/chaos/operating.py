@@ -29,7 +29,7 @@ class Operator:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._ends = {name: len(one.ends) for name, one in self._instances.items()}
+        self._ends = {one.name: len(one.ends) for one in world.lasting}
         self._logs = {name: _size(one.log) for name, one in self._instances.items()}
 
     @property
@@ -52,8 +52,9 @@ class Operator:
         if not wait_until(lambda: all(one.process is None for one in self._instances.values()), _ENDED_S):
             raise RuntimeError("an instance that was ended is still there")
         # These refusals are answered; any other is a fault of the application.
-        for name, one in self._instances.items():
-            one.ends[self._ends[name] :] = [code for code in one.ends[self._ends[name] :] if code != ExitCode.REFUSED]
+        for one in self._world.lasting:
+            since = self._ends[one.name]
+            one.ends[since:] = [code for code in one.ends[since:] if code != ExitCode.REFUSED]
         command = remedy(self._world, words)
         self._world.repairs[" ".join(command[:2])] += 1
         self._run(*command)

@@ -40,7 +40,7 @@ from tests.system.chaos.faults import DISK_OF_BROKER, Longest
 from tests.system.chaos.feeding import PARTITIONS
 from tests.system.chaos.findings import Findings
 from tests.system.chaos.held import held_commit
-from tests.system.chaos.kinds import KINDS, Needs, When
+from tests.system.chaos.kinds import KINDS, Needs, NothingToHarm, When
 from tests.system.chaos.sampling import Sampler
 from tests.system.chaos.topic_faults import topics_of
 from tests.system.chaos.turns import Turns
@@ -60,6 +60,8 @@ _BEGINS_S = 600
 """For the first batches of fresh drivers, which no fault has harmed yet; not a measure of anything."""
 _TOGETHER = (1, 5, 6, 7, 8)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
+_TRIES = 5
+"""A kind that finds nothing to harm is tried again, that many times at most; one that never happened fails the run."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
 _OUTPUTS = [(topic, number) for topic in ("chaos-stats", "chaos-dequeued") for number in range(PARTITIONS)]
@@ -78,15 +80,19 @@ def run_faults(
             # Not all over again for the few that have not come.
             turns = Turns([name for name in kinds if name not in done], chance)
         names = turns.together(1 if options.calm or is_held else chance.choice(_TOGETHER))
-        done.update(names)
         course.rounds.append((names[0], world.ends(_OUTPUTS)))
-        recovery_s = _bring_about(world, names, chance, is_held)
+        recovery_s, missed = _bring_about(world, names, chance, is_held)
+        course.missed.update(missed.keys())
+        done.update(name for name in names if name not in missed or course.missed[name] >= _TRIES)
         what = " + ".join(names)
+        for name, why in missed.items():
+            console.print(f"  {name}: did not happen, because {why}", markup=False)
         if recovery_s is None:
             course.stuck.append(what)
             console.print(f"  stuck: {what}: {world.progress_report()}", markup=False)
         for name in names if recovery_s is not None else ():
-            course.recoveries[name].append(recovery_s)
+            if name not in missed:
+                course.recoveries[name].append(recovery_s)
         minutes_left = minutes - (time.monotonic() - began) / 60
         summary = "stuck" if recovery_s is None else f"{recovery_s:.1f} s"
         console.print(
@@ -94,7 +100,7 @@ def run_faults(
             markup=False,
         )
         threading.Event().wait(chance.uniform(*_PAUSE_S))
-        if options.calm:
+        if options.calm and names[0] not in missed:
             threading.Event().wait(options.calm)
             later_s = _behind_s(world)
             course.later[names[0]].append(later_s)
@@ -109,13 +115,21 @@ def _behind_s(world: World) -> float:
     return world.lag() / a_second
 
 
-def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_held: bool) -> float | None:
-    """The seconds until all that was there when the faults had healed was committed; None after `_STUCK_S`."""
+def _bring_about(
+    world: World, names: Sequence[str], chance: random.Random, is_held: bool
+) -> tuple[float | None, dict[str, str]]:
+    """The seconds until all that was there when the faults had healed was committed; None after `_STUCK_S`.
+
+    Also why each of the kinds that found nothing to harm did not happen, by name.
+    """
     failures: list[BaseException] = []
+    missed: dict[str, str] = {}
 
     def bring(name: str, own: random.Random) -> None:
         try:
             KINDS[name].fault(world, own)
+        except NothingToHarm as error:
+            missed[name] = str(error)
         except BaseException as error:
             failures.append(error)
             raise
@@ -131,7 +145,8 @@ def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_h
     if failures:
         raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
     healed = time.monotonic()
-    return time.monotonic() - healed if wait_until(world.committed_from_now(), _STUCK_S, 0.5) else None
+    has_recovered = wait_until(world.committed_from_now(), _STUCK_S, 0.5)
+    return time.monotonic() - healed if has_recovered else None, missed
 
 
 def drain(world: World, timeout_s: float) -> bool:
@@ -230,7 +245,8 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             if not drain(world, _STUCK_S):
                 course.stuck.append("the closing of the windows")
             world.end_all()
-            console.print(f"instances ended with (code: times) {dict(world.ends_of_instances())}")
+            for name, ends in world.ends_by_role().items():
+                console.print(f"{name} ended with (code: times) {dict(ends)}")
             if world.repairs:
                 console.print(f"refusals that the operator answered with (command: times) {dict(world.repairs)}")
             for line in world.refusals():
@@ -242,7 +258,9 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
                 options.report.write_text("\n".join(lines) + "\n")
-    for line in [*lines, *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
+    problems = [*(f"stuck behind {name}" for name in course.stuck)]
+    problems += [f"{name} found nothing to harm, {course.missed[name]} times" for name in course.never_happened]
+    for line in [*lines, *problems, *found.report[:40]]:
         console.print(line, markup=False, soft_wrap=True)
     last, is_right = verdict_of_held(course, found, kinds) if is_held else verdict(course, found)
     print(last)

@@ -62,6 +62,7 @@ class World:
         self.repairs: Counter[str] = Counter()
         self.airflow: AirflowStream | None = None
         self._guests: list[Supervised] = []
+        self._ends_of_guests: Counter[int] = Counter()
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
         self._create_topics()
@@ -167,6 +168,7 @@ class World:
             yield guest
         finally:
             guest.end(20)
+            self._ends_of_guests.update(guest.ends)
             self._guests.remove(guest)
 
     def in_place(self, when: Callable[[], bool] | None = None) -> None:
@@ -230,14 +232,23 @@ class World:
         small = {} if airflow is None else airflow.ends()
         return lambda: self.behind(ends) == 0 and (airflow is None or airflow.behind(small) == 0)
 
-    def ends_of_instances(self) -> Counter[int]:
-        """How often an instance ended with which code; a signal's is negative."""
-        return Counter(code for one in self.instances.values() for code in one.ends)
+    def ends_by_role(self) -> dict[str, Counter[int]]:
+        """How often instances, guests and the standby ended with which code; a signal's is negative."""
+        return {
+            "instances": Counter(code for one in self.instances.values() for code in one.ends),
+            "guests": self._ends_of_guests,
+            "the standby": Counter(self.standby.ends),
+        }
 
     def refusals(self) -> list[str]:
         """Ends that nobody launches again. One that was fenced is: the operator finds that the other copy is gone."""
-        ends, final = self.ends_of_instances(), (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
-        return [f"an instance ended with {int(code)}, {ends[code]} times" for code in final if ends[code]]
+        final = (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
+        return [
+            f"{name} ended with {int(code)}, {ends[code]} times"
+            for name, ends in self.ends_by_role().items()
+            for code in final
+            if ends[code]
+        ]
 
 
 def _says(file: Path, process: subprocess.Popen[bytes]) -> bool:
