@@ -48,6 +48,7 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import topic_configs
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition
+from tidemark.registry.kept_history import KeptHistory, compacted_until_ms
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
@@ -73,13 +74,17 @@ class _Asset:
 
 @dataclass
 class OneAudit:
-    """One audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs."""
+    """One audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs.
+
+    `kept_history` is as in `Description`.
+    """
 
     spark: SparkSession
     settings: Settings
     facts: FactsDatabase
     docs: Path | None
     plan: TopologyPlan
+    kept_history: Mapping[str, KeptHistory]
     cut: Cut
     before: Mapping[TaskId, AuditedRange]
     audit_id: str
@@ -214,8 +219,8 @@ class OneAudit:
             if topic in reading.lost and reading.roles[topic].role != SOURCE:
                 found[topic] = wall_clock_ms() + _COMPACTION_MARGIN_MS
             elif "compact" in config.get("cleanup.policy", ""):
-                lag_ms = int(config.get("min.compaction.lag.ms", "0"))
-                found[topic] = wall_clock_ms() - lag_ms + _COMPACTION_MARGIN_MS
+                until_ms = compacted_until_ms(self.kept_history.get(topic), config, wall_clock_ms())
+                found[topic] = until_ms + _COMPACTION_MARGIN_MS
         return found
 
     def _kept_from(self, reading: AuditRange, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:

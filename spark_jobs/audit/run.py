@@ -28,7 +28,7 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId
-from tidemark.registry.reader import named_plan
+from tidemark.registry.reader import named, recorded
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 from tidemark.verdict import Finding, Verdict
@@ -93,13 +93,18 @@ class Audit:
         now_ms = wall_clock_ms()
         settings = self.settings
         # Use the present names of changelogs and routes, which an upgrade or a rescale may have changed.
-        plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
+        admin = AdminClient(librdkafka_config(settings))
+        description = recorded(settings, admin, plan, partition_counts(admin, settings))
+        plan = named(plan, description)
+        kept = {} if description is None else description.kept_history
         audit_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03d}"
         before = {} if whole else audited_until(self.facts, plan.application_id)
         cut = self._cut(plan, before, stalled_ms)
         log.info("chose the batches to audit of %d tasks (%.1f s)", len(cut.ranges), time.monotonic() - started)
         folder = settings.var_dir / "audit" / plan.application_id
-        one = OneAudit(self.spark, settings, self.facts, self.docs, plan, cut, before, audit_id, folder, self.tell)
+        one = OneAudit(
+            self.spark, settings, self.facts, self.docs, plan, kept, cut, before, audit_id, folder, self.tell
+        )
         with one.working():
             findings, quarantined, topics = one.findings()
             seconds = time.monotonic() - started

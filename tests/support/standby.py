@@ -100,7 +100,7 @@ class Application:
         # As every first commit does.
         if not self.batches:
             ids = topic_ids(self.admin, list(topics_in_use(self.plan)), self.settings)
-            found = describe_resolved(self.plan, None, partition_counts(self.admin, self.settings), ids)
+            found = describe_resolved(self.plan, None, partition_counts(self.admin, self.settings), ids, {})
             self._producer.produce(topology_topic(self.id), key=DESCRIPTION_KEY, value=found.to_bytes(), partition=0)
         for partition in touched:
             self.batches[partition] += 1

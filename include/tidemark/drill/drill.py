@@ -200,7 +200,8 @@ class _Course:
         """Return what changelogs are configured to keep, by topic."""
         topics = sorted({self._context.evidence.witnesses.changelog_of(s.task, s.spec).topic for s in states})
         configs = topic_configs(self._context.clients.admin, topics, self._context.clients.settings)
-        return {topic: Keeping.of(topic, configs[topic]) for topic in topics}
+        known = self._context.evidence.witnesses.kept_history
+        return {topic: Keeping.of(topic, configs[topic], known.get(topic)) for topic in topics}
 
     def _whole(self, states: Sequence[SavedState], scales: StoreComparator) -> dict[tuple[TaskId, str], Built]:
         self._drill.report(f"rebuilding {len(states)} stores from their changelogs")

@@ -47,8 +47,13 @@ def _verdict(
         f"{compared.missing} missing, {compared.extra} extra): {keys}"
     )
     took_ms = built.ended_ms - state.taken_ms
+    seen = summary if compared.different else "nothing differs"
+    if state.taken_ms < keeping.compacted_before_ms:
+        return Verdict.NOT_ENOUGH_EVIDENCE, (
+            f"the savepoint is from before min.compaction.lag.ms of {keeping.topic} was raised, so its values may be compacted "
+            f"away under the smaller value: take a savepoint, and drill again ({seen})"
+        )
     if took_ms >= keeping.min_compaction_lag_ms:
-        seen = summary if compared.different else "nothing differs"
         return Verdict.NOT_ENOUGH_EVIDENCE, (
             f"its changelog was read until {format_ms(took_ms)} after the savepoint, but min.compaction.lag.ms of "
             f"{keeping.topic} is {format_ms(keeping.min_compaction_lag_ms)}: values of the savepoint may be compacted away; "

@@ -89,6 +89,7 @@ def make_instance(
     partitions = preflight(plan, settings, admin, resolved.committed)
     verify_metadata_fits(plan, lambda: offset_metadata_limit(admin, settings))
     ids = resolved.topic_ids(settings, admin)
+    kept_history = resolved.kept_history(settings, admin, clock)
     limits = size_limits(plan, settings, admin)
     writers = _value_writers(plan, settings)
     has_grown = resolved.has_grown(partitions)
@@ -158,7 +159,7 @@ def make_instance(
         probe=probe if traces is None else traces.timed(probe),
         timestamp_bounds=sink_timestamp_bounds(plan, settings, admin),
         limits=limits,
-        description=resolved.description(partitions, ids),
+        description=resolved.description(partitions, ids, kept_history),
         guarantee=plan.guarantee,
         lost_markers=LostMarkers(producer, admin, ends, settings, written_partitions(plan, partitions))
         if isinstance(producer, TransactionalProducer)
@@ -176,7 +177,9 @@ def make_instance(
         settings=settings,
         directory=directory,
         member=member,
-        witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock, identities),
+        witnesses=Witnesses(
+            plan, settings, client, ends, changelog_policies(plan), clock, identities, kept_history=kept_history
+        ),
         opener=stores,
         builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
         sink_partitions=partitions,

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.cluster import topic_configs, topic_ids
 from tidemark.kafka.group import has_member, members
 from tidemark.names import group_instance_id
 from tidemark.registry.description import Description
 from tidemark.registry.description_watch import DescriptionWatch
+from tidemark.registry.kept_history import KeptHistory, observed_histories
 from tidemark.registry.reader import describe_resolved
 from tidemark.registry.topic_identities import changed_topics, topics_in_use
 from tidemark.settings import Settings
+from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
@@ -76,9 +78,18 @@ class ResolvedPlan:
                 log.warning("%s; its new id is committed, and the application continues", changed.reason)
         return {**ids, **self.committed}
 
-    def description(self, partitions: Mapping[str, int], ids: Mapping[str, str]) -> bytes | None:
+    def kept_history(self, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> dict[str, KeptHistory]:
+        """Return how far back the history of each changelog goes, for the next commit. The changelogs exist by now. Blocks."""
+        app = self.plan.application_id
+        topics = [changelog_of(app, spec) for spec in self.plan.stores if spec.has_changelog]
+        configs = topic_configs(admin, topics, settings)
+        return observed_histories({} if self.found is None else self.found.kept_history, configs, clock())
+
+    def description(
+        self, partitions: Mapping[str, int], ids: Mapping[str, str], kept_history: Mapping[str, KeptHistory]
+    ) -> bytes | None:
         """Return the description that the first commit must write, or None if it is already committed."""
-        own = describe_resolved(self.module, self.found, partitions, ids)
+        own = describe_resolved(self.module, self.found, partitions, ids, kept_history)
         return None if own == self.found else own.to_bytes()
 
     def has_grown(self, partitions: Mapping[str, int]) -> bool:

@@ -101,6 +101,7 @@ class OperationContext:
             clients.clock,
             identities,
             {} if found is None else found.not_recomputable_by(computations(plan)),
+            {} if found is None else found.kept_history,
         )
         evidence = EvidenceReader(clients, witnesses, copies)
         return cls(clients, evidence, StoreRebuilder(clients, evidence))

@@ -13,6 +13,7 @@ from tidemark.names import TopicPartition
 from tidemark.recovery.evidence import (
     CLOCKS_MS,
     CommittedProgress,
+    KeptDeletions,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
@@ -156,7 +157,7 @@ def _fault_of(
     if store.store_retention_ms is not None and checkpoint.stream_time_ms > committed.stream_times.of(store.store):
         # Windows that a rewind has made live again may have expired in the copy.
         return f"{copy.location} is ahead of the committed stream time"
-    gap = gap_after(checkpoint, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
+    gap = gap_after(checkpoint, store.changelog, store.changelog_watermarks, store.kept_deletions, found.now_ms)
     return None if gap is None else f"{copy.location} {gap}"
 
 
@@ -164,7 +165,7 @@ def gap_after(
     checkpoint: StoreCheckpoint,
     changelog: TopicPartition,
     watermarks: Watermarks,
-    delete_retention_ms: int,
+    kept: KeptDeletions,
     now_ms: int,
 ) -> str | None:
     """Return what reading the changelog from a checkpoint on would miss; None if nothing.
@@ -175,10 +176,8 @@ def gap_after(
         return f"is older than the beginning of {changelog}"
     if checkpoint.changelog_offset > watermarks.end:
         return f"is beyond the end of {changelog}: the topic was created again"
-    if now_ms - checkpoint.commit_time_ms >= delete_retention_ms:
-        # Tombstones may have been compacted away: keys that were deleted since would come back.
-        return "is older than delete.retention.ms"
-    return None
+    # Tombstones may have been compacted away: keys that were deleted since would come back.
+    return kept.gap_since(checkpoint.commit_time_ms, now_ms)
 
 
 def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence) -> bool:

@@ -46,6 +46,25 @@ class Watermarks:
 
 
 @dataclass(frozen=True)
+class KeptDeletions:
+    """For how long a changelog keeps deletions. Also younger ones may be gone if they are from before `removed_before_ms`."""
+
+    retention_ms: int
+    removed_before_ms: int = 0
+
+    def gap_since(self, since_ms: int, now_ms: int) -> str | None:
+        """Return why deletions since a time may be missing from the changelog; None if all of them are there.
+
+        The result is a clause that follows the name of a copy that was up to date at that time.
+        """
+        if now_ms - since_ms >= self.retention_ms:
+            return "is older than delete.retention.ms"
+        if since_ms < self.removed_before_ms:
+            return "is from before a raise of delete.retention.ms, and was older than the smaller value then"
+        return None
+
+
+@dataclass(frozen=True)
 class StoreEvidence:
     """The evidence about one store and its changelog.
 
@@ -61,7 +80,7 @@ class StoreEvidence:
     copies: tuple[StateCopy, ...]
     changelog: TopicPartition
     changelog_watermarks: Watermarks
-    delete_retention_ms: int
+    kept_deletions: KeptDeletions
     store_retention_ms: int | None
     changelog_retention_ms: int | None
     is_source: bool = False

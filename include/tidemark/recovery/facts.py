@@ -20,6 +20,7 @@ from tidemark.kafka.topic_config import ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import (
     CLOCKS_MS,
+    KeptDeletions,
     SourceEvidence,
     StateCopy,
     StoreEvidence,
@@ -27,6 +28,7 @@ from tidemark.recovery.evidence import (
     Watermarks,
 )
 from tidemark.recovery.recomputable import not_recomputable_reason
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.topic_identities import Identities, LostTopic
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
@@ -60,7 +62,7 @@ class TaskFacts:
 class Witnesses:
     """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds.
 
-    `not_recomputable` is as in `Description`.
+    `not_recomputable` and `kept_history` are as in `Description`.
     """
 
     plan: TopologyPlan
@@ -71,6 +73,7 @@ class Witnesses:
     clock: Callable[[], int]
     identities: Identities = field(default_factory=Identities)
     not_recomputable: Mapping[str, str] = field(default_factory=dict)
+    kept_history: Mapping[str, KeptHistory] = field(default_factory=dict)
 
     def sources_of(self, task: TaskId) -> list[TopicPartition]:
         """Return the partitions that a task reads, the lead topic's first."""
@@ -79,6 +82,14 @@ class Witnesses:
     def changelog_of(self, task: TaskId, spec: StoreSpec) -> TopicPartition:
         """Return the partition that a logged store of a task is rebuilt from."""
         return TopicPartition(changelog_of(self.plan.application_id, spec), task.partition)
+
+    def kept_deletions(self, spec: StoreSpec) -> KeptDeletions:
+        """Return for how long the changelog of a store keeps deletions."""
+        policy_ms = self.policies[spec.name].delete_retention_ms
+        known = self.kept_history.get(changelog_of(self.plan.application_id, spec))
+        if known is None:
+            return KeptDeletions(policy_ms)
+        return KeptDeletions(min(policy_ms, known.delete_retention_ms), known.deletions_removed_before_ms)
 
     def logged_stores(self, task: TaskId) -> list[StoreSpec]:
         """Return the stores that can be restored."""
@@ -199,7 +210,7 @@ class Witnesses:
             copies=tuple(copies),
             changelog=self.changelog_of(facts.task, spec),
             changelog_watermarks=facts.changelogs[spec.name],
-            delete_retention_ms=policy.delete_retention_ms,
+            kept_deletions=self.kept_deletions(spec),
             store_retention_ms=spec.retention_ms,
             changelog_retention_ms=policy.retention_ms,
             is_source=spec.source_topic is not None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemark.errors import StartRefused
 from tidemark.registry.computations import CHANGED, computations
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.routing import routed_topic
 from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, role_of, window_of, window_text
 from tidemark.topology.plan import (
@@ -84,7 +85,8 @@ class Description:
     by the names in use; empty until its first commit. `generations` are the highest generations of all stores that the
     application has ever had, by name, so that no changelog's name is used again after the topic was deleted. `computations`
     are hashes of how the stores are computed, by name. `not_recomputable` says of stores why today's topology, applied to all
-    records of their sources, would not give what they rightly hold.
+    records of their sources, would not give what they rightly hold. `kept_history` says, by changelog, how far back compaction
+    has left its history; a changelog that no start of an instance has seen yet is not in it.
     """
 
     application_id: str
@@ -99,6 +101,7 @@ class Description:
     generations: Mapping[str, int] = field(default_factory=dict)
     computations: Mapping[str, str] = field(default_factory=dict)
     not_recomputable: Mapping[str, str] = field(default_factory=dict)
+    kept_history: Mapping[str, KeptHistory] = field(default_factory=dict)
 
     @property
     def stores(self) -> dict[str, StoreState]:
@@ -120,7 +123,13 @@ class Description:
         names = {*before.generations, *self.generations}
         highest = {name: max(each.generations.get(name, 0) for each in (before, self)) for name in names}
         reasons = before.not_recomputable_by(self.computations)
-        return replace(self, routing=before.routing, generations=highest, not_recomputable=reasons)
+        return replace(
+            self,
+            routing=before.routing,
+            generations=highest,
+            not_recomputable=reasons,
+            kept_history=before.kept_history,
+        )
 
     def not_recomputable_by(self, other: Mapping[str, str]) -> dict[str, str]:
         """Return why the stores of a topology with these computations cannot be computed again by it, by store."""
@@ -164,6 +173,7 @@ class Description:
             for s in body["subtopologies"]
         )
         body["internal"] = tuple(body["internal"])
+        body["kept_history"] = {t: KeptHistory(**each) for t, each in body.get("kept_history", {}).items()}
         return cls(**body)
 
     def routed_topic(self, topic: str) -> str:

@@ -19,6 +19,7 @@ from tidemark.names import TopicPartition, changelog_topic, commits_topic, topol
 from tidemark.registry.compatibility import StoreChangeKind, carry
 from tidemark.registry.declarations import NOTHING
 from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.routing import routed
 from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
 from tidemark.settings import Settings
@@ -122,13 +123,17 @@ def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
 
 
 def describe_resolved(
-    plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int], topic_ids: Mapping[str, str]
+    plan: TopologyPlan,
+    found: Description | None,
+    partitions: Mapping[str, int],
+    topic_ids: Mapping[str, str],
+    kept_history: Mapping[str, KeptHistory],
 ) -> Description:
     """Return the description that the first commit of the module's plan writes, based on `found`."""
     if found is None:
-        return replace(describe_state(plan, partitions), topic_ids=topic_ids)
+        return replace(describe_state(plan, partitions), topic_ids=topic_ids, kept_history=kept_history)
     own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
-    return replace(describe_state(own, partitions).continuing(found), topic_ids=topic_ids)
+    return replace(describe_state(own, partitions).continuing(found), topic_ids=topic_ids, kept_history=kept_history)
 
 
 def require_topics(plan: TopologyPlan, found: Description, settings: Settings, admin: AdminClient) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreSpec
 from tidemark.verdict import Verdict
@@ -28,19 +29,26 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True)
 class Keeping:
-    """The records that a changelog topic is configured to keep. `retention_ms` is None if it deletes nothing by age."""
+    """The records that a changelog topic is configured to keep. `retention_ms` is None if it deletes nothing by age.
+
+    Values that were superseded before `compacted_before_ms` may be compacted away, although they are younger than the lag.
+    """
 
     topic: str
     min_compaction_lag_ms: int
     retention_ms: int | None
+    compacted_before_ms: int = 0
 
     @classmethod
-    def of(cls, topic: str, config: Mapping[str, str]) -> Keeping:
-        """Read the settings of the topic, as the broker returns them."""
+    def of(cls, topic: str, config: Mapping[str, str], known: KeptHistory | None = None) -> Keeping:
+        """Read the settings of the topic, as the broker returns them. `known` is what starts have seen of it before."""
         deletes = "delete" in config.get("cleanup.policy", "delete")
         retention_ms = int(config.get("retention.ms", "-1"))
         lag_ms = int(config.get("min.compaction.lag.ms", "0"))
-        return cls(topic, lag_ms, retention_ms if deletes and retention_ms >= 0 else None)
+        retention = retention_ms if deletes and retention_ms >= 0 else None
+        if known is None:
+            return cls(topic, lag_ms, retention)
+        return cls(topic, min(lag_ms, known.min_compaction_lag_ms), retention, known.compacted_before_ms)
 
 
 @dataclass(frozen=True)

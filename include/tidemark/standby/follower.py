@@ -118,9 +118,10 @@ class Follower:
 
     def _open(self, witnesses: Witnesses, task: TaskId, spec: StoreSpec) -> None:
         job = follow_job(witnesses.plan, task, spec, witnesses.changelog_of(task, spec))
-        retention_ms = witnesses.policies[spec.name].delete_retention_ms
         folder = self._folders[task].store_path(spec.name)
-        self._stores[job.changelog] = FollowedStore(task, job, retention_ms, folder, self._open_copy, witnesses.clock)
+        self._stores[job.changelog] = FollowedStore(
+            task, job, witnesses.kept_deletions(spec), folder, self._open_copy, witnesses.clock
+        )
 
     def _open_copy(self, folder: Path) -> RocksStore:
         """Open a copy. One that cannot be read is deleted, because it is only a copy."""

@@ -192,6 +192,7 @@ class _Process:
             changelog_policies(plan),
             self.clock,
             description.identities,
+            kept_history={} if description.found is None else description.found.kept_history,
         )
         cache = Cache(self.settings.store_cache_bytes)
         opener = StoreOpener(self.settings, cache, self.clock)

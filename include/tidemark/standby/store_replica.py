@@ -13,7 +13,7 @@ from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.kafka.topic_config import changelog_policy
 from tidemark.names import TaskId
 from tidemark.recovery.candidates import gap_after
-from tidemark.recovery.evidence import Watermarks
+from tidemark.recovery.evidence import KeptDeletions, Watermarks
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.restorer import RestoreJob, changelog_writes
 from tidemark.stores.protocol import StoreFigures, StoreSnapshot
@@ -49,7 +49,7 @@ def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> ReplicaBounds
 
 
 def rebuild_reason(
-    checkpoint: StoreCheckpoint, job: RestoreJob, bounds: ReplicaBounds, delete_retention_ms: int, now_ms: int
+    checkpoint: StoreCheckpoint, job: RestoreJob, bounds: ReplicaBounds, kept: KeptDeletions, now_ms: int
 ) -> str | None:
     """Return why a copy at `checkpoint` must be built from the beginning; None if it can continue."""
     target = job.target
@@ -59,7 +59,7 @@ def rebuild_reason(
         return f"holds values of layout {checkpoint.value_layout}, but the topology needs {target.value_layout}"
     if job.spec.retention_ms is not None and checkpoint.stream_time_ms > bounds.stream_time_ms:
         return "is ahead of the committed stream time: windows that had expired may be live again"
-    return gap_after(checkpoint, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
+    return gap_after(checkpoint, job.changelog, bounds.changelog, kept, now_ms)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class FollowedStore:
         self,
         task: TaskId,
         job: RestoreJob,
-        delete_retention_ms: int,
+        kept: KeptDeletions,
         folder: Path,
         open_store: Callable[[Path], RocksStore],
         clock: Callable[[], int],
@@ -101,7 +101,7 @@ class FollowedStore:
         self.task = task
         self.job = job
         self.records = 0
-        self._delete_retention_ms = delete_retention_ms
+        self._kept = kept
         self._folder = folder
         self._open = open_store
         self._clock = clock
@@ -180,9 +180,7 @@ class FollowedStore:
         if self._checkpoint is None:
             self._begin(bounds)
             return True
-        why = rebuild_reason(
-            self._checkpoint, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock()
-        )
+        why = rebuild_reason(self._checkpoint, self.job, self._at_least_here(bounds), self._kept, self._clock())
         if why is not None:
             self.empty(why)
             return True
@@ -217,8 +215,8 @@ class FollowedStore:
 
     def _write(self, batch: ChangelogBatch, records_end: int | None) -> bool:
         checkpoint = self._known()
-        if self._clock() - checkpoint.commit_time_ms >= self._delete_retention_ms:
-            self.empty("is older than delete.retention.ms")
+        if (why := self._kept.gap_since(checkpoint.commit_time_ms, self._clock())) is not None:
+            self.empty(why)
             return False
         if batch.next_offset <= checkpoint.changelog_offset:
             return True

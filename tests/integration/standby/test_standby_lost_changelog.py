@@ -103,7 +103,7 @@ def test_should_begin_again_with_a_topic_that_the_application_has_accepted(count
         assert wait_until(lambda: ended or is_told_lost(counting), 60), said(counting)
         uses = topics_in_use(counting.plan)
         ids = topic_ids(counting.admin, list(uses), counting.settings)
-        accepted = describe_resolved(counting.plan, None, partition_counts(counting.admin, counting.settings), ids)
+        accepted = describe_resolved(counting.plan, None, partition_counts(counting.admin, counting.settings), ids, {})
         counting.write([(b"topology", accepted.to_bytes())], TopicPartition(topology_topic(counting.id), 0))
         assert wait_until(lambda: ended or (is_level(counting, 0) and said(counting)["useful"]), 60), said(counting)
         assert ended == []

@@ -15,7 +15,7 @@ from tidemark.folder_lock import FolderLock, is_locked
 def audit(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "reading_of", lambda *_: SimpleNamespace(offsets=0))
     monkeypatch.setattr(pipeline, "sized", lambda *_: nullcontext())
-    return pipeline.OneAudit(*[None] * 7, "20260102T000000-000", tmp_path, None)
+    return pipeline.OneAudit(*[None] * 8, "20260102T000000-000", tmp_path, None)
 
 
 def test_should_remove_what_killed_audits_have_read_and_leave_what_others_read(audit, tmp_path):

@@ -133,6 +133,13 @@ def test_should_not_judge_what_was_read_after_the_compaction_lag(after_ms, rebui
     assert verdict_of(built(after_ms), rebuilt).verdict is verdict
 
 
+@pytest.mark.parametrize(("before_ms", "verdict"), [(NOW, Verdict.OK), (NOW + 1, Verdict.NOT_ENOUGH_EVIDENCE)])
+def test_should_not_judge_a_savepoint_from_before_the_compaction_lag_was_raised(before_ms, verdict):
+    keeping = Keeping("t", 600_000, None, before_ms)
+    found = compare(store_of(SAVED), store_of(SAVED), EVERYTHING)
+    assert judge(STATE, RebuildMethod.CHANGELOG, built(), found, [], keeping).verdict is verdict
+
+
 def test_should_ask_for_a_savepoint_from_after_the_raise_of_the_compaction_lag():
     """Values that were superseded under the smaller value may be gone, however old the setting says that they may be."""
     assert "raise it, take a savepoint after that, and drill again" in verdict_of(built(600_000), SAVED).message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from tidemark.kafka.topic_config import DAY_MS, ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery import facts as module
-from tidemark.recovery.evidence import CommittedProgress, Watermarks
+from tidemark.recovery.evidence import CommittedProgress, KeptDeletions, Watermarks
 from tidemark.recovery.facts import TaskFacts, Witnesses
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.restore.task_opener import restore_job
 from tidemark.settings import Settings
 from tidemark.stream_times import StreamTimes
@@ -63,6 +65,25 @@ def test_should_begin_where_the_setting_says_and_skip_nothing_between_sub_topolo
         evidence = asks.evidence(TaskFacts(TaskId(number, 0), {}, None, sources, changelogs), {})
         begins |= {source.partition.topic: source.fresh_offset for source in evidence.sources}
     assert begins == {"in": source_begins, "app-by-other-repartition": LOW}
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (None, KeptDeletions(DAY_MS)),
+        (KeptHistory(1, 2 * DAY_MS), KeptDeletions(DAY_MS)),
+        (KeptHistory(1, 5), KeptDeletions(5)),
+        (KeptHistory(1, DAY_MS, 3, 4), KeptDeletions(DAY_MS, 4)),
+    ],
+)
+def test_should_judge_copies_by_the_smallest_time_for_which_deletions_were_kept(
+    known: KeptHistory | None, expected: KeptDeletions
+) -> None:
+    plan = counted_again()
+    spec = plan.subtopologies[1].stores[0]
+    asks = replace(witnesses(plan, []), kept_history={} if known is None else {"app-n-changelog": known})
+    evidence = asks.evidence(TaskFacts(TaskId(1, 0), {}, None, {}, {spec.name: Watermarks(0, 0)}), {})
+    assert evidence.stores[0].kept_deletions == expected
 
 
 def test_should_ask_for_offsets_first_then_records_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:

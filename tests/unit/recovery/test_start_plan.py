@@ -13,6 +13,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.candidates import MEASURED, Rates, holds_last_commit
 from tidemark.recovery.evidence import (
     CommittedProgress,
+    KeptDeletions,
     SourceEvidence,
     StateCopy,
     StoreEvidence,
@@ -99,7 +100,7 @@ def found(
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
-        delete_retention_ms=24 * HOUR, store_retention_ms=store_retention_ms,
+        kept_deletions=KeptDeletions(24 * HOUR), store_retention_ms=store_retention_ms,
         changelog_retention_ms=changelog_retention_ms, not_recomputable_reason=not_recomputable_reason, is_source=is_source,
         young_offset=young_offset,
     )  # fmt: skip

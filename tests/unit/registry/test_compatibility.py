@@ -302,7 +302,7 @@ def test_should_copy_only_with_added_values_that_can_be_read_again(old, new, add
 def followed(before, *topology):
     """The description that the first commits of these topologies leave one after another."""
     for each in topology:
-        before = describe_resolved(each.plan(), before, {}, {})
+        before = describe_resolved(each.plan(), before, {}, {}, {})
     return before
 
 

@@ -45,7 +45,7 @@ def test_should_not_use_the_name_of_a_deleted_changelog_again():
     assert Description.from_bytes(second.to_bytes()) == second
     third = describe_state(with_generations(plan, {"n": 4}), COUNTS).continuing(second)
     assert third.generations == {"n": 4, "m": 0}
-    assert describe_resolved(renamed, second, COUNTS, {}).generations == {"n": 0, "m": 0}
+    assert describe_resolved(renamed, second, COUNTS, {}, {}).generations == {"n": 0, "m": 0}
     assert with_new_changelogs(renamed, second, ["m"], COUNTS).generations == {"n": 0, "m": 1}
     assert operator_topics(plan, second, [], 1).created.changelogs == {"app-n-changelog-1"}
     # Also in the description of a topology that has never changed.

@@ -72,7 +72,7 @@ def test_should_keep_the_sources_of_the_routed_plan_in_a_skeleton():
             s.source_topics for s in running.subtopologies
         ]
         assert held.skeleton().routed == running.routed
-        assert describe_resolved(plan, held, counts, {}) == held
+        assert describe_resolved(plan, held, counts, {}, {}) == held
 
 
 def test_should_allow_a_routed_topic_to_grow_but_not_to_shrink():

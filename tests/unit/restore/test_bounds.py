@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidemark.registry.kept_history import KeptHistory
 from tidemark.restore.bounds import (
     Absence,
     Beginning,
@@ -83,6 +84,8 @@ def test_should_treat_a_changelog_as_whole_when_it_lost_only_expired_windows(aft
 def test_should_read_the_retention_of_a_topic(config, retention_ms):
     found = Keeping.of("t", {**config, "min.compaction.lag.ms": "7"})
     assert (found.retention_ms, found.min_compaction_lag_ms) == (retention_ms, 7)
+    raised = Keeping.of("t", {**config, "min.compaction.lag.ms": "7"}, KeptHistory(5, 9, compacted_before_ms=3))
+    assert (raised.min_compaction_lag_ms, raised.compacted_before_ms) == (5, 3)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState
 from tidemark.queries.position import ReadBounds
-from tidemark.recovery.evidence import Watermarks
+from tidemark.recovery.evidence import KeptDeletions, Watermarks
 from tidemark.restore.restorer import RestoreJob
 from tidemark.standby.queries import StandbyStores
 from tidemark.standby.store_replica import FollowedStore, ReplicaBounds
@@ -35,7 +35,12 @@ def clock():
 @pytest.fixture
 def copy(tmp_path, clock):
     made = FollowedStore(
-        TASK, JOB, 3_600_000, tmp_path / "s", lambda f: RocksStore(f, write_buffer_bytes=1 << 20), lambda: clock[0]
+        TASK,
+        JOB,
+        KeptDeletions(3_600_000),
+        tmp_path / "s",
+        lambda f: RocksStore(f, write_buffer_bytes=1 << 20),
+        lambda: clock[0],
     )
     yield made
     made.close()

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
-from tidemark.recovery.evidence import Watermarks
+from tidemark.recovery.evidence import KeptDeletions, Watermarks
 from tidemark.restore.restorer import RestoreJob
 from tidemark.standby.store_replica import FollowedStore, ReplicaBounds, rebuild_reason
 from tidemark.stores.protocol import WHOLE
@@ -27,7 +27,7 @@ PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
     job = RestoreJob(spec, CHANGELOG, 0, CHECKPOINT, None, None)
     bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms)
-    return rebuild_reason(checkpoint, job, bounds, 24 * HOUR, NOW)
+    return rebuild_reason(checkpoint, job, bounds, KeptDeletions(24 * HOUR, NOW - 3 * HOUR), NOW)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=
         {"low": 40},
         {"end": 40},
         {"stream_time_ms": 501},
-        {"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 24 * HOUR + 1)},
+        {"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 3 * HOUR)},
         {"spec": PLAIN, "stream_time_ms": 499},
         {"checkpoint": replace(CHECKPOINT, topology_version="2")},
     ],
@@ -53,6 +53,7 @@ def test_should_continue_when_no_record_can_have_been_missed(going_on):
         ({"end": 39}, "beyond the end"),
         ({"stream_time_ms": 499}, "ahead of the committed stream time"),
         ({"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
+        ({"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 3 * HOUR - 1)}, "a raise of delete.retention.ms"),
         ({"checkpoint": replace(CHECKPOINT, application_id="other")}, "belongs to other/s"),
         ({"checkpoint": replace(CHECKPOINT, store="t")}, "belongs to app/t"),
         ({"checkpoint": replace(CHECKPOINT, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
@@ -68,7 +69,7 @@ def test_should_rebuild_when_reading_paused_longer_than_tombstones_are_kept(tmp_
     store = FollowedStore(
         TaskId(0, 3),
         RestoreJob(PLAIN, CHANGELOG, 0, CHECKPOINT, None, None),
-        24 * HOUR,
+        KeptDeletions(24 * HOUR),
         tmp_path / "s",
         lambda folder: RocksStore(folder, write_buffer_bytes=1 << 20),
         lambda: now[0],

@@ -18,6 +18,7 @@ from tidemark.operations.rewind.point_in_time import Neighbours, TaskPointInTime
 from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress, StateCopy
 from tidemark.recovery.facts import TaskFacts
+from tidemark.registry.kept_history import compacted_until_ms
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.restorer import RestoreJob, RestoreSuspended
@@ -60,12 +61,12 @@ class PointInTimeBuilder:
             ),
             at_ms,
         )
-        lags_ms = self._compaction_lags_ms()
+        compacted_ms = self._compacted_until_ms()
         copies = find_copies(evidence.copies, tasks)
         facts = evidence.witnesses.facts(tasks)
         return {
             task: PointInTimeState(
-                facts[task], self._point_in_time(facts[task], copies[task], around.get(task), lags_ms, at_ms)
+                facts[task], self._point_in_time(facts[task], copies[task], around.get(task), compacted_ms, at_ms)
             )
             for task in tasks
         }
@@ -137,14 +138,15 @@ class PointInTimeBuilder:
         facts: TaskFacts,
         found: Mapping[str, Sequence[StateCopy]],
         around: Neighbours | None,
-        lags_ms: Mapping[str, int],
+        compacted_ms: Mapping[str, int],
         at_ms: int,
     ) -> TaskPointInTime:
         copies = {store: [c for c in held if c.location not in self._spoiled] for store, held in found.items()}
         evidence = self.context.evidence.witnesses.evidence(facts, copies)
-        return point_in_time_of(evidence, around, lags_ms, self.context.plan.version, at_ms)
+        return point_in_time_of(evidence, around, compacted_ms, self.context.plan.version, at_ms)
 
-    def _compaction_lags_ms(self) -> dict[str, int]:
+    def _compacted_until_ms(self) -> dict[str, int]:
+        """Return, by store, the time before which superseded values may be compacted away."""
         topics = {
             spec.name: self.context.evidence.witnesses.changelog_of(TaskId(s.index, 0), spec).topic
             for s in self.context.plan.subtopologies
@@ -152,7 +154,8 @@ class PointInTimeBuilder:
         }
         clients = self.context.clients
         configs = topic_configs(clients.admin, list(topics.values()), clients.settings) if topics else {}
-        return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
+        kept, now_ms = self.context.evidence.witnesses.kept_history, clients.clock()
+        return {store: compacted_until_ms(kept.get(topic), configs[topic], now_ms) for store, topic in topics.items()}
 
     def _one(self, state: PointInTimeState, spec: StoreSpec, at_ms: int, folder: Path) -> None:
         """Build one store and verify it. If a copy proves unusable, the next source is tried."""

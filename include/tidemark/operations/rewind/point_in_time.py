@@ -14,7 +14,6 @@ from tidemark.names import TaskId
 from tidemark.operations.times import format_time
 from tidemark.recovery.candidates import MEASURED, RecoveryCandidate, rank_candidates
 from tidemark.recovery.evidence import CommittedProgress, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.topology.durations import format_ms
 
 _CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR}
 
@@ -93,14 +92,14 @@ def neighbours(records: Iterable[CommitRecord], at_ms: int) -> dict[TaskId, Neig
 def point_in_time_of(
     found: TaskEvidence,
     around: Neighbours | None,
-    compaction_lags_ms: Mapping[str, int],
+    compacted_until_ms: Mapping[str, int],
     topology_version: str,
     at_ms: int,
 ) -> TaskPointInTime:
     """Return the state of `found.task` at `at_ms`, and how its stores are built. `found.now_ms` is the present time.
 
-    `compaction_lags_ms` are `min.compaction.lag.ms` by store, as the topics have it. `found` must have been read after
-    the records of `around`. Raises `StartRefused` with the reason and the remedy.
+    `compacted_until_ms` holds, by store, the time before which superseded values may be compacted away. `found` must have
+    been read after the records of `around`. Raises `StartRefused` with the reason and the remedy.
     """
     record, successor = (None, None) if around is None else (around.record, around.successor)
     if record is None:
@@ -127,7 +126,7 @@ def point_in_time_of(
     committed = CommittedProgress(record.end_offsets, record.batch, record.stream_times)
     then = replace(found, last_record=record)
     stores = {
-        store.store: _store_moment(then, store, committed, successor, compaction_lags_ms[store.store], at_ms)
+        store.store: _store_moment(then, store, committed, successor, compacted_until_ms[store.store], at_ms)
         for store in found.stores
         if not store.is_source
     }
@@ -139,7 +138,7 @@ def _store_moment(
     store: StoreEvidence,
     committed: CommittedProgress,
     successor: CommitRecord | None,
-    compaction_lag_ms: int,
+    compacted_until_ms: int,
     at_ms: int,
 ) -> StorePointInTime:
     bound = _bound(then, store, successor)
@@ -150,7 +149,7 @@ def _store_moment(
     bounded = replace(store, copies=copies, changelog_watermarks=Watermarks(store.changelog_watermarks.low, bound))
     # A value is compacted away once a later value is as old as the lag; those after the bound are at most as old as the
     # successor.
-    is_whole = successor is None or successor.commit_time_ms > then.now_ms - compaction_lag_ms
+    is_whole = successor is None or successor.commit_time_ms > compacted_until_ms
     faults: list[str] = []
     for candidate in rank_candidates(then, bounded, committed, MEASURED):
         fault = _lost_beginning(bounded, candidate) or candidate.fault
@@ -161,8 +160,9 @@ def _store_moment(
     if not is_whole:
         summary = format_time(0 if successor is None else successor.commit_time_ms)
         faults.append(
-            f"values superseded since {summary} may be compacted away, as min.compaction.lag.ms of {store.changelog.topic} "
-            f"is {format_ms(compaction_lag_ms)}, and no savepoint is exactly at batch {committed.batch}"
+            f"values superseded since {summary} may be compacted away, as {store.changelog.topic} keeps only those superseded "
+            f"since {format_time(compacted_until_ms)} (min.compaction.lag.ms), and no savepoint is exactly at batch "
+            f"{committed.batch}"
         )
     raise StartRefused(
         f"task {then.task}: store {store.store} cannot be built as of {format_time(at_ms)}: {'; '.join(faults)}; give a later "

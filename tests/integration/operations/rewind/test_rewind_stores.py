@@ -21,10 +21,12 @@ from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, changelog_topic
 from tidemark.operations.rewind.plan import require_rewindable
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.topic_changes import TopicChange, apply_changes
+from tidemark.registry.reader import recorded
 from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.directory import folder_of
 from tidemark.stores.layout import split_window_key
@@ -170,6 +172,34 @@ def test_should_need_a_savepoint_of_exactly_that_batch_when_values_may_be_compac
     assert counts_of(app) == then
     app.run()
     assert counts_of(app) == app.expected
+
+
+def with_short_lag(name: str) -> Topology:
+    """Counts by key in a store whose changelog may be compacted after a moment."""
+    topology = Topology(name)
+    grouped = topology.stream(f"{name}-in", schema="id STRING", key="id").group_by_key()
+    grouped.count(name="n", store=Materialized("n", topic_config={"min.compaction.lag.ms": "1"})).to(f"{name}-out")
+    return topology
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+def test_should_not_go_back_before_the_compaction_lag_was_raised(settings, admin, unique, tmp_path):
+    app = CountingApp(settings, admin, unique("raised"), topology=with_short_lag)
+    app.feed(600)
+    app.run()
+    then_ms = last_commit_ms(app)
+    app.feed(600)
+    app.run()
+    set_compaction_lag(app, 600_000)
+    for _ in ("before a start has seen it", "after"):
+        with pytest.raises(StartRefused, match=r"may be compacted away, as .* keeps only those superseded since"):
+            builder_of(app).build(then_ms, tmp_path / "then")
+        app.feed(100)
+        app.run()
+    (kept,) = recorded(app.settings, admin, app.plan, partition_counts(admin, app.settings)).kept_history.values()
+    assert kept.min_compaction_lag_ms == 600_000
+    assert kept.compacted_before_ms > then_ms
 
 
 @pytest.mark.broker

@@ -13,6 +13,7 @@ from tidemark.operations.rewind.point_in_time import Neighbours, neighbours, poi
 from tidemark.operations.rewind.store_diff import LiveStore, changes
 from tidemark.operations.times import format_time, parse_time
 from tidemark.recovery.evidence import (
+    KeptDeletions,
     SourceEvidence,
     StateCopy,
     StoreEvidence,
@@ -56,7 +57,7 @@ def a_copy(batch: int, changelog_offset: int, age_ms: int = 0, kind=SourceOfStat
 def found(copies=(), low=0, end=100, store_retention_ms=None, changelog_retention_ms=None, now_ms=NOW) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=tuple(copies), changelog=CHANGELOG,
-        changelog_watermarks=Watermarks(low, end), delete_retention_ms=24 * HOUR,
+        changelog_watermarks=Watermarks(low, end), kept_deletions=KeptDeletions(24 * HOUR),
         store_retention_ms=store_retention_ms, changelog_retention_ms=changelog_retention_ms,
     )  # fmt: skip
     return TaskEvidence(
@@ -71,7 +72,8 @@ NEXT = a_record(6, NOW - 4 * MINUTE, 50)
 
 def moment(evidence=None, record=THEN, successor=NEXT, version="1"):
     around = Neighbours(record, successor, NOW - HOUR)
-    return point_in_time_of(evidence or found(), around, {"counts": LAG_MS}, version, NOW - 5 * MINUTE)
+    given = evidence or found()
+    return point_in_time_of(given, around, {"counts": given.now_ms - LAG_MS}, version, NOW - 5 * MINUTE)
 
 
 def candidate(evidence=None, **changed):
@@ -105,7 +107,7 @@ def test_should_not_go_back_beyond_a_change_that_wrote_new_changelogs(kind):
     records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
     before = neighbours(records, NOW - 5 * MINUTE)[TASK]
     with pytest.raises(StartRefused, match=f"a {kind} has written the state to other changelogs"):
-        point_in_time_of(found(), before, {"counts": LAG_MS}, "1", NOW - 5 * MINUTE)
+        point_in_time_of(found(), before, {"counts": NOW - LAG_MS}, "1", NOW - 5 * MINUTE)
     assert neighbours(records, NOW - 3 * MINUTE)[TASK].changed is None
     assert neighbours([*records[:3], a_record(8, NOW - 6 * MINUTE)], NOW - 5 * MINUTE)[TASK].changed is None
 
@@ -141,7 +143,7 @@ def test_should_refuse_in_one_line_with_a_remedy(changed, reason):
 
 def test_should_refuse_a_task_that_has_never_committed():
     with pytest.raises(StartRefused, match="it has never committed"):
-        point_in_time_of(found(), None, {"counts": LAG_MS}, "1", NOW)
+        point_in_time_of(found(), None, {"counts": NOW - LAG_MS}, "1", NOW)
 
 
 # --- the bound
