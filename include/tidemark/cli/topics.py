@@ -7,7 +7,13 @@ from confluent_kafka.admin import AdminClient
 from tidemark.cli.output import Output, View
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
-from tidemark.kafka.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
+from tidemark.kafka.topics import (
+    endpoints_spec,
+    ensure_user_topics,
+    internal_topics,
+    partition_counts,
+    user_topics,
+)
 from tidemark.listing import Listing
 from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.registry.reader import named_plan
@@ -59,6 +65,9 @@ def list_topics(topology: str, output: Output) -> None:
     sources = {topic for s in plan.subtopologies for topic in s.source_topics}
     if sources - set(plan.repartition_topics) <= existing.keys():
         needed |= {spec.name: dict(spec.config) for spec in internal_topics(plan, settings, existing)}
+    endpoints = endpoints_spec(plan)
+    if settings.query_port >= 0 or endpoints.name in existing:
+        needed[endpoints.name] = dict(endpoints.config)
     listing = Listing("topic", "partitions", "needed settings")
     for topic, config in needed.items():
         settings_text = " ".join(f"{key}={value}" for key, value in config.items())

@@ -221,6 +221,28 @@ def test_keys_of_topics_and_lag_should_be_those_of_the_page(monkeypatch: pytest.
     ]
 
 
+@pytest.mark.parametrize(
+    ("query_port", "existing", "is_listed"),
+    [("0", [], True), ("-1", [], False), ("-1", ["clicks-endpoints"], True)],
+)
+def test_the_topic_of_addresses_should_be_listed_if_queries_are_answered_or_it_exists(
+    monkeypatch: pytest.MonkeyPatch, query_port: str, existing: list[str], is_listed: bool
+) -> None:
+    monkeypatch.setenv("TIDEMARK_QUERY_PORT", query_port)
+    monkeypatch.setattr(topics, "AdminClient", lambda _: None)
+    monkeypatch.setattr(topics, "named_plan", lambda plan, *_: plan)
+    monkeypatch.setattr(topics, "partition_counts", lambda *_: dict.fromkeys(["clicks", *existing], 1))
+    said = {row["topic"]: row for row in shown(lambda output: topics.list_topics("clicks", output))}
+    assert ("clicks-endpoints" in said) is is_listed
+    assert "clicks-commits" in said
+    if is_listed:
+        assert said["clicks-endpoints"] == {
+            "topic": "clicks-endpoints",
+            "partitions": 1 if existing else None,
+            "needed_settings": {"cleanup.policy": "compact"},
+        }
+
+
 def test_keys_of_verdicts_should_be_those_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("a", Verdict.OK, "b")
     monkeypatch.setattr(check, "keep_verdicts", lambda *_: None)
