@@ -245,7 +245,7 @@ def _of_progress(app: Application) -> Iterator[Concern]:
     if quiet_s > max(STALLED_S, _LONG_COMMITS * (app.commit_s or 0.0)):
         yield Concern(
             Severity.CRITICAL,
-            f"Nothing has been committed for {duration(quiet_s)} while {app.lag:,} records wait.",
+            f"Nothing has been committed for {duration(quiet_s)} while up to {app.lag:,} records wait.",
             "The check finds open transactions and partitions without a leader, and names the remedy.",
             trigger(app, "lag_check", "Check the lag"),
         )

@@ -204,8 +204,8 @@ def test_an_old_copy_of_a_store_should_be_listed_and_not_be_counted():
 
 def test_a_figure_that_was_not_read_yet_should_not_look_like_one_that_is_unknown():
     app = application(instance())
-    assert "Lag … records" in text(of_one(app, live_is_known=False)["figures"])
-    assert "Lag — records" in text(of_one(app)["figures"])
+    assert "Lag … offsets" in text(of_one(app, live_is_known=False)["figures"])
+    assert "Lag — offsets" in text(of_one(app)["figures"])
 
 
 def test_without_kafka_the_page_should_say_so_and_show_the_rest():
