@@ -16,21 +16,36 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from tidemark.alerts import AlertKind
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
-from tidemark.processes import wait_until
+from tidemark.processes import Place, wait_until
 from tidemark.settings import Settings
 from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, LaunchRecord
 from tidemark.supervision.instance_log import last_error, read_part
-from tidemark.supervision.launch import Command, Held, Launched, find_live, forget_surplus, launch_or_adopt
-from tidemark.supervision.liveness import observe
+from tidemark.supervision.launch import (
+    Command,
+    Held,
+    Launched,
+    LivesElsewhere,
+    find_live,
+    forget_surplus,
+    launch_or_adopt,
+)
+from tidemark.supervision.liveness import RUN_FILE_FRESH_S, observe
 from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 from tidemark.supervision.stop import ask_to_stop, was_paused
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.command import spark_command, standby_command
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
-from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import (
+    BackoffTrigger,
+    BrokerTrigger,
+    ElsewhereTrigger,
+    HoldTrigger,
+    InstanceExited,
+    StreamTrigger,
+)
 from tidemark_airflow.whereabouts import where_is_it
 
 _LAUNCH = "launch"
@@ -40,6 +55,9 @@ _GAVE_UP = "gave_up"
 _SHOWS_ITSELF_S = 5.0
 # A relaunched copy joins the consumer group within this time, Spark's start included.
 _JOINS_S = 20.0
+# A copy whose container is being replaced stops within this time, its last savepoint included, and its run file is then too
+# old to say that it runs.
+_ENDS_ELSEWHERE_S = 3 * RUN_FILE_FRESH_S
 _ENDED_STATES = frozenset({TaskInstanceState.FAILED, TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED})
 
 
@@ -122,6 +140,10 @@ class StreamOperator(BaseOperator):
         if hold is not None:
             # The operation that holds the application has stopped it, so this does not use up the restart budget.
             self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
+        if exit_code is None and _ended_with_its_machine(files):
+            name = f"{files.key.kind} {files.key}"
+            self.log.info("%s ended with its machine or container, which does not count as a relaunch", name)
+            self._watch(context)
         self._react(context, files, exit_code, lines)
 
     def _forget_pause(self, files: InstanceFiles) -> None:
@@ -224,6 +246,8 @@ class StreamOperator(BaseOperator):
             launched = launch_or_adopt(files, command, remembered, lambda: self._claim(files))
         except Held as held:
             self._wait_for_release(files, str(held))
+        except LivesElsewhere as elsewhere:
+            self._wait_for_end(files, str(elsewhere))
         self._hand_over(context, files, launched)
 
     def _claim(self, files: InstanceFiles) -> None:
@@ -239,6 +263,21 @@ class StreamOperator(BaseOperator):
         self.log.info("%s %s is not launched yet: %s", files.key.kind, files.key, why)
         trigger = HoldTrigger.of(files)
         self.defer(trigger=trigger, method_name="relaunch")
+
+    def _wait_for_end(self, files: InstanceFiles, why: str) -> NoReturn:
+        """Wait without a worker slot until the copy on another machine, which may be a container that was replaced, ends."""
+        self._watched = None
+        self.log.info("%s %s is not launched yet: %s", files.key.kind, files.key, why)
+        trigger = ElsewhereTrigger.of(files, until=time.time() + _ENDS_ELSEWHERE_S)
+        self.defer(trigger=trigger, method_name="after_elsewhere")
+
+    def after_elsewhere(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
+        """Launch the instance if it no longer runs on another machine. Fails if it still does."""
+        try:
+            find_live(self._files(Settings.load()))
+        except LivesElsewhere as elsewhere:
+            raise AirflowFailException(f"{elsewhere}; then clear this task") from elsewhere
+        self._watch(context)
 
     def _adopt_only(self, context: Mapping[str, Any], files: InstanceFiles) -> NoReturn:
         """Watch the copy that fenced this one if it runs on this machine; else look for it in the group later."""
@@ -329,6 +368,12 @@ class StreamOperator(BaseOperator):
     def _copy_to_task_log(self, files: InstanceFiles, lines: list[str]) -> None:
         for line in lines:
             self.log.info("%s | %s", files.key, line)
+
+
+def _ended_with_its_machine(files: InstanceFiles) -> bool:
+    """Return whether the last launch was on another machine, in a container that was replaced, or before a boot."""
+    launch = observe(files).launch
+    return launch is not None and not launch.place.shares_processes_with(Place.here())
 
 
 class StandbyOperator(StreamOperator):

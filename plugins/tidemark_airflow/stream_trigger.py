@@ -274,6 +274,21 @@ class HoldTrigger(_WaitingTrigger):
         yield TriggerEvent({})
 
 
+class ElsewhereTrigger(_TimedTrigger):
+    """Waits until an instance no longer counts as running on another machine, then fires; at `until` at the latest."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Observe the instance once a second."""
+        async with rto_watched(self._files):
+            await asyncio.sleep(_SETTLE_S)
+            while time.time() < self.until:
+                seen = await asyncio.to_thread(observe, self._files)
+                if seen.liveness is not Liveness.ELSEWHERE:
+                    break
+                await asyncio.sleep(_POLL_S)
+        yield TriggerEvent({})
+
+
 class BrokerTrigger(_TimedTrigger):
     """Waits until the brokers can serve an instance that ended in an outage, then fires.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -11,15 +12,16 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from tests.support.airflow.stream_bench import Bench
 from tests.support.airflow.stream_task import Task
-from tests.support.overview import write_run_file
+from tests.support.overview import write_launch, write_run_file
 
 from tidemark.alerts import AlertKind
+from tidemark.processes import Identity, Place
 from tidemark.settings import Settings
 from tidemark.supervision import launch, watch_claim
 from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
 from tidemark.supervision.launch import Command, launch_or_adopt
-from tidemark.supervision.liveness import observe
+from tidemark.supervision.liveness import RUN_FILE_FRESH_S, observe
 from tidemark.supervision.local_instances import read_instances
 from tidemark.supervision.outage_file import RecordedOutage, recorded_outages, write_outage
 from tidemark.supervision.standstill_file import Standstill
@@ -28,7 +30,7 @@ from tidemark_airflow import stream_operator
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.pausing import stop_launched
 from tidemark_airflow.stream_operator import LaunchCancelled, StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, ElsewhereTrigger, StreamTrigger
 from tidemark_airflow.whereabouts import Whereabouts
 
 
@@ -172,6 +174,53 @@ def test_should_not_spend_the_restart_budget_while_brokers_are_away(task: Task) 
     assert isinstance(task.resume(10), StreamTrigger)
     task.bench.await_end()
     assert "its budget" in str(task.fail(10))
+
+
+def run_in_another_container(files: InstanceFiles) -> None:
+    """Leave the files of an instance that a container, which is being replaced, runs or has run until now."""
+    app, gone = files.key.application_id, Identity(1 << 22, 1.0, "b")
+    write_launch(files.var_dir, app, 0, Place("other", "b", "pids"), gone)
+    write_run_file(files.var_dir, app, 0, pid=gone.pid, boot_id=gone.boot_id)
+
+
+def make_old(files: InstanceFiles) -> None:
+    """Let the run file be too old to say that the instance runs in the other container."""
+    written_s = time.time() - RUN_FILE_FRESH_S - 1
+    os.utime(files.run, (written_s, written_s))
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_should_wait_without_a_retry_or_a_relaunch_while_a_replaced_container_may_still_run_the_instance(
+    task: Task, is_resumed: bool
+) -> None:
+    files = task.bench.files
+    run_in_another_container(files)
+    trigger = task.resume(None) if is_resumed else task.step()
+    assert isinstance(trigger, ElsewhereTrigger)
+    assert trigger.until > time.time() + RUN_FILE_FRESH_S
+    assert task.deferred is not None
+    assert task.deferred.method_name == "after_elsewhere"
+    make_old(files)
+    assert isinstance(task.step("after_elsewhere"), StreamTrigger)
+    task.bench.await_state("RUNNING")
+    assert task.bench.starts() == 1
+    assert task.context["task_state_store"].get("restarts") in (None, [])
+
+
+def test_should_count_no_relaunch_of_an_instance_whose_container_was_replaced_a_while_ago(task: Task) -> None:
+    run_in_another_container(task.bench.files)
+    make_old(task.bench.files)
+    assert isinstance(task.resume(None), StreamTrigger)
+    task.bench.await_state("RUNNING")
+    assert task.context["task_state_store"].get("restarts") in (None, [])
+
+
+def test_should_fail_for_good_while_another_machine_goes_on_to_run_the_instance(task: Task) -> None:
+    run_in_another_container(task.bench.files)
+    task.step()
+    with pytest.raises(AirflowFailException, match=r"runs on other.*clear this task"):
+        task.new_operator().after_elsewhere(context=task.context)
+    assert task.bench.starts() == 0
 
 
 @pytest.mark.parametrize(

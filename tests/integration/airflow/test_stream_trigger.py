@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,16 +15,23 @@ from typing import Any
 import psutil
 import pytest
 from tests.support.airflow.stream_bench import Bench
+from tests.support.overview import write_launch, write_run_file
 
-from tidemark.processes import Identity, wait_until
+from tidemark.processes import Identity, Place, wait_until
 from tidemark.supervision import watch_claim
-from tidemark.supervision.instance_files import write_json
+from tidemark.supervision.instance_files import InstanceFiles, write_json
 from tidemark.supervision.launch import launch_or_adopt
-from tidemark.supervision.liveness import observe
+from tidemark.supervision.liveness import Observation, observe
 from tidemark.supervision.run_file import RunView
 from tidemark_airflow import stream_trigger
 from tidemark_airflow.progress import Progress, Said
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import (
+    BackoffTrigger,
+    ElsewhereTrigger,
+    HoldTrigger,
+    InstanceExited,
+    StreamTrigger,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +49,7 @@ def trigger_of(bench: Bench, launch_id: str | None = None) -> StreamTrigger:
     )
 
 
-async def first_event(trigger: StreamTrigger | BackoffTrigger) -> dict[str, Any]:
+async def first_event(trigger: StreamTrigger | BackoffTrigger | ElsewhereTrigger) -> dict[str, Any]:
     async for event in trigger.run():
         return dict(event.payload)
     raise AssertionError("no event")
@@ -217,9 +225,12 @@ def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
         StreamTrigger("/v", "app", 3, None, is_standby=True),
         BackoffTrigger("/v", "app", 3, 12.5, is_standby=True),
         HoldTrigger("/v", "app", 3, is_standby=True),
+        ElsewhereTrigger("/v", "app", 3, 12.5),
     ],
 )
-def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger | HoldTrigger) -> None:
+def test_should_be_rebuilt_from_what_it_serializes(
+    trigger: StreamTrigger | BackoffTrigger | HoldTrigger | ElsewhereTrigger,
+) -> None:
     path, kwargs = trigger.serialize()
     assert path == f"tidemark_airflow.stream_trigger.{type(trigger).__name__}"
     assert type(trigger)(**kwargs).serialize() == (path, kwargs)
@@ -228,6 +239,29 @@ def test_should_be_rebuilt_from_what_it_serializes(trigger: StreamTrigger | Back
 def test_should_wait_until_the_backoff_is_over(bench: Bench) -> None:
     trigger = BackoffTrigger(str(bench.files.var_dir), "app", 0, 0.0)
     assert asyncio.run(asyncio.wait_for(first_event(trigger), 60)) == {}
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_should_wait_until_the_instance_no_longer_counts_as_running_elsewhere(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    files, gone = bench.files, Identity(1 << 22, 1.0, "b")
+    app, looks = files.key.application_id, 0
+    write_launch(files.var_dir, app, 0, Place("other", "b", "pids"), gone)
+    write_run_file(files.var_dir, app, 0, pid=gone.pid, boot_id=gone.boot_id)
+
+    def look(at: InstanceFiles) -> Observation:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            # By now the run file is too old to say that the instance runs.
+            os.utime(at.run, (1, 1))
+        return observe(at)
+
+    monkeypatch.setattr(stream_trigger, "observe", look)
+    trigger = ElsewhereTrigger(str(files.var_dir), app, 0, 0.0 if is_over else time.time() + 600)
+    assert asyncio.run(asyncio.wait_for(first_event(trigger), 60)) == {}
+    assert looks == (0 if is_over else 3)
 
 
 def view(state: str, written_at: float, **values: object) -> RunView:

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from tests.support.airflow.stream_bench import Bench
 
 from tidemark_airflow.stream_operator import StandbyOperator, StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, ElsewhereTrigger, HoldTrigger, StreamTrigger
 
-Waiting = StreamTrigger | BackoffTrigger | BrokerTrigger | HoldTrigger
+Waiting = StreamTrigger | BackoffTrigger | BrokerTrigger | ElsewhereTrigger | HoldTrigger
 
 
 class TaskState:
