@@ -30,6 +30,7 @@ from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, folder_of
 from tidemark.stream_times import StreamTimes
+from tidemark.supervision.instance_log import error_lines
 from tidemark.tasks.partials import rows_of_partition
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.temporary_folder import temporary_folders, use_temporary_folder
@@ -47,7 +48,7 @@ def main(request: int) -> ExitCode:
         for subtopology in asked.plan.subtopologies:
             _recompute(spark, settings, asked, subtopology)
     except TidemarkError as error:
-        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        print(error_lines(error), file=sys.stderr)
         return error.exit_code
     return ExitCode.OK
 

@@ -183,7 +183,10 @@ class RecordRefused(TidemarkError):
 
 
 class UserCodeFailed(TidemarkError):
-    """User code failed without a record to blame, so every retry fails too. The message names the node and the code."""
+    """User code failed without a record to blame, so every retry fails too. The message names the node and the code.
+
+    `records` has the text of the error, which may quote what the code has read.
+    """
 
     exit_code: ExitCode = ExitCode.REFUSED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,12 @@ from typing import IO
 from tidemark.errors import OutcomeUnknown
 from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.instance_log import last_message
 from tidemark.temporary_folder import remove_abandoned
 
 _LAST_WORDS = 5
+# How Python ends a traceback: the class of the error, and its text.
+_RAISED = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt))(?::|$)")
 
 
 def job_lines(
@@ -33,7 +37,8 @@ def job_lines(
     The job ends when this generator is closed, and when the caller ends for any reason (it calls `end_with_caller`). If
     `own_session`, it leads a session. A `request` is in a file without a name, whose descriptor is the job's last argument: no
     other process can replace it. A job that has ended by itself leaves no folder in `temporary`, where it creates its temporary
-    folder. Raises `OutcomeUnknown`, with `what` ended and the job's last output, if it fails.
+    folder. Raises `OutcomeUnknown` if it fails, with `what` ended and how; its `records` are the job's last output, which may
+    quote records.
     """
     root = project_root()
     with (
@@ -68,9 +73,21 @@ def job_lines(
                 job.kill()
         if job.returncode:
             errors.seek(0)
-            words = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-            said = " / ".join(words[-_LAST_WORDS:]) or "nothing"
-            raise OutcomeUnknown(f"{what} ended with exit code {job.returncode}; its last output: {said}")
+            output = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+            raise OutcomeUnknown(
+                f"{what} ended with exit code {job.returncode}{_how_it_failed(output)}",
+                records=" / ".join(output[-_LAST_WORDS:]),
+            )
+
+
+def _how_it_failed(output: Sequence[str]) -> str:
+    """Return what everybody may see of a failed job's output: its message, or else the class of its error."""
+    said = last_message(output)
+    if said is not None:
+        return f": {said}"
+    raised = next((found[1] for line in reversed(output) if (found := _RAISED.match(line))), None)
+    how = "" if raised is None else f" ({raised})"
+    return f"{how}; start it with a command to see its last output, which may quote records"
 
 
 def _handed(request: bytes | None, file: IO[bytes]) -> list[str]:

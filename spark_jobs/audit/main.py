@@ -31,6 +31,7 @@ from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.parent_death import end_with_caller
 from tidemark.settings import Settings
+from tidemark.supervision.instance_log import error_lines
 from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> ExitCode:
     try:
         report = _run(options.topology, options.batches, options.whole)
     except TidemarkError as error:
-        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        print(error_lines(error), file=sys.stderr)
         return error.exit_code
     options.report.write_text(json.dumps(report))
     return ExitCode.OK

@@ -60,7 +60,7 @@ def run_audit(
     """Audit one application; `tell` is called with the progress. Blocks for a minute or more; the job ends with the caller.
 
     For one that has never run the only finding is that there is nothing to audit, and no job is started. Raises
-    `OutcomeUnknown` with the job's last output if it ends without a report.
+    `OutcomeUnknown` with the job's message if it ends without a report.
     """
     plan = load(topology).plan()
     if unknown := never_ran(plan, settings, AdminClient(librdkafka_config(settings))):

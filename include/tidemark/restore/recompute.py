@@ -60,7 +60,7 @@ def recompute(
 ) -> None:
     """Run the job, after removing what is in the folder. Blocks as long as the job takes, a Spark start at least.
 
-    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `should_continue` returns False, and
+    Raises `OutcomeUnknown` with the message of a job that fails, `RestoreSuspended` if `should_continue` returns False, and
     `PreflightFailed` if the user may not read the sources. The job ends when its caller does.
     """
     verify_operator(Command.FROM_SOURCE, asked.plan, settings, AdminClient(librdkafka_config(settings)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.errors import TidemarkError
@@ -84,10 +85,15 @@ def read_part(path: Path, start_bytes: int) -> list[str]:
     return LogTail(path, start_bytes).lines(unfinished=True)
 
 
-def last_error(lines: list[str]) -> str | None:
-    """Return the reason that an instance logged last: its last `tidemark: …` line, or else its last line."""
+def last_message(lines: Sequence[str]) -> str | None:
+    """Return the message of the last error with which a process of Tidemark ended, or None if its lines have none."""
     for line in reversed(lines):
         position = line.find(_ERROR_PREFIX)
         if position >= 0:
             return line[position + len(_ERROR_PREFIX) :]
-    return next((line for line in reversed(lines) if line.strip()), None)
+    return None
+
+
+def last_error(lines: Sequence[str]) -> str | None:
+    """Return the reason that an instance logged last: its last `tidemark: …` line, or else its last line."""
+    return last_message(lines) or next((line for line in reversed(lines) if line.strip()), None)

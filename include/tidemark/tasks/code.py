@@ -9,18 +9,18 @@ from tidemark.atomic_file import as_full_disk
 from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed, describe_error
 
 
-def code_failed(where: str, what: str, error: BaseException, *, has_state: bool = False) -> TidemarkError:
+def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
     """Return the error to raise if user code raised and no record is to blame, so that a relaunch would end in the same way.
 
-    `where` names node and function, `what` the call. With `has_state` the code has read records or state, which the text of
-    its error may quote. A full disk is not the fault of the code: it gives `StoreFailed`.
+    `where` names node and function, `what` the call. The code may have read records, state or files that have them, which the
+    text of its error may quote, so the message has only its class. A full disk is not the fault of the code: it gives
+    `StoreFailed`.
     """
     full = as_full_disk(error) if isinstance(error, OSError) else None
-    text = describe_error(error)
-    shown, records = (type(error).__name__, text) if has_state else (text, "")
     return full or UserCodeFailed(
-        f"{where}: {what} raised {shown}; no record is to blame, and it would raise again: correct it, and launch again",
-        records=records,
+        f"{where}: {what} raised {type(error).__name__} (the log of the process has its text); no record is to blame, and "
+        "it would raise again: correct it, and launch again",
+        records=describe_error(error),
     )
 
 

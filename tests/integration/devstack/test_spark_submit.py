@@ -42,13 +42,35 @@ def waiting(tmp_path):
     return script
 
 
-def test_should_yield_lines_and_then_the_last_output_of_a_failure(tmp_path):
+@pytest.mark.parametrize(
+    ("ends", "said", "last"),
+    [
+        (
+            "for n in range(9): print(n, file=sys.stderr)\nsys.exit(3)",
+            "3; start it with a command to see its last output, which may quote records",
+            "4 / 5 / 6 / 7 / 8",
+        ),
+        (
+            "raise ValueError('Jane Doe')",
+            "1 (ValueError); start it with a command to see its last output, which may quote records",
+            "ValueError: Jane Doe",
+        ),
+        (
+            "sys.exit('tidemark records: Jane Doe\\ntidemark: in[0] has a wrong record')",
+            "1: in[0] has a wrong record",
+            "tidemark records: Jane Doe / tidemark: in[0] has a wrong record",
+        ),
+    ],
+)
+def test_should_yield_lines_and_then_say_how_it_failed_without_records(tmp_path, ends, said, last):
     script = tmp_path / "job.py"
-    script.write_text("import sys\nprint(sys.argv[1:])\nfor n in range(9): print(n, file=sys.stderr)\nsys.exit(3)\n")
+    script.write_text(f"import sys\nprint(sys.argv[1:])\n{ends}\n")
     lines = job_lines(script, ["--a", "b"], Settings.load(), "a job")
     assert next(lines) == "['--a', 'b']"
-    with pytest.raises(OutcomeUnknown, match=r"^a job ended with exit code 3; its last output: 4 / 5 / 6 / 7 / 8$"):
+    with pytest.raises(OutcomeUnknown) as raised:
         next(lines)
+    assert str(raised.value) == f"a job ended with exit code {said}"
+    assert raised.value.records.endswith(last)
 
 
 def test_should_end_the_job_when_nobody_reads_its_output(waiting):

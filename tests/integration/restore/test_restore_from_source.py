@@ -98,11 +98,11 @@ def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
     assert workspace.progress().state is RestoreState.ABORTED
 
 
-def test_should_report_the_last_output_of_a_job_that_fails(app, tmp_path, monkeypatch):
+def test_should_report_the_message_of_a_job_that_fails(app, tmp_path, monkeypatch):
     script = tmp_path / "job.py"
-    script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
+    script.write_text("import sys\nprint('tidemark: no broker', file=sys.stderr)\nsys.exit(10)\n")
     monkeypatch.setattr(recompute, "_SCRIPT", script)
-    with pytest.raises(OutcomeUnknown, match="ended with exit code 10; its last output: no broker"):
+    with pytest.raises(OutcomeUnknown, match="ended with exit code 10: no broker"):
         restore(app, SourceOfState.SOURCE)
 
 

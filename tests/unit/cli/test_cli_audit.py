@@ -89,11 +89,11 @@ def test_should_report_the_progress_of_the_job(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("has_run")
-def test_should_show_the_last_output_of_a_job_that_ends_without_a_report(monkeypatch, tmp_path):
+def test_should_show_the_message_of_a_job_that_ends_without_a_report(monkeypatch, tmp_path):
     script = tmp_path / "job.py"
-    script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
+    script.write_text("import sys\nprint('tidemark: no broker', file=sys.stderr)\nsys.exit(10)\n")
     monkeypatch.setattr(job, "_SCRIPT", script)
-    with pytest.raises(OutcomeUnknown, match="ended with exit code 10; its last output: no broker"):
+    with pytest.raises(OutcomeUnknown, match="ended with exit code 10: no broker"):
         run_audit("shopping", Settings.load())
 
 

@@ -222,7 +222,7 @@ class TaskContext:
                     raise
                 except (Exception, SystemExit) as error:
                     what = f"the callback by {time.value} at time {now_ms}"
-                    raise code_failed(self._where, what, error, has_state=True) from error
+                    raise code_failed(self._where, what, error) from error
 
     def end(self) -> Rows:
         """Write the stores, and return the forwarded rows in the order of the calls.

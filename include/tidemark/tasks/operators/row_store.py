@@ -148,7 +148,9 @@ class RowStore:
     @property
     def _bound(self) -> PendingStore:
         if self._pending is None:
-            raise RuntimeError(f"{self._where}: used outside of process() and callbacks; there is no batch to read in")
+            raise InvalidTopology(
+                f"{self._where}: used outside of process() and callbacks, where there is no batch to read in; use it there"
+            )
         return self._pending
 
     def _key(self, key: str) -> bytes:
