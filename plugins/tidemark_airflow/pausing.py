@@ -103,11 +103,12 @@ def applications_to_stop(ti: RuntimeTaskInstanceProtocol, streams: Mapping[str, 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:
     """Ask every instance and standby of an application that Airflow launched on this machine to stop. Does not wait.
 
-    The pause is also recorded for one that has ended and waits for its relaunch. Returns the names of those that were asked.
+    The pause is also recorded for one that has ended and waits for its relaunch, and again by each later call. Returns the
+    names of those that were asked.
     """
     from tidemark.supervision.instance_files import known_instances, known_standbys
     from tidemark.supervision.liveness import Liveness, observe
-    from tidemark.supervision.stop import ask_to_leave, record_pause, was_paused
+    from tidemark.supervision.stop import ask_to_leave, record_pause, renew_pause, was_paused
 
     asked: list[str] = []
     known = known_instances(settings.var_dir, application_id) + known_standbys(settings.var_dir, application_id)
@@ -115,7 +116,9 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
         seen = observe(files)
         if seen.launch is None or seen.liveness is Liveness.ELSEWHERE:
             continue
-        if not was_paused(files, seen.launch.launch_id):
+        if was_paused(files, seen.launch.launch_id):
+            renew_pause(files)
+        else:
             record_pause(files, seen.launch.launch_id, is_running=seen.liveness.is_alive_here)
         if seen.liveness.is_alive_here:
             ends = "" if files.key.is_standby else ": it commits its batch and ends"

@@ -26,6 +26,7 @@ from tidemark.supervision.outage_file import read_outage
 from tidemark.supervision.run_file import RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
+from tidemark.supervision.stop import is_paused
 from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.threads import own_thread
 
@@ -69,6 +70,11 @@ class RtoWatch:
             log.exception("instance %s: failed to check whether it makes progress", self._files.key)
 
     def _look(self, now_ms: int) -> None:
+        if is_paused(self._files, observe(self._files).launch_id, now_ms):
+            # A trigger goes on to wait for brokers or for a release while its DAG is paused.
+            self._unwritten = None
+            forget_standstill(self._files)
+            return
         known = self._unwritten or Standstill.of(read_json(self._files.standstill))
         seen = follow(known, self._seen(now_ms))
         if self._has_ended:

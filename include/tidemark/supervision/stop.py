@@ -18,6 +18,9 @@ from tidemark.supervision.liveness import Liveness, Observation, observe, sessio
 
 log = logging.getLogger(__name__)
 
+PAUSE_FRESH_S = 180.0
+"""While a DAG stays paused, its pause is recorded once a minute, so an older record is of a pause that is over."""
+
 _WAS_RUNNING = "was_running"
 """In the record of a pause: whether the launch ran when its DAG was found paused."""
 
@@ -54,6 +57,22 @@ def record_pause(files: InstanceFiles, launch_id: str, *, is_running: bool) -> N
         write_json(files.pause, {"launch_id": launch_id, _WAS_RUNNING: is_running})
     except OSError as error:
         log.warning("%s %s: failed to record that it is stopped on purpose: %s", files.key.kind, files.key, error)
+
+
+def renew_pause(files: InstanceFiles) -> None:
+    """Record that the DAG whose pause is recorded is still paused."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(files.pause)
+
+
+def is_paused(files: InstanceFiles, launch_id: str | None, now_ms: int) -> bool:
+    """Return whether the DAG is paused now, by the last record of its pause since this launch."""
+    try:
+        age_s = now_ms / 1000 - files.pause.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    # If the clock was set back, the age is negative, and says as little as that of an old record.
+    return abs(age_s) < PAUSE_FRESH_S and was_paused(files, launch_id)
 
 
 def was_paused(files: InstanceFiles, launch_id: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import psutil
 import pytest
 from tests.support.airflow.stream_bench import Bench
 from tests.support.alert_notes import NOTE, NOTES_FILE, noted
+from tests.support.overview import write_launch
 
 from tidemark.checks import liveness_sampling
 from tidemark.checks.liveness import CHECK, Input
@@ -23,13 +25,15 @@ from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
 from tidemark.events.table import EventReader
 from tidemark.names import TopicPartition
-from tidemark.processes import Identity, wait_until
+from tidemark.processes import Identity, Place, wait_until
 from tidemark.settings import Settings
 from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import Hold, release_hold, take_hold
 from tidemark.supervision.instance_files import read_json, write_json
 from tidemark.supervision.standstill_file import Standstill
+from tidemark.supervision.stop import is_paused
 from tidemark_airflow import rto_watch, stream_trigger
+from tidemark_airflow.pausing import stop_launched
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill, rto_watched
 from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
 
@@ -207,6 +211,37 @@ def test_should_count_the_time_of_a_restore_and_of_a_hold_and_name_them(watched:
     messages = [alert["message"] for alert in watched.alerts()]
     assert "it is RESTORING" in messages[0]
     assert "held by c7: a restore" in messages[1]
+
+
+def test_should_count_no_time_while_its_dag_is_paused_and_count_again_when_that_is_over(watched: Watched) -> None:
+    """The pause began while the task waited, so its trigger goes on to watch."""
+    files = watched.files
+    write_launch(files.var_dir, files.key.application_id, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
+    watched.watch.look(T)
+    assert stop_launched(watched.bench.settings, files.key.application_id) == []
+    for after_s in (10, 160, 310, 460):
+        # `stream_pauses` records it once a minute.
+        assert stop_launched(watched.bench.settings, files.key.application_id) == []
+        os.utime(files.pause, (T / 1000 + after_s - 60, T / 1000 + after_s - 60))
+        watched.watch.look(T + after_s * 1000)
+        assert not files.standstill.exists()
+    watched.watch.look(T + 580_000)
+    watched.watch.look(T + 870_000)
+    assert watched.alerts() == []
+    watched.watch.look(T + 881_000)
+    assert len(watched.alerts()) == 1
+
+
+def test_should_record_each_minute_that_a_dag_is_still_paused(watched: Watched) -> None:
+    files, settings = watched.files, watched.bench.settings
+    write_launch(files.var_dir, files.key.application_id, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
+    stop_launched(settings, files.key.application_id)
+    os.utime(files.pause, (1, 1))
+    now_ms = int(time.time() * 1000)
+    assert not is_paused(files, "l1", now_ms)
+    stop_launched(settings, files.key.application_id)
+    assert is_paused(files, "l1", now_ms)
+    assert not is_paused(files, "another launch", now_ms)
 
 
 def test_should_end_a_reported_standstill_in_the_history_when_it_is_forgotten(watched: Watched) -> None:
