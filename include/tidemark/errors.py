@@ -29,6 +29,10 @@ class TidemarkError(Exception):
         super().__init__(*message)
         self.records = records
 
+    def extend(self, more: str) -> None:
+        """Append to the message what is known only where the error is handled."""
+        self.args = (f"{self}; {more}",)
+
 
 class InvalidTopology(TidemarkError):
     """A topology cannot be built. The message names the node and the remedy."""

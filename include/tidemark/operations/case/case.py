@@ -1,7 +1,8 @@
 """The record of one restore or change: what was asked, what was planned, and a time line that every step writes to.
 
 `<var_dir>/oncall/<application_id>/<case id>/` contains `case.json`, `plan.json`, `events.jsonl`, and in the end
-`report.json` and `report.html`. Of a step that was killed, the time line has the beginning.
+`report.json` and `report.html`. Of a step that was killed, the time line has the beginning. If a step fails because of certain
+records or keys, `<step>-records.txt` has them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.atomic_file import replace_file
-from tidemark.errors import StartRefused
+from tidemark.errors import StartRefused, TidemarkError
 from tidemark.operations.workspace import new_id
 from tidemark.supervision.hold import acting_for, case_path
 
@@ -139,16 +140,26 @@ class CaseFolder:
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
         """Write the beginning and end of a step to the time line. Yields the function that adds a line in between.
 
-        The step acts under the case's hold, if there is one.
+        The step acts under the case's hold, if there is one. The records of an error are written to a file of the case, which
+        only its owner can read; the message of the error then names the file.
         """
         self.note(name, BEGUN)
         try:
             with acting_for(self.folder.name):
                 yield lambda line: self.note(name, SAID, line)
         except Exception as error:
+            if isinstance(error, TidemarkError) and error.records:
+                self._keep_records(name, error)
             self.note(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
             raise
         self.note(name, DONE)
+
+    def _keep_records(self, step: str, error: TidemarkError) -> None:
+        path = self.folder / f"{step}-records.txt"
+        # On a full disk the message stays as it is.
+        with suppress(OSError):
+            replace_file(path, f"{error.records}\n", synced=False, private=True)
+            error.extend(f"the records or keys that it is about are in {path}")
 
     def has(self, step: str, what: str) -> bool:
         """Whether a step has reached that point."""

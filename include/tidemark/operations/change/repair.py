@@ -386,7 +386,8 @@ class Repair:
         if not part.summary.is_judge and not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; {part.candidate.location} cannot decide which of the two is right: choose a source with "
-                "--from"
+                "--from",
+                records=verdict.differences,
             )
         # Windows whose records were deleted before their time must be written again, although nothing can be compared.
         damaged = verdict.summary if verdict.deleted else None
@@ -417,7 +418,8 @@ class Repair:
                     raise StartRefused(
                         f"{job.changelog} is equal to {part.candidate.location}, but {candidate.location} is not: "
                         f"{verdict.summary}; "
-                        "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store"
+                        "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store",
+                        records=verdict.differences,
                     )
 
     def _new_changelogs(
@@ -463,7 +465,10 @@ class Repair:
             copier.verify(task, spec, at)
 
     def _verify(self, parts: Sequence[_Part], before: ApplicationState, own: OperationContext, folder: Path) -> None:
-        """Compare again what was written into changelogs that stay. Raises `PreflightFailed`."""
+        """Compare again what was written into changelogs that stay.
+
+        Raises `PreflightFailed`, whose `records` are the first differing keys.
+        """
         facts = own.evidence.witnesses.facts([part.task for part in parts])
         for part in parts:
             job = restore_job(own.plan, facts[part.task], part.spec, before.committed[part.task], self.clock())
@@ -473,7 +478,8 @@ class Repair:
             self.report(verdict.summary)
             if not verdict.is_equal:
                 raise PreflightFailed(
-                    f"{verdict.summary}: another program writes to {job.changelog}; find it, then repair the changelog again"
+                    f"{verdict.summary}: another program writes to {job.changelog}; find it, then repair the changelog again",
+                    records=verdict.differences,
                 )
         self.probe("repair-verified")
 

@@ -75,7 +75,8 @@ class OldState:
         if not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run NAME --from "
-                "changelog` repairs the store, otherwise `tidemark repair run NAME` repairs the changelog"
+                "changelog` repairs the store, otherwise `tidemark repair run NAME` repairs the changelog",
+                records=verdict.differences,
             )
         if not verdict.is_proven:
             self.report(verdict.summary)
@@ -175,7 +176,8 @@ class Copier:
         verdict = self.context.rebuilder.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:
             raise PreflightFailed(
-                f"{verdict.summary}; the new changelog differs from what was written to it; nothing was changed, try again"
+                f"{verdict.summary}; the new changelog differs from what was written to it; nothing was changed, try again",
+                records=verdict.differences,
             )
 
 

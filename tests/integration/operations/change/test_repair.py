@@ -319,8 +319,11 @@ def test_should_notice_a_program_that_still_writes_to_the_changelog(app):
         if point == "switch-committed":
             strange(app, (0, b"x-later", next(iter(records(app).values()))[1]))
 
-    with pytest.raises(PreflightFailed, match=r"differs from its changelog in 1 keys.*another program writes to"):
+    message = r"differs from its changelog in 1 keys.*another program writes to"
+    with pytest.raises(PreflightFailed, match=message) as failed:
         repair_of(app, ["n"], probe=write_again).run(YES)
+    assert failed.value.records.startswith(f"{b'x-later'.hex()}: changelog ")
+    assert b"x-later".hex() not in str(failed.value)
     assert repair_of(app, ["n"]).run(YES)
     lose_the_disk(app)
     app.run()

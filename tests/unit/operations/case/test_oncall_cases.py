@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -11,6 +12,7 @@ from tests.unit.operations.rewind.test_point_in_time import a_record
 
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.names import TopicPartition
+from tidemark.operations.case import case as case_module
 from tidemark.operations.case.approval import PlanAnswer
 from tidemark.operations.case.case import RESTORE, Case, CaseFolder, case_id_of
 from tidemark.operations.case.report import CaseOutcome, make_report, outcome_of
@@ -253,3 +255,28 @@ def test_should_treat_an_unreadable_hold_as_a_hold(tmp_path):
     assert read_hold(tmp_path, "app").by == "unknown"
     with pytest.raises(TaskLocked, match=r"remove .*app\.hold\.json"):
         take_hold(tmp_path, "app", Hold("c1", "why", 5))
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_should_keep_the_records_of_a_failed_step_in_a_private_file_that_the_message_names(
+    tmp_path, monkeypatch, has_room
+):
+    folder = CaseFolder(tmp_path / "c1", lambda: NOW)
+    folder.open(CHANGE)
+    if not has_room:
+        monkeypatch.setattr(case_module, "replace_file", full_disk)
+    with pytest.raises(StartRefused) as raised, folder.step("change"):
+        raise StartRefused("store 0_1/totals differs in 1 keys", records="616e6e61: changelog 31, store 32")
+    path = folder.folder / "change-records.txt"
+    named = f"; the records or keys that it is about are in {path}" if has_room else ""
+    message = f"store 0_1/totals differs in 1 keys{named}"
+    assert str(raised.value) == folder.notes()[-1].message == message
+    assert path.exists() is has_room
+    if has_room:
+        assert path.read_text() == "616e6e61: changelog 31, store 32\n"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert "616e6e61" not in json.dumps(make_report(folder, None))
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left on device")
