@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 _DAY_MS = 86_400_000
 _LOGS = {
-    INSTANCES_FOLDER: re.compile(r"(.+)-(\d+)\.log"),
-    STANDBYS_FOLDER: re.compile(rf"(.+)-{STANDBY_PREFIX}(\d+)\.log"),
+    INSTANCES_FOLDER: re.compile(r"(.+)-(\d+)\.log(\.start)?"),
+    STANDBYS_FOLDER: re.compile(rf"(.+)-{STANDBY_PREFIX}(\d+)\.log(\.start)?"),
 }
-"""The folders of logs, and the names of those that a process may have open. Rotated ones have another name."""
+"""The folders of logs, and the names of those that are kept while their process lives. Earlier parts have another name."""
 _PAGES = ("pages", "quarantine", "openlineage")
 
 

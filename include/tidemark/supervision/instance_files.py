@@ -99,7 +99,7 @@ class InstanceFiles:
 
     @property
     def log(self) -> Path:
-        """The log: standard output and error of all launches, appended."""
+        """The log: standard output and error of all launches, appended. `log_rotation` bounds it."""
         return self.var_dir / "log" / self._folder / f"{self.key}.log"
 
     def make_folders(self) -> None:
@@ -133,7 +133,10 @@ def _known_numbers(folder: Path, application_id: str) -> list[int]:
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """One launch of an instance. `pid` is that of its supervisor, which leads a session of its own."""
+    """One launch of an instance. `pid` is that of its supervisor, which leads a session of its own.
+
+    `log_start_bytes` is where in the log it begins; if negative, counted back from the end of the log's earlier part.
+    """
 
     launch_id: str
     pid: int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.errors import TidemarkError
+from tidemark.supervision.log_rotation import earlier_part
 
 _MAX_BYTES = 256 << 10
 _MAX_TOLD = 50
@@ -26,7 +28,8 @@ def error_lines(error: TidemarkError) -> str:
 class LogTail:
     """Reads a log from `start_bytes` on as it grows. A file that is missing or shorter counts as empty.
 
-    Lines with the records of an error are left out, because everybody who may read the DAG can read the log of a task.
+    A negative position counts back from the end of the earlier part of a log that was cut (see `log_rotation`). Lines with the
+    records of an error are left out, because everybody who may read the DAG can read the log of a task.
     """
 
     def __init__(self, path: Path, start_bytes: int) -> None:
@@ -39,20 +42,44 @@ class LogTail:
         A line that is not complete yet is left for the next call, unless `unfinished` is set.
         """
         try:
-            with self._path.open("rb") as log:
-                size = log.seek(0, 2)
-                start = max(self._at, size - _MAX_BYTES)
-                if start >= size:
-                    return []
-                log.seek(start)
-                read = log.read(size - start)
+            start, read = self._unread()
         except FileNotFoundError:
             return []
         if not unfinished:
             read = read[: read.rfind(b"\n") + 1]
+        if not read:
+            return []
         passed_over, self._at = start - self._at, start + len(read)
         lines = [line for line in read.decode(errors="replace").splitlines() if not line.startswith(_RECORDS_PREFIX)]
         return [f"… {passed_over} earlier bytes are in {self._path}", *lines[1:]] if passed_over else lines
+
+    def _unread(self) -> tuple[int, bytes]:
+        """Return what was not read yet, and its position. Raises `FileNotFoundError`."""
+        with self._path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            earlier = _bytes_of(earlier_part(self._path))
+            if size < self._at:
+                # The log was cut since the last call, or before the launch record could say so.
+                self._at -= earlier
+            start = max(self._at, size - _MAX_BYTES, -earlier)
+            if start >= size:
+                return size, b""
+            read = _last_bytes(earlier_part(self._path), -start) if start < 0 else b""
+            log.seek(max(start, 0))
+            return start, read + log.read(size - max(start, 0))
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _last_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(-count, os.SEEK_END)
+        return file.read(count)
 
 
 class Warnings:

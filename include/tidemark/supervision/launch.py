@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from tidemark.folder_lock import locked_file
 from tidemark.supervision.hold import describe_hold, read_hold
 from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, known_instances, write_json
 from tidemark.supervision.liveness import Liveness, Observation, observe
+from tidemark.supervision.log_rotation import bound_log, start_part
 
 # The driver commits its current batch within 15 s; the rest is the time that the JVM needs to end.
 STOP_GRACE_S = 25.0
-_LOG_ROTATE_BYTES = 64 << 20
+# The supervisor cuts the log when it has grown to this.
+LOG_MOST_BYTES = 64 << 20
 
 
 class LaunchFailed(Exception):
@@ -121,7 +124,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
     """Start the supervisor and return when its launch record is written. It inherits the lock until then."""
     # The reason why the previous launch ended is no longer valid.
     files.outage.unlink(missing_ok=True)
-    log_start_bytes = _rotated_size(files.log)
+    log_start_bytes = _room_in(files.log)
     ready_read, ready_write = os.pipe()
     launch_id = uuid.uuid4().hex
     argv = [
@@ -133,6 +136,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         f"--launch-id={launch_id}",
         f"--log={files.log}",
         f"--log-start-bytes={log_start_bytes}",
+        f"--log-most-bytes={LOG_MOST_BYTES}",
         f"--script={command.script}",
         f"--grace-s={STOP_GRACE_S + command.leave_s}",
         f"--temporary={command.temporary}",
@@ -162,12 +166,10 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         )
 
 
-def _rotated_size(log: Path) -> int:
-    """Return the position in the log at which the next launch begins, in bytes. A large log is renamed first."""
-    if not log.exists():
-        return 0
-    size = log.stat().st_size
-    if size < _LOG_ROTATE_BYTES:
-        return size
-    log.replace(log.with_name(f"{log.name}.1"))
-    return 0
+def _room_in(log: Path) -> int:
+    """Make room for the start of the next launch in its log. Returns the position at which the launch begins, in bytes."""
+    start_part(log).unlink(missing_ok=True)
+    size = log.stat().st_size if log.exists() else 0
+    with contextlib.suppress(OSError):  # a full disk; the supervisor tries again
+        return bound_log(log, size, LOG_MOST_BYTES // 2)
+    return size

@@ -1,9 +1,9 @@
 """The supervisor of an instance: the parent of its processes, which records their launch and exit code and stops them.
 
 Run it as `python -m tidemark.supervision.supervisor … -- COMMAND`, as the leader of a new session. It exists because the
-operator that launches an instance ends, and only a parent process learns an exit code. It sends SIGTERM only to the Python
-driver: the JVM of spark-submit must live until the driver has committed its batch. It kills what has not ended after
-`--grace-s`.
+operator that launches an instance ends, and only a parent process learns an exit code. It also bounds the log to which they
+write. It sends SIGTERM only to the Python driver: the JVM of spark-submit must live until the driver has committed its batch.
+It kills what has not ended after `--grace-s`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -26,12 +26,14 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.processes import Identity, Place
 from tidemark.stores.directory import locks_around
 from tidemark.supervision.instance_files import LaunchRecord, write_json
+from tidemark.supervision.log_rotation import bound_log
 from tidemark.temporary_folder import remove_abandoned, use_temporary_folder
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 _WAITED_FOR = _STOP_SIGNALS | {signal.SIGCHLD}
 _TICK_S = 0.25
+_LOG_EVERY_S = 2.0
 # Processes that are left after the command ended (a driver whose JVM was killed) may end by themselves within this time.
 _LEFTOVER_GRACE_S = 5.0
 
@@ -45,14 +47,15 @@ class Order:
     launch_id: str
     log: str
     log_start_bytes: int
+    log_most_bytes: int
     script: str
     grace_s: float
     temporary: Path
     command: list[str]
 
 
-def record_launch(order: Order) -> None:
-    """Write the launch record. From now on, every process that looks for the instance finds this one."""
+def record_launch(order: Order) -> LaunchRecord:
+    """Write the launch record and return it. From now on, every process that looks for the instance finds this one."""
     me = Identity.own()
     record = LaunchRecord(
         launch_id=order.launch_id,
@@ -65,6 +68,7 @@ def record_launch(order: Order) -> None:
         place=Place.here(),
     )
     write_json(order.launch_file, record.as_json())
+    return record
 
 
 def find_driver(script: str) -> psutil.Process | None:
@@ -77,7 +81,7 @@ def find_driver(script: str) -> psutil.Process | None:
     return None
 
 
-def run(order: Order) -> int:
+def run(order: Order, launch: LaunchRecord) -> int:
     """Run the command until it ends and return its exit code (128 + signal if it was killed)."""
     _adopt_orphans()
     try:
@@ -95,7 +99,11 @@ def run(order: Order) -> int:
     )
     stop_by: float | None = None
     summary: int | None = None
+    log_at = time.monotonic() + _LOG_EVERY_S
     while child.poll() is None:
+        if time.monotonic() >= log_at:
+            launch = _with_bounded_log(order, launch)
+            log_at = time.monotonic() + _LOG_EVERY_S
         received = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
         if received and received.si_signo in _STOP_SIGNALS and stop_by is None:
             stop_by = time.monotonic() + order.grace_s
@@ -112,6 +120,17 @@ def run(order: Order) -> int:
     if temporary:
         temporary.release()
     return 128 - child.returncode if child.returncode < 0 else child.returncode
+
+
+def _with_bounded_log(order: Order, launch: LaunchRecord) -> LaunchRecord:
+    """Cut the log if it is too long. Returns the launch record, which says where in the log the launch begins."""
+    # On a full disk the log cannot grow either, and it is cut when there is room for the copy.
+    with contextlib.suppress(OSError):
+        at = bound_log(Path(launch.log), launch.log_start_bytes, order.log_most_bytes)
+        if at != launch.log_start_bytes:
+            launch = replace(launch, log_start_bytes=at)
+            write_json(order.launch_file, launch.as_json())
+    return launch
 
 
 def _wait_for_leftovers() -> None:
@@ -168,6 +187,7 @@ def _parse(arguments: list[str]) -> tuple[Order, int, int]:
     parser.add_argument("--launch-id", required=True)
     parser.add_argument("--log", required=True)
     parser.add_argument("--log-start-bytes", type=int, required=True)
+    parser.add_argument("--log-most-bytes", type=int, required=True)
     parser.add_argument("--script", required=True)
     parser.add_argument("--grace-s", type=float, required=True)
     parser.add_argument("--temporary", type=Path, required=True)
@@ -187,14 +207,14 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     keep_files_private()
     order, lock_fd, ready_fd = _parse(arguments)
-    record_launch(order)
+    launch = record_launch(order)
     # The launcher's lock was inherited, so that a second launcher never finds neither a lock nor a record, even if the first
     # one is killed right after its fork. The record is written now.
     os.close(lock_fd)
     with contextlib.suppress(BrokenPipeError):  # the launcher was killed; another one will adopt this instance
         os.write(ready_fd, order.launch_id.encode())
     os.close(ready_fd)
-    exit_code = run(order)
+    exit_code = run(order, launch)
     # If the disk is full, the exit code stays unknown, and the operator relaunches the instance.
     with contextlib.suppress(OSError):
         write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})

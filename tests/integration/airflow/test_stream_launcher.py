@@ -18,8 +18,10 @@ from tests.support.airflow.stream_bench import Bench
 from tidemark.folder_lock import is_locked
 from tidemark.processes import Place, wait_until
 from tidemark.supervision.instance_files import LaunchRecord, read_json, write_json
+from tidemark.supervision.instance_log import last_error, read_part
 from tidemark.supervision.launch import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
 from tidemark.supervision.liveness import Liveness, observe
+from tidemark.supervision.log_rotation import earlier_part, start_part
 from tidemark.supervision.stop import ask_to_stop, kill_rest
 
 pytestmark = pytest.mark.crash
@@ -257,10 +259,46 @@ def test_should_let_the_later_of_two_copies_win(bench: Bench) -> None:
     other.wait()
 
 
-def test_should_rotate_a_large_log(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.supervision.launch._LOG_ROTATE_BYTES", 10)
+def test_should_begin_a_launch_with_room_in_its_log(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.supervision.launch.LOG_MOST_BYTES", 20)
     bench.files.log.write_text("older lines\n")
-    launch_or_adopt(bench.files, bench.command)
-    bench.await_state("RUNNING")
+    start_part(bench.files.log).write_text("of an earlier launch")
+    launched = launch_or_adopt(bench.files, bench.command).seen.launch
+    assert launched is not None
+    assert launched.log_start_bytes == 0
     assert "older" not in bench.log()
-    assert bench.files.log.with_name(f"{bench.files.log.name}.1").read_text() == "older lines\n"
+    assert not start_part(bench.files.log).exists()
+
+
+def test_should_bound_the_log_of_a_running_instance_and_keep_its_first_and_newest_lines(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.supervision.launch.LOG_MOST_BYTES", 400)
+    bench.files.log.write_text("older\n")
+    bench.order(says="x" * 100)
+    launched = launch_or_adopt(bench.files, bench.command).seen.launch
+    assert launched is not None
+    log, earlier, start = bench.files.log, earlier_part(bench.files.log), start_part(bench.files.log)
+
+    def position() -> int:
+        seen = observe(bench.files).launch
+        assert seen is not None
+        return seen.log_start_bytes
+
+    assert position() == len("older\n")
+    assert wait_until(lambda: position() < 0, 60), "it was cut"
+    first = position()
+    assert wait_until(lambda: position() < first, 60), "and again"
+    bench.order(exit_code=30)
+    bench.await_end()
+    ended = observe(bench.files)
+    assert ended.exit_code == 30, "the position of a log is not that of another launch"
+    assert b"\0" not in log.read_bytes() + earlier.read_bytes()
+    # A copy is made every two seconds, of about 20 lines.
+    assert log.stat().st_size + earlier.stat().st_size < 40_000
+    assert start.read_text().startswith(f"instance {bench.files.key} begins\nbatch 1: ")
+    lines = read_part(log, position())
+    assert last_error(lines) == "ordered to end with 30"
+    numbers = [int(line.split()[1].rstrip(":")) for line in lines if line.startswith("batch ")]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)), "no line is missing around the cut"
+    assert len(log.read_text().splitlines()) < len(lines)

@@ -2,7 +2,7 @@
 
 `test_instance_contract.py` holds it to the real one. Orders come from `<var_dir>/fake/<key>.json`, read ten times a
 second: {"exit_code": 10, "times": 2} ends the next two processes so, {"deaf": true} ignores SIGTERM,
-"outage" is what it then records of its brokers.
+"outage" is what it then records of its brokers, "says" is a line that it writes with each batch.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def main() -> int:
             run_file.update({"state": "NOT_RUNNING"}, now=True)
             return int(ExitCode.OK)
         batch += 1
+        if "says" in order:
+            print(f"batch {batch}: {order['says']}", flush=True)
         run_file.update({"batch": batch, "records_per_second": 10.0})
         threading.Event().wait(_TICK_S)
 

@@ -112,10 +112,10 @@ def test_should_keep_a_log_that_was_written_since_the_plan(settings, facts):
 def test_should_keep_the_log_of_a_process_that_lives_and_writes_nothing(settings, facts, is_standby):
     files = [InstanceFiles(settings.var_dir, InstanceKey("my-app", number, is_standby)) for number in (0, 1)]
     logs = [aged(one.log, 31) for one in files]
-    rotated = aged(logs[0].with_name(f"{logs[0].name}.1"), 31)
+    earlier, start = (aged(logs[0].with_name(f"{logs[0].name}.{part}"), 31) for part in ("1", "start"))
     RunFile(files[0].run, {}).update({"state": "RUNNING"}, now=True)
     remove(settings, facts)
-    assert [path.exists() for path in (*logs, rotated)] == [True, False, False]
+    assert [path.exists() for path in (*logs, earlier, start)] == [True, False, False, True]
 
 
 def test_should_remove_nothing_when_the_settings_say_so(settings, facts):

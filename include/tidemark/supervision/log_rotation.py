@@ -1,0 +1,59 @@
+"""Bounds the log of an instance while it runs.
+
+Driver, JVM and Python workers append to one file that all of them have open, so renaming it would take their output along.
+Instead it is copied to `<log>.1` and cut to nothing: as the file is open for appending, they continue at its new end. Lines
+that are written between the end of the copy and the cut, which is microseconds, are lost.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+_START_BYTES = 1 << 20
+
+
+def earlier_part(log: Path) -> Path:
+    """Return the file with what was in the log before it was cut last."""
+    return log.with_name(f"{log.name}.1")
+
+
+def start_part(log: Path) -> Path:
+    """Return the file with the first lines of the present launch, which exists once the log was cut since then."""
+    return log.with_name(f"{log.name}.start")
+
+
+def bound_log(log: Path, start_bytes: int, most_bytes: int) -> int:
+    """Cut the log if it has `most_bytes`, and return where the present launch begins now.
+
+    `start_bytes` is where it began before. A negative position counts back from the end of the earlier part. The first cut of a
+    launch also keeps its first lines. Blocks for the time of a copy. Raises `OSError`; then the log is as it was.
+    """
+    size = log.stat().st_size if log.exists() else 0
+    if size < most_bytes:
+        return start_bytes
+    if 0 <= start_bytes < size:
+        _copy(log, start_bytes, start_part(log), _START_BYTES)
+    # Larger only if no supervisor was there to cut it.
+    end = _copy(log, 0 if size < 2 * most_bytes else size - most_bytes, earlier_part(log))
+    os.truncate(log, 0)
+    return start_bytes - end
+
+
+def _copy(log: Path, start: int, to: Path, most_bytes: int | None = None) -> int:
+    """Replace a file by a part of the log, up to its end or of `most_bytes`. Returns where the part ends."""
+    temporary = to.with_name(f"{to.name}.tmp")
+    try:
+        with log.open("rb") as source, temporary.open("wb") as copy:
+            source.seek(start)
+            if most_bytes is None:
+                shutil.copyfileobj(source, copy)
+            else:
+                copy.write(source.read(most_bytes))
+            end = source.tell()
+        temporary.replace(to)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return end
