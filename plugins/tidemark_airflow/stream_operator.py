@@ -336,7 +336,10 @@ class StreamOperator(BaseOperator):
         )
 
     def _was_ended(self, context: Mapping[str, Any]) -> bool:
-        """Return whether a user has ended this task. Airflow then refuses to defer it, so no trigger would ever watch it."""
+        """Return whether a user has ended this task, or has deleted its run.
+
+        Airflow then refuses to defer it, so no trigger would ever watch the instance.
+        """
         ti = context.get("ti")
         if ti is None:
             return False
@@ -347,7 +350,8 @@ class StreamOperator(BaseOperator):
         except AirflowRuntimeError as error:
             self.log.info("failed to read the state of this task, so its instance is not stopped: %s", error)
             return False
-        return any(state in _ENDED_STATES for state in states.get(ti.run_id, {}).values())
+        found = states.get(ti.run_id)
+        return not found or any(state in _ENDED_STATES for state in found.values())
 
     def _files(self, settings: Settings) -> InstanceFiles:
         return InstanceFiles(settings.var_dir, InstanceKey(self.application_id, int(self.instance), self.is_standby))

@@ -428,6 +428,15 @@ def test_should_stop_what_it_launched_when_a_user_has_ended_the_task_meanwhile(t
     assert task.bench.living() == []
 
 
+def test_should_stop_what_it_launched_when_its_run_was_deleted_meanwhile(task: Task) -> None:
+    """Airflow reports no state of it, refuses its deferral, and retries nothing."""
+    task.context["ti"] = SimpleNamespace(**{**vars(task_instance()), "get_task_states": lambda **_: {}})
+    with pytest.raises(LaunchCancelled, match="is asked to stop"):
+        task.operator.execute(context=task.context)
+    task.bench.await_end()
+    assert task.bench.living() == []
+
+
 def test_should_stop_nothing_that_a_trigger_already_watches(task: Task) -> None:
     task.step()
     task.bench.await_state("RUNNING")
