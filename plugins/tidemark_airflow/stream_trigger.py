@@ -36,6 +36,7 @@ PROGRESS = "progress"
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
 _TAKE_AGAIN_S = 30.0
+_RENEW_S = 10.0
 # No event is sent earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's
 # process ended; a task that runs again by then is taken for one that died, and its outcome is replaced by a retry.
 _SETTLE_S = 9.0
@@ -114,6 +115,7 @@ class StreamTrigger(_ProcessTrigger):
         self._found_watcher: str | None = None
         self._has_taken = False
         self._take_again_at = 0.0
+        self._renew_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what a triggerer needs to create this trigger again. The watcher's name is new each time on purpose."""
@@ -126,12 +128,12 @@ class StreamTrigger(_ProcessTrigger):
         self._found_watcher = await asyncio.to_thread(watch_claim.recorded, self._files)
         self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
         self.log.info("watching %s, launch %s", self._name, self.launch_id or "by hand")
-        async with rto_watched(self._files, self._checks_deadline):
+        async with rto_watched(self._files, self._is_last):
             exited = await self._exit()
             await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
         yield TriggerEvent(exited.as_payload())
 
-    def _checks_deadline(self) -> bool:
+    def _is_last(self) -> bool:
         """Whether no other watcher was recorded since this one began; a full disk may keep this one from being recorded."""
         return watch_claim.recorded(self._files) == (self._watcher if self._has_taken else self._found_watcher)
 
@@ -148,6 +150,7 @@ class StreamTrigger(_ProcessTrigger):
                 supervised = False
                 self.log.warning("%s runs without a supervisor: its exit code will be unknown", self._name)
             await self._take_again()
+            await self._renew()
             said = progress.said(seen.run, time.time())
             for line in said.lines:
                 self.log.info("%s: %s", self._name, line)
@@ -166,6 +169,14 @@ class StreamTrigger(_ProcessTrigger):
         self._take_again_at = time.monotonic() + _TAKE_AGAIN_S
         if await asyncio.to_thread(watch_claim.recorded, self._files) == self._found_watcher:
             self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
+
+    async def _renew(self) -> None:
+        """Record that the instance is still watched, unless another trigger watches it by now."""
+        if time.monotonic() < self._renew_at:
+            return
+        self._renew_at = time.monotonic() + _RENEW_S
+        if await asyncio.to_thread(self._is_last):
+            await asyncio.to_thread(watch_claim.renew, self._files)
 
     async def _show(self, figures: Mapping[str, Any]) -> None:
         ti = self.task_instance

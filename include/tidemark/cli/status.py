@@ -37,6 +37,7 @@ def show_status(output: Output) -> None:
         },
         *_service_views(services, settings),
         *([instance_listing(instances, now)] if instances else []),
+        *_unwatched_views(instances),
         *_outage_views(outages),
         *_hold_views(holds),
         *_leftover_views(leftovers, settings, now),
@@ -118,6 +119,16 @@ def _outage_views(outages: list[dict[str, Any]]) -> Iterator[View]:
         yield listing
 
 
+def _unwatched_views(instances: list[LocalInstance]) -> Iterator[View]:
+    """Yield which instances and standbys Airflow has launched and does not watch."""
+    for instance in instances:
+        if instance.is_watched is False:
+            yield (
+                f"{instance.name} runs, but no trigger of Airflow watches it: it is not launched again when it ends; start a "
+                "triggerer if none runs, otherwise clear its task, which adopts it, or pause the DAG, which stops it"
+            )
+
+
 def _hold_views(holds: list[dict[str, Any]]) -> Iterator[View]:
     """Yield which application is held by which command."""
     title = "holds: nothing is launched"
@@ -182,6 +193,7 @@ def instance_form(instance: LocalInstance, now_s: float) -> dict[str, Any]:
         "useful": instance.useful,
         "useless_because": instance.useless_because,
         "same_rack_tasks": instance.same_rack_tasks,
+        "watched": instance.is_watched,
     }
 
 

@@ -219,6 +219,12 @@ APPLICATION_INSTANCES = _of_airflow(
     "instances that are alive. Missing if the files of its processes cannot be read",
     "application",
 )
+APPLICATION_UNWATCHED = _of_airflow(
+    "application_unwatched_instances",
+    "instances",
+    "instances and standbys that Airflow has launched and no longer watches. Missing if their files cannot be read",
+    "application",
+)
 APPLICATION_LAG = _of_airflow(
     "application_lag_offsets", "offsets", "offsets that wait in all sources. Missing if it is not known", "application"
 )

@@ -149,6 +149,9 @@ def _of_processes(app: Application) -> Iterator[Concern]:
         return
     for instance in app.files.instances:
         yield from _of_instance(app, instance)
+    for process in (*app.files.instances, *app.files.standbys):
+        if process.is_watched is False:
+            yield _of_unwatched(app, process)
     for standby in app.files.standbys:
         yield from _of_standby(app, standby)
     if app.state is ApplicationState.DOWN and not any(one.outage for one in app.files.instances):
@@ -206,8 +209,22 @@ def _of_instance(app: Application, instance: LocalInstance) -> Iterator[Concern]
         )
 
 
+def _of_unwatched(app: Application, process: LocalInstance) -> Concern:
+    name = f"Instance {process.instance}" if isinstance(process.instance, int) else _standby_name(process)
+    return Concern(
+        Severity.WARNING,
+        f"{name} runs, but no trigger of Airflow watches it: it is not launched again when it ends.",
+        "Start a triggerer if none runs. Otherwise clear its task, which adopts it, or pause the DAG, which stops it.",
+        Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology)),
+    )
+
+
+def _standby_name(standby: LocalInstance) -> str:
+    return str(standby.instance).replace("-", " ").capitalize()
+
+
 def _of_standby(app: Application, standby: LocalInstance) -> Iterator[Concern]:
-    name = str(standby.instance).replace("-", " ").capitalize()
+    name = _standby_name(standby)
     look = Action(ActionKind.LOOK, "Open the stream's DAG", stream_dag_id(app.topology))
     waited_s = 0.0 if standby.since_ms is None else (app.now_ms - standby.since_ms) / 1000
     wanted = {f"{STANDBY_PREFIX}{number}" for number in range(app.plan.num_standby_replicas)}

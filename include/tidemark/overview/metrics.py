@@ -62,6 +62,8 @@ def _read_application(readings: Readings, app: Application) -> None:
             if state is not ApplicationState.UNKNOWN:
                 readings.add(table.APPLICATION_STATE, int(state is app.state), name, state)
         readings.add(table.APPLICATION_INSTANCES, len(app.running), name)
+        unwatched = [one for one in (*app.files.instances, *app.files.standbys) if one.is_watched is False]
+        readings.add(table.APPLICATION_UNWATCHED, len(unwatched), name)
     readings.add(table.DRILLABLE, int(is_drillable(app.plan)), name)
     if app.lag is not None:
         readings.add(table.APPLICATION_LAG, app.lag, name)

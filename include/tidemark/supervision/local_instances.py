@@ -20,6 +20,7 @@ from tidemark.supervision.run_file import LOST, RunView
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.state import InstanceState
 from tidemark.supervision.stop import was_stopped_by_pause
+from tidemark.supervision.watch_claim import is_watched
 from tidemark.topology.durations import about_ms
 
 _ELSEWHERE_FRESH_S = 15.0
@@ -50,7 +51,8 @@ class LocalInstance:
     `useless_because` are a standby's: which changelogs it follows, and whether an instance could use its copies. So are
     `same_rack_tasks`, the tasks whose instance is in its rack, if `standby_queue` asks for another one. `ended_ms` is the last
     sign of life of a process that has ended: when it wrote its run file, or its supervisor the exit code.
-    `was_stopped_by_pause`: its last launch ran when it was asked to stop because its DAG is paused.
+    `was_stopped_by_pause`: its last launch ran when it was asked to stop because its DAG is paused. `is_watched`: a trigger of
+    Airflow watches it, so it is launched again when it ends; None if it has ended, or if Airflow did not launch it.
     """
 
     application: str
@@ -80,6 +82,7 @@ class LocalInstance:
     same_rack_tasks: tuple[str, ...] = ()
     ended_ms: int | None = None
     was_stopped_by_pause: bool = False
+    is_watched: bool | None = None
 
     @property
     def name(self) -> str:
@@ -229,6 +232,7 @@ def _common(files: InstanceFiles, found: _Observed) -> dict[str, Any]:
         "ended_ms": None if found.is_alive else _written_ms(files.run, files.exit),
         "outage": read_outage(files.outage),
         "was_stopped_by_pause": was_stopped_by_pause(files, found.seen.launch_id),
+        "is_watched": is_watched(files) if found.is_alive and found.seen.launch is not None else None,
         "records_per_second": found.values.get("records_per_second") if found.is_alive else None,
         "partitions": None if partitions is None else tuple(partitions),
     }

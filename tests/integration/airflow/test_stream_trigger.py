@@ -264,6 +264,32 @@ def test_should_wait_until_the_instance_no_longer_counts_as_running_elsewhere(
     assert looks == (0 if is_over else 3)
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_should_say_again_and_again_that_it_watches_unless_another_trigger_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    monkeypatch.setattr(stream_trigger, "_RENEW_S", 0.0)
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    trigger, looks = trigger_of(bench), 0
+
+    def look(files: InstanceFiles) -> Observation:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            if not is_last:
+                watch_claim.take(files, "another")
+            os.utime(files.watcher, (1, 1))
+        if looks == 5:
+            bench.driver().kill()
+            bench.await_end()
+        return observe(files)
+
+    monkeypatch.setattr(stream_trigger, "observe", look)
+    asyncio.run(asyncio.wait_for(first_event(trigger), 60))
+    assert watch_claim.is_watched(bench.files) is is_last
+
+
 def view(state: str, written_at: float, **values: object) -> RunView:
     return RunView(Identity(7, 1.0, "b"), state, written_at, values)
 

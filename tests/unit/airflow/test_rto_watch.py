@@ -390,13 +390,13 @@ def test_should_check_the_deadline_without_a_claim_unless_another_watcher_has_on
     key = watched.files.key
     trigger = StreamTrigger(str(watched.files.var_dir), key.application_id, key.instance, launch_id=None)
     asked: list[bool] = []
-    checks = trigger._checks_deadline
+    checks = trigger._is_last
 
     def is_asked() -> bool:
         asked.append(checks())
         return asked[-1]
 
-    monkeypatch.setattr(trigger, "_checks_deadline", is_asked)
+    monkeypatch.setattr(trigger, "_is_last", is_asked)
 
     def refuse(_files: object, _watcher: str) -> bool:
         if is_replaced:
@@ -411,7 +411,7 @@ def test_should_check_the_deadline_without_a_claim_unless_another_watcher_has_on
                 return
 
         watching = asyncio.create_task(first())
-        assert await asyncio.to_thread(wait_until, lambda: len(asked) > 1, 60)
+        assert await asyncio.to_thread(wait_until, lambda: len(asked) > 2, 60)
         watching.cancel()
 
     asyncio.run(watch())

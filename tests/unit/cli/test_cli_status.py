@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.support.overview import write_launch, write_run_file
 from typer.testing import CliRunner
 
 import topologies
@@ -18,13 +19,16 @@ from tidemark.operations.change.upgrade import CHANGES_FOLDER
 from tidemark.operations.leftovers import REMOVED_FOLDER
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
 from tidemark.operations.workspace import Move, RestoreState, Workspace, WorkspaceProgress, new_id
+from tidemark.processes import Identity, Place
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.settings import Settings
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
+from tidemark.supervision import watch_claim
 from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 
 APP = "looked-at"
@@ -220,3 +224,14 @@ def test_should_say_which_instance_waits_for_brokers(settings):
     assert "no broker leads pulse[0]" in status(as_json=False)
     path.unlink()
     assert status()["outages"] == []
+
+
+def test_should_name_an_instance_that_airflow_launched_and_does_not_watch(settings):
+    write_run_file(settings.var_dir, APP)
+    write_launch(settings.var_dir, APP, 0, Place.here(), Identity.own())
+    assert [each["watched"] for each in status()["instances"]] == [False]
+    said = "looked-at-0 runs, but no trigger of Airflow watches it"
+    assert said in " ".join(status(as_json=False).split())
+    watch_claim.take(InstanceFiles(settings.var_dir, InstanceKey(APP, 0)), "a trigger")
+    assert [each["watched"] for each in status()["instances"]] == [True]
+    assert said not in " ".join(status(as_json=False).split())

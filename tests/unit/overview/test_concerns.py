@@ -117,6 +117,25 @@ def test_nothing_should_need_anybody_if_all_is_well():
     assert concerns(well) == []
 
 
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        (application(instance(is_watched=False)), "Instance 0 runs, but no trigger"),
+        (
+            application(
+                files=ProcessFiles((instance(is_watched=True),), (instance(instance="standby-1", is_watched=False),))
+            ),
+            "Standby 1 runs, but no trigger",
+        ),
+    ],
+)
+def test_what_nothing_watches_should_be_a_warning(app, says):
+    (found,) = concerns(app)
+    assert (found.severity, found.action.dag_id) == (Severity.WARNING, "stream__clicks")
+    assert found.message.startswith(says)
+    assert concerns(replace(app, is_wanted=False)) == []
+
+
 def test_a_paused_stream_should_need_nobody():
     assert concerns(application(instance(state=LOST, is_alive=False), is_wanted=False)) == []
 

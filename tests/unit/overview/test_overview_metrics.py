@@ -10,6 +10,7 @@ from tests.support.overview import APP, NOW, application, checked, instance, liv
 from tidemark.metrics import table
 from tidemark.metrics.metric import Metric, Readings
 from tidemark.operations.drill_history.table import PastDrill
+from tidemark.overview.application import ProcessFiles
 from tidemark.overview.history import AuditView
 from tidemark.overview.metrics import DagView, LastRun, read_applications, read_dags
 from tidemark.overview.scrape_targets import scrape_targets
@@ -46,10 +47,19 @@ def test_a_running_application_should_show_state_lag_and_commit():
     assert values(found, table.SAVEPOINT_TAKEN) == {(APP,): (NOW - 5000) / 1000}
 
 
+def test_what_nothing_watches_should_be_counted():
+    standby = instance(instance="standby-0", is_watched=False)
+    files = ProcessFiles(
+        (instance(is_watched=True), instance(instance=1), instance(instance=2, is_watched=False)), (standby,)
+    )
+    assert values(read(application(files=files)), table.APPLICATION_UNWATCHED) == {(APP,): 2}
+
+
 def test_what_is_not_known_should_be_left_out():
     found = read(application(is_wanted=None))
     shown = {name for name, _ in found}
-    assert shown == {table.APPLICATION_STATE.name, table.APPLICATION_INSTANCES.name, table.DRILLABLE.name}
+    of_files = {table.APPLICATION_STATE.name, table.APPLICATION_INSTANCES.name, table.APPLICATION_UNWATCHED.name}
+    assert shown == {*of_files, table.DRILLABLE.name}
     away = read(application(history_fault="the database is away"))
     assert values(away, table.FACTS_REACHABLE) == {(APP,): 0}
     assert values(away, table.CHECK_FINDINGS) == {}

@@ -10,9 +10,10 @@ import pytest
 from tests.support.overview import write_launch, write_run_file, write_standby_file
 
 from tidemark.processes import Identity, Place
+from tidemark.supervision import watch_claim
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, write_json
 from tidemark.supervision.local_instances import local_instances, read_instances, read_standbys
-from tidemark.supervision.run_file import LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
+from tidemark.supervision.run_file import INSTANCES_FOLDER, LOST, STANDBYS_FOLDER, run_file_path, standby_file_path
 from tidemark.supervision.stop import record_pause
 
 APP = "app"
@@ -65,6 +66,30 @@ def test_an_instance_should_have_ended_when_it_or_its_supervisor_wrote_last(tmp_
     for at_s, ended_ms in ((999, 1_000_000), (1001, 1_001_000)):
         os.utime(recorded, (at_s, at_s))
         assert only(tmp_path).ended_ms == ended_ms
+
+
+@pytest.mark.parametrize(("age_s", "is_watched"), [(None, False), (0, True), (115, True), (121, False)])
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_a_launched_process_should_be_watched_while_a_trigger_says_so(tmp_path, age_s, is_watched, is_standby):
+    files = InstanceFiles(tmp_path, InstanceKey(APP, 0, is_standby))
+    folder, write = (STANDBYS_FOLDER, write_standby_file) if is_standby else (INSTANCES_FOLDER, write_run_file)
+
+    def found():
+        (only_one,) = read_standbys(tmp_path, APP, time.time()) if is_standby else read_instances(tmp_path, APP)
+        return only_one.is_watched
+
+    write(tmp_path, APP)
+    if age_s is not None:
+        watch_claim.take(files, "a trigger")
+        os.utime(files.watcher, (time.time() - age_s, time.time() - age_s))
+    assert found() is None, "it was started by hand"
+    write_launch(tmp_path, APP, 0, Place.here(), Identity.own(), folder)
+    assert found() is is_watched
+    watch_claim.renew(files)
+    assert found() is (age_s is not None)
+    write_launch(tmp_path, APP, 0, Place.here(), Identity(1 << 22, 1.0, "b"), folder)
+    write(tmp_path, APP, **DEAD)
+    assert found() is None, "it has ended"
 
 
 @pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False)])
