@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+RECORDS_PREFIX = "tidemark records: "
+"""Begins each line of a process's output that quotes a record; whoever shows the output to others leaves such lines out."""
+
 
 class ExitCode(IntEnum):
     """Exit code by which a Tidemark process informs its supervisor (see invariant: exit codes)."""

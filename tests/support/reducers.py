@@ -33,6 +33,10 @@ def a_third():
     return {"f": 1 / 3}
 
 
+def runs_out_of_memory(old, new):
+    raise MemoryError
+
+
 def forget_at_nine(old, new):
     return None if new["x"] == 9 else new
 

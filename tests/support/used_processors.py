@@ -121,6 +121,13 @@ class ForwardsOneDictionaryAgain(PassesOn):
             self.context.forward(record.key, row)
 
 
+class RunsOutOfMemory(PassesOn):
+    """The machine fails, whatever the record is."""
+
+    def process(self, record):
+        raise MemoryError
+
+
 class CannotBeClosed(PassesOn):
     """Notes that it was closed, and raises."""
 

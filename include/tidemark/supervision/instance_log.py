@@ -7,13 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import RECORDS_PREFIX, TidemarkError
 from tidemark.supervision.log_rotation import earlier_part
 
 _MAX_BYTES = 256 << 10
 _MAX_TOLD = 50
 _ERROR_PREFIX = "tidemark: "
-_RECORDS_PREFIX = "tidemark records: "
 # How Python's logging and Spark's log4j begin a line: two words of time, then the level.
 _LEVEL = re.compile(r"\d\S* \d\S* (TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL) ")
 _QUIET = frozenset({"TRACE", "DEBUG", "INFO"})
@@ -22,7 +21,7 @@ _QUIET = frozenset({"TRACE", "DEBUG", "INFO"})
 def error_lines(error: TidemarkError) -> str:
     """Return what a process prints when it ends with an error: its message and, in a line of its own, its records."""
     message = f"{_ERROR_PREFIX}{' '.join(str(error).split())}"
-    return f"{_RECORDS_PREFIX}{' '.join(error.records.split())}\n{message}" if error.records else message
+    return f"{RECORDS_PREFIX}{' '.join(error.records.split())}\n{message}" if error.records else message
 
 
 class LogTail:
@@ -50,7 +49,7 @@ class LogTail:
         if not read:
             return []
         passed_over, self._at = start - self._at, start + len(read)
-        lines = [line for line in read.decode(errors="replace").splitlines() if not line.startswith(_RECORDS_PREFIX)]
+        lines = [line for line in read.decode(errors="replace").splitlines() if not line.startswith(RECORDS_PREFIX)]
         return [f"… {passed_over} earlier bytes are in {self._path}", *lines[1:]] if passed_over else lines
 
     def _unread(self) -> tuple[int, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.errors import InvalidTopology, describe_error
+from tidemark.errors import RECORDS_PREFIX, InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
@@ -80,8 +81,9 @@ class ProcessOperator:
         """Let the processor release what it opened. An exception of its `close` is only logged."""
         try:
             self._processor.close()
-        except (Exception, SystemExit) as error:
-            log.warning("%s: close() raised %s", self.where, describe_error(error), exc_info=True)
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            text = " ".join("".join(traceback.format_exception(error)).split())
+            log.warning("%s: close() raised %s\n%s%s", self.where, type(error).__name__, RECORDS_PREFIX, text)
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Process the batch's rows in the order of `__seq`, then make the callbacks that are due."""
@@ -122,7 +124,7 @@ class ProcessOperator:
             try:
                 process(Record(key, None if deleted else row, timestamp_ms))
             except NOT_THE_ROWS_FAULT as error:
-                error.add_note(f"{self.where}, key {key!r}, timestamp {timestamp_ms}, row {unchanged()[number]}")
+                error.add_note(f"{self.where}, timestamp {timestamp_ms}")
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 self._context.drop()

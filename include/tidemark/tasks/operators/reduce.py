@@ -138,7 +138,7 @@ class ReduceOperator:
             try:
                 nexts = [self._next(fold, row, is_careful) for fold in taking]
             except NOT_THE_ROWS_FAULT as error:
-                error.add_note(f"{self._where}, key {taking[0].key!r}, row {row}")
+                error.add_note(f"{self._where}, timestamp {timestamp}")
                 raise
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 refused.add(place, taking[0].key, row, error)

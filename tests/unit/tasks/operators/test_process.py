@@ -302,6 +302,23 @@ def test_should_end_with_a_refusal_when_a_processor_cannot_be_created(name, is_b
     assert raised.value.__cause__ is not None
 
 
+def test_should_say_where_the_memory_ran_out_without_the_record():
+    """The note ends the traceback, which the log of the stream's task and the alert show."""
+    with pytest.raises(MemoryError) as raised:
+        processing("RunsOutOfMemory").run(rows(("Jane Doe", 5, 41)))
+    assert raised.value.__notes__ == [f"PROC: {HERE}:RunsOutOfMemory, timestamp 5"]
+
+
+def test_should_log_an_error_of_close_without_what_it_may_quote(caplog):
+    """The lines of a warning are copied to the log of the stream's task, but those with records."""
+    ProcessOperator(a_node("CannotBeClosed"), OPENED_MS).close()
+    warning, records = caplog.records[-1].getMessage().split("\n")
+    assert warning == f"PROC: {HERE}:CannotBeClosed: close() raised SystemExit"
+    assert records.startswith("tidemark records: Traceback ")
+    assert records.endswith(" SystemExit: 3")
+    assert caplog.records[-1].exc_info is None
+
+
 def test_should_allow_a_retry_when_a_processor_finds_the_disk_full():
     with pytest.raises(StoreFailed) as raised:
         ProcessOperator(a_node("FindsNoRoomInInit"), OPENED_MS)

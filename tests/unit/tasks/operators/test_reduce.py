@@ -46,6 +46,13 @@ def test_should_use_the_first_row_of_a_key_as_its_value():
     assert emitted.rows.to_pylist() == [{"__k": "a", "__ts": 5, "__seq": 0, "__deleted": False, "id": "a", "x": 3}]
 
 
+def test_should_say_where_the_memory_ran_out_without_the_record():
+    """The note ends the traceback, which the log of the stream's task and the alert show."""
+    with pytest.raises(MemoryError) as raised:
+        largest("runs_out_of_memory").run(rows(("Jane Doe", 5, 41), ("Jane Doe", 6, 42)))
+    assert raised.value.__notes__ == [f"RED: {HERE}:runs_out_of_memory, timestamp 6"]
+
+
 @pytest.mark.parametrize("batches", [[[1, 2]], [[1], [2]]])
 def test_should_give_the_function_the_same_single_precision_number_for_any_division_into_batches(batches):
     columns = (Column("f", "FLOAT"), Column("before", "DOUBLE"))
