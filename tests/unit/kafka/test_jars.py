@@ -133,7 +133,7 @@ def test_should_show_the_offline_message_when_ivy_cannot_connect(
 ) -> None:
     # The real Ivy, with a proxy that nobody listens on: a machine without a network, in a second.
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(PreflightFailed, match=r"4 of 4 jars of set spark .*offline"):
+    with pytest.raises(PreflightFailed, match=r"5 of 5 jars of set spark .*offline"):
         jars.ensure("spark", Settings.load(cache_dir=tmp_path))
 
 

@@ -81,7 +81,7 @@ def test_should_continue_with_a_store_and_the_order_of_its_keys_or_with_neither(
     write(opener, plan, tmp_path / "0" / "app", batches)
     with_plan = TaskOpener(
         plan=plan, settings=None, directory=None, member=None, witnesses=None, opener=opener, builder=None,
-        sink_partitions={}, limits=None, takeover=None, number=0,
+        sink_partitions={}, limits=None, writers={}, takeover=None, number=0,
     )  # fmt: skip
     instance = InstanceDirectory(tmp_path, "app", 0)
     directory = instance.open_task(TASK)
