@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Message
 
-from tidemark.commit.record import CommitRecord
+from tidemark.commit.record import WRITE_IN_ONE_TRANSACTION, CommitRecord
 from tidemark.kafka.committed_reader import messages_of_ranges, read_committed_until
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
 
 _FIRST_SPAN = 64
+_LAST_SPAN = 1024
 _KEY: Any = Message.key
 _VALUE: Any = Message.value
 
@@ -125,3 +127,51 @@ def oldest_writes(
             if not left:
                 break
     return found
+
+
+def last_lost_writes(
+    client_config: Mapping[str, Any],
+    ends: EndOffsets,
+    application_id: str,
+    wanted: Mapping[TopicPartition, TaskId],
+    lows: Mapping[TopicPartition, int],
+    *,
+    stalled_after_s: float,
+) -> dict[TopicPartition, CommitRecord]:
+    """Return the last commit that wrote to each changelog partition below its first offset in `lows`.
+
+    `wanted` names the task of each partition. Partitions whose commit records do not say it are left out. Blocks: reads some
+    commit records per changelog, as each next look halves the part of the topic in which the commit is. Raises
+    `OutcomeUnknown`.
+    """
+    found: dict[TopicPartition, CommitRecord] = {}
+    topic = commits_topic(application_id)
+    partitions = sorted({TopicPartition(topic, task.partition) for task in wanted.values()})
+    begins, ends_of = ends.beginnings(partitions), ends.of(partitions)
+    for changelog, task in wanted.items():
+        place, low = TopicPartition(topic, task.partition), lows[changelog]
+        history = partial(commit_history, client_config, ends, application_id, {task}, stalled_after_s=stalled_after_s)
+        start, end = begins[place], ends_of[place]
+        while end - start > _LAST_SPAN:
+            middle = (start + end) // 2
+            first = next(_naming(changelog, history(from_offsets={place: middle}, end_offsets={place: end})), None)
+            if first is not None and _begins_below(first, changelog, low):
+                start = middle
+            else:
+                end = middle
+        for record in _naming(changelog, history(from_offsets={place: start}, end_offsets={place: end})):
+            if not _begins_below(record, changelog, low):
+                break
+            if record.changelogs.get(changelog.topic, 0):
+                found[changelog] = record
+    return found
+
+
+def _naming(changelog: TopicPartition, records: Iterator[CommitRecord]) -> Iterator[CommitRecord]:
+    return (each for each in records if changelog.partition in each.ends_before.get(changelog.topic, {}))
+
+
+def _begins_below(record: CommitRecord, changelog: TopicPartition, low: int) -> bool:
+    """Whether what a commit wrote to a changelog begins below an offset. A command fills a new changelog from its beginning."""
+    is_fill = record.kind not in WRITE_IN_ONE_TRANSACTION and record.changelogs.get(changelog.topic, 0) > 0
+    return is_fill or record.ends_before[changelog.topic][changelog.partition] < low

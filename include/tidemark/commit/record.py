@@ -31,6 +31,13 @@ class CommitKind(StrEnum):
     REPAIR = "repair"
 
 
+WRITE_IN_ONE_TRANSACTION = frozenset([CommitKind.BATCH, CommitKind.TICK, CommitKind.REWIND])
+"""The kinds whose changelog records come after the `ends_before` of their record.
+
+A command that creates changelogs fills them in earlier transactions, and its record has their ends after that.
+"""
+
+
 @dataclass(frozen=True)
 class CommitRecord:
     """The effects of one transaction on one task.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import WRITE_IN_ONE_TRANSACTION, CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.recovery.evidence import (
     CLOCKS_MS,
@@ -25,8 +25,6 @@ from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 
 _CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
-# A command that creates changelogs fills them in earlier transactions, and its record has their ends after that.
-_WRITE_IN_ONE_TRANSACTION = frozenset([CommitKind.BATCH, CommitKind.TICK, CommitKind.REWIND])
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,7 @@ def _end_after(record: CommitRecord, changelog: TopicPartition) -> int:
 
     Markers and aborted records may have made it longer.
     """
-    wrote = record.changelogs.get(changelog.topic, 0) if record.kind in _WRITE_IN_ONE_TRANSACTION else 0
+    wrote = record.changelogs.get(changelog.topic, 0) if record.kind in WRITE_IN_ONE_TRANSACTION else 0
     return record.ends_before.get(changelog.topic, {}).get(changelog.partition, 0) + wrote
 
 
@@ -294,7 +292,12 @@ def _incomplete(found: TaskEvidence, store: StoreEvidence, committed: CommittedP
         # The broker counts wall clock, the store counts stream time (see invariant: two retentions).
         stream_time_ms = committed.stream_times.of(store.store)
         oldest_live_ms = stream_time_ms - store.store_retention_ms
-        if stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
+        if store.lost_until_ms is not None:
+            # At that commit the store held no newer window, so whatever is live now was written later.
+            is_lost = store.lost_until_ms >= oldest_live_ms
+        else:
+            is_lost = found.now_ms - oldest_live_ms >= store.changelog_retention_ms
+        if stream_time_ms == NO_STREAM_TIME or is_lost:
             return (
                 f"{store.changelog} has lost its beginning: windows that are still live may have been deleted with it"
             )

@@ -72,7 +72,8 @@ class StoreEvidence:
     topic, which may hold records from before the application's first run. `not_recomputable_reason` gives the reason why the
     store cannot be computed again from its sources (see `tidemark.recovery.recomputable`), and is None if it can. `lost` is
     set if the changelog was deleted, or deleted and created again. Records at or after `young_offset` are too young for
-    `retention.ms` to have deleted them; it is None if that offset is not known.
+    `retention.ms` to have deleted them; it is None if that offset is not known. `lost_until_ms` is the store's stream time
+    after the last commit that wrote below the changelog's first offset, or None if no commit record says it.
     """
 
     store: str
@@ -87,6 +88,7 @@ class StoreEvidence:
     not_recomputable_reason: str | None = None
     lost: LostTopic | None = None
     young_offset: int | None = None
+    lost_until_ms: int | None = None
 
 
 @dataclass(frozen=True)

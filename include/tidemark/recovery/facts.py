@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.commit.history import last_commit_records, oldest_writes
+from tidemark.commit.history import last_commit_records, last_lost_writes, oldest_writes
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.kafka.committed_reader import stalled_after
@@ -41,7 +41,8 @@ class TaskFacts:
     """Kafka's evidence about one task; `changelogs` by store, `lost` topics of the application by name.
 
     `young` holds, by store, an offset from which on all records are too young to be deleted by age, for changelogs that lost
-    their beginning; it is the first such offset if any of them is missing.
+    their beginning; it is the first such offset if any of them is missing. `lost_until_ms` holds, by store, its
+    stream time after the last commit that wrote to what such a changelog has lost.
     """
 
     task: TaskId
@@ -51,6 +52,7 @@ class TaskFacts:
     changelogs: Mapping[str, Watermarks]
     lost: Mapping[str, LostTopic] = field(default_factory=dict)
     young: Mapping[str, int] = field(default_factory=dict)
+    lost_until_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def last_instance(self) -> int | None:
@@ -103,14 +105,16 @@ class Witnesses:
         `known_lost` is as in `current_offsets`.
         """
         current = self.current_offsets(tasks, known_lost)
-        young = self._young(current)
+        young, lost = self._beginnings(current)
+        changelogs = {
+            task: {spec.name: self.changelog_of(task, spec) for spec in self.logged_stores(task)} for task in current
+        }
         return {
             task: replace(
                 each,
-                young={
-                    spec.name: young[at]
-                    for spec in self.logged_stores(task)
-                    if (at := self.changelog_of(task, spec)) in young
+                young={name: young[at] for name, at in changelogs[task].items() if at in young},
+                lost_until_ms={
+                    name: lost[at].stream_times.of(name) for name, at in changelogs[task].items() if at in lost
                 },
             )
             for task, each in current.items()
@@ -119,7 +123,7 @@ class Witnesses:
     def current_offsets(
         self, tasks: Sequence[TaskId], known_lost: Mapping[str, LostTopic] | None = None
     ) -> dict[TaskId, TaskFacts]:
-        """Return the facts about each task without `young`, which takes longer. Blocks; raises `OutcomeUnknown`.
+        """Return the facts without `young` and `lost_until_ms`, which take longer. Blocks; raises `OutcomeUnknown`.
 
         Asks for offsets first, then records, then ends (see invariant: end of a restore). A deleted topic has
         watermarks of 0. `known_lost` is what `identities.lost` has just returned; without it, Kafka is asked, which takes
@@ -153,8 +157,13 @@ class Witnesses:
             for task in tasks
         }
 
-    def _young(self, current: Mapping[TaskId, TaskFacts]) -> dict[TopicPartition, int]:
-        """Return an offset from which on no retention can have deleted anything, of changelogs that lost their beginning."""
+    def _beginnings(
+        self, current: Mapping[TaskId, TaskFacts]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, CommitRecord]]:
+        """Return two facts about changelogs that lost their beginning, by partition.
+
+        They are an offset from which on no retention can have deleted anything, and the last commit that wrote to what is lost.
+        """
         by_retention: dict[int, dict[TopicPartition, TaskId]] = {}
         lows: dict[TopicPartition, int] = {}
         for task, facts in current.items():
@@ -165,14 +174,19 @@ class Witnesses:
                     by_retention.setdefault(retention_ms, {})[changelog] = task
         # A record is older than its commit by at most the time of a transaction, and clocks differ.
         margin_ms = self.settings.transaction_timeout_ms + CLOCKS_MS
-        found: dict[TopicPartition, int] = {}
+        young: dict[TopicPartition, int] = {}
         for retention_ms, wanted in by_retention.items():
             since_ms = self.clock() - retention_ms + margin_ms
-            found |= oldest_writes(
+            young |= oldest_writes(
                 self.client_config, self.ends, self.plan.application_id, wanted, lows, since_ms,
                 stalled_after_s=stalled_after(self.settings),
             )  # fmt: skip
-        return found
+        shortened = {changelog: task for wanted in by_retention.values() for changelog, task in wanted.items()}
+        lost = last_lost_writes(
+            self.client_config, self.ends, self.plan.application_id, shortened, lows,
+            stalled_after_s=stalled_after(self.settings),
+        )  # fmt: skip
+        return young, lost
 
     def evidence(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> TaskEvidence:
         """Return the evidence for the start plan, from facts and the copies that were found of each store."""
@@ -218,4 +232,5 @@ class Witnesses:
             or not_recomputable_reason(self.plan, subtopology, spec),
             lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
             young_offset=facts.young.get(spec.name),
+            lost_until_ms=facts.lost_until_ms.get(spec.name),
         )

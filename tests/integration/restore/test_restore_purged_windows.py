@@ -33,12 +33,12 @@ def cut(windowed):
     for number, at_ms in enumerate((now - retention_ms - HOUR, now - retention_ms + DAY // 2 + HOUR, now)):
         before = windowed.ends.of([place])[place]
         begins.append(before)
-        start = now // MINUTE * MINUTE - number * MINUTE
+        start = at_ms // MINUTE * MINUTE
         windowed.write_at([(in_window(key, start), count(1)) for key in (b"a", b"b")], place, now)
         record = CommitRecord(
             kind=CommitKind.BATCH, application_id=windowed.id, topology_version="1", task=TASK, instance=0,
             batch=number + 1, commit_time_ms=at_ms, sources={windowed.source: {0: (0, 0)}},
-            stream_times=StreamTimes(now, {"w": now}), rows=2, late_rows=0, bad_rows=0, filtered_rows=0, sinks={},
+            stream_times=StreamTimes(at_ms, {"w": at_ms}), rows=2, late_rows=0, bad_rows=0, filtered_rows=0, sinks={},
             changelogs={place.topic: 2}, ends_before={place.topic: {0: before}},
         )  # fmt: skip
         commits = replace(place, topic=commits_topic(windowed.id))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tidemark.commit import history
-from tidemark.commit.history import oldest_writes
+from tidemark.commit.history import last_lost_writes, oldest_writes
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
@@ -18,11 +18,13 @@ APP = "app"
 CHANGELOG = f"{APP}-w-changelog"
 
 
-def a_record(partition: int, ago_ms: int, before: int, wrote: int, subtopology: int = 0) -> CommitRecord:
+def a_record(
+    partition: int, ago_ms: int, before: int, wrote: int, subtopology: int = 0, kind: CommitKind = CommitKind.BATCH
+) -> CommitRecord:
     """A commit that found the changelog of its task ending at `before` and wrote `wrote` records to it."""
     changelog = CHANGELOG if subtopology == 0 else f"{CHANGELOG}-{subtopology}"
     return CommitRecord(
-        kind=CommitKind.BATCH, application_id=APP, topology_version="1", task=TaskId(subtopology, partition), instance=0,
+        kind=kind, application_id=APP, topology_version="1", task=TaskId(subtopology, partition), instance=0,
         batch=1, commit_time_ms=SINCE - ago_ms, sources={"in": {partition: (0, 1)}}, stream_times=StreamTimes.none(),
         rows=1, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={changelog: wrote},
         ends_before={changelog: {partition: before}},
@@ -98,3 +100,49 @@ def test_should_find_the_first_young_write_that_may_be_missing(found, low, first
 
 def test_should_leave_out_a_changelog_that_no_young_commit_names(found):
     assert found([a_record(0, 1, 5, 3)], {(CHANGELOG, 0): 1}) == ({}, {0: 1})
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """`lost(records, low)` returns where the last commit begins that wrote below `low`, and the number of records read."""
+
+    def ask(records, low):
+        read = []
+
+        def read_committed_until(config, partition, start, end, **options):
+            for record in records[start:end]:
+                read.append(record)
+                yield ChangelogBatch([str(record.task).encode()], [record.to_bytes()], end)
+
+        class AllRecords(Ends):
+            def of(self, partitions):
+                return dict.fromkeys(partitions, len(records))
+
+        monkeypatch.setattr(history, "read_committed_until", read_committed_until)
+        at = TopicPartition(CHANGELOG, 0)
+        found = last_lost_writes({}, AllRecords(), APP, {at: TaskId(0, 0)}, {at: low}, stalled_after_s=1)
+        return (found[at].ends_before[CHANGELOG][0] if found else None), len(read)
+
+    return ask
+
+
+@pytest.mark.parametrize(("low", "begins"), [(9, None), (10, None), (11, 10), (20, 10), (21, 20), (99, 30)])
+def test_should_find_the_last_commit_that_wrote_to_what_a_changelog_has_lost(lost, low, begins):
+    records = [a_record(0, 0, before, wrote) for before, wrote in ((5, 0), (10, 10), (20, 10), (30, 5), (36, 0))]
+    assert lost(records, low)[0] == begins
+
+
+def test_should_find_it_without_reading_all_commits(lost):
+    records = [a_record(0, 0, 2 * number, 1) for number in range(20_000)]
+    begins, read = lost(records, 30_001)
+    assert begins == 30_000
+    assert read < 1100
+
+
+@pytest.mark.parametrize(
+    ("kind", "begins"), [(CommitKind.UPGRADE, 50), (CommitKind.RESCALE, 50), (CommitKind.BATCH, None)]
+)
+def test_should_count_what_a_command_filled_a_new_changelog_with_as_written_from_its_beginning(lost, kind, begins):
+    """The record of the command has the changelog's end after it was filled."""
+    records = [a_record(0, 0, 50, 50, kind=kind), a_record(0, 0, 100, 1)]
+    assert lost(records, 20)[0] == begins
