@@ -6,10 +6,10 @@ fences another: once a replay has its transactional id, it reads everything that
 - A record that could not be read goes to its source again, in its own partition; if the dead letter was shortened, the
   record is read from its source.
 - An output that was too large goes to its sink.
-- A record that a user's code refused, or one of its outputs whose key or value could not be written, is
-  read from its source and
-  goes there again, only if that reason is asked for, as all paths of its topology process it again. A record of a
-  repartition topic is left out if it was purged.
+- A record that a user's code refused, or one of its outputs whose key or value could not be written, is read from its source
+  and goes there again, only if that reason is asked for, as all paths of its topology process it again. It goes there once,
+  however many dead letters it has: the others are only marked as replayed. A record of a repartition topic is left out if it
+  was purged.
 
 What its destination would refuse is left out, as it would abort the transaction of all others, and so is what would go to
 a topic of the application that it does not read any more.
@@ -35,7 +35,7 @@ from tidemark.kafka.admin_errors import failed_request
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.messages import Message
 from tidemark.kafka.purge import KEPT_OFFSETS
-from tidemark.names import replays_transactional_id
+from tidemark.names import TopicPartition, replays_transactional_id
 from tidemark.operations.dead_letters.destinations import Destinations, partition_of, topic_of
 from tidemark.operations.dead_letters.reader import (
     REPLAYED,
@@ -69,7 +69,10 @@ NOWHERE = "its headers do not name a destination"
 
 @dataclass
 class Replayed:
-    """The number of dead letters that were sent back, and of those that were not, by the reason."""
+    """The number of dead letters that were sent back, and of those that were not, by the reason.
+
+    Several dead letters of one record that is sent again all count as sent.
+    """
 
     sent: int = 0
     left: Counter[str] = field(default_factory=Counter)
@@ -82,7 +85,9 @@ class _Destination:
     message: Message
 
 
-_Replayable = tuple[StoredDeadLetter, _Destination]
+# Without a destination, the record of the dead letter was sent with another one.
+_Replayable = tuple[StoredDeadLetter, _Destination | None]
+_Record = tuple[TopicPartition | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -126,17 +131,29 @@ class DeadLetterReplay:
             )
 
     def _chosen(self, wanted: DeadLetterFilter, destinations: Destinations, done: Replayed) -> Iterator[_Replayable]:
+        read_again = self._read_again() if wanted.reason in PROCESSED else set()
         for letter in self.letters.read(wanted):
             if letter.is_replayed:
                 done.left[REPLAYED_BEFORE] += 1
+                continue
+            record: _Record = (letter.source, letter.source_offset)
+            if record in read_again:
+                yield letter, None
                 continue
             found = destinations.absence(letter) or self._destination(letter, wanted)
             if not isinstance(found, str):
                 found = destinations.refusal(found.topic, found.message) or found
             if isinstance(found, str):
                 done.left[found] += 1
-            else:
-                yield letter, found
+                continue
+            if letter.reason in PROCESSED:
+                read_again.add(record)
+            yield letter, found
+
+    def _read_again(self) -> set[_Record]:
+        """Return the records that earlier replays have read from their source and sent there again."""
+        letters = (letter for letter in self.letters.read(DeadLetterFilter()) if letter.is_replayed)
+        return {(letter.source, letter.source_offset) for letter in letters if letter.reason in PROCESSED}
 
     def _destination(self, letter: StoredDeadLetter, wanted: DeadLetterFilter) -> _Destination | str:
         """Return where it goes, or why it stays."""
@@ -165,7 +182,8 @@ class DeadLetterReplay:
         summary: dict[int, list[int]] = {}
         producer.begin()
         for letter, to in part:
-            producer.send_many(to.topic, [to.message], to.partition)
+            if to is not None:
+                producer.send_many(to.topic, [to.message], to.partition)
             summary.setdefault(letter.place.partition, []).append(letter.offset)
         self.probe("replay-letters")
         for partition, offsets in summary.items():
@@ -183,7 +201,7 @@ def _parts(chosen: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
     left_bytes = _BYTES_AT_ONCE
     for letter, to in chosen:
         part.append((letter, to))
-        left_bytes -= len(to.message["value"] or b"")
+        left_bytes -= 0 if to is None else len(to.message["value"] or b"")
         if len(part) == _AT_ONCE or left_bytes <= 0:
             yield part
             part, left_bytes = [], _BYTES_AT_ONCE
