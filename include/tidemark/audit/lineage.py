@@ -58,7 +58,7 @@ def run_event(
         if check is None or finding.verdict is Verdict.NOT_ENOUGH_EVIDENCE:
             continue
         rows = quarantined.get(check.name, ())
-        blamed = {row.get("topic", row.get("__topic")) for row in rows} - {None}
+        blamed = {row.get("topic" if check.rule is None else "__topic") for row in rows} - {None}
         is_all = len(rows) >= finding.evidence.get("unexpected", 0)
         for topic, read in topics.items():
             if _looks_at(check, topic, read.role, topic in computed):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Otherwise it reports every validation to its makers.
 _NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
 _COORDINATES = ("task", "batch", "topic", "partition", "offset")
+# In a contract's rows, the plain names are those of the record's own columns.
+_CONTRACT_COORDINATES = tuple(f"__{name}" for name in _COORDINATES)
 # After the frames of a traceback, which are indented, comes a line that begins with the class of the error.
 _ERROR_CLASS = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+([\w.]+)", re.MULTILINE)
 
@@ -128,8 +130,8 @@ def finding(
         "unexpected": outcome.unexpected_rows,
         "examples": list(examples),
         MESSAGE_WITHOUT_RECORDS: (
-            f"{begin}{_first(_coordinates(examples))}{check.remedy}; the rows are on the page of the audit, and in its folder "
-            "`quarantine`"
+            f"{begin}{_first(_coordinates(check, examples))}{check.remedy}; the rows are on the page of the audit, and in its "
+            "folder `quarantine`"
         ),
     }
     return Finding(check.name, verdict, f"{begin}{_first(examples)}{check.remedy}", evidence | found)
@@ -144,9 +146,10 @@ def overall(findings: Sequence[Finding]) -> Verdict:
     return worst([found for found in findings if not found.evidence.get(NOT_COMPUTED)])
 
 
-def _coordinates(examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the part of each row that says where it is."""
-    where = ({name: example[name] for name in _COORDINATES if name in example} for example in examples)
+def _coordinates(check: Check, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the part of each row that says where it is, and nothing of a record."""
+    names = _COORDINATES if check.rule is None else _CONTRACT_COORDINATES
+    where = ({name.lstrip("_"): example[name] for name in names if name in example} for example in examples)
     return [place for place in where if place]
 
 

@@ -74,7 +74,8 @@ def test_should_describe_each_topic_with_its_own_facts() -> None:
         "every_record_is_accounted_for": [{"task": "0_0"}],
         "no_update_comes_twice": [{"topic": "out"}],
         "outputs_are_not_lost": [{"topic": "out"}] * 10_000,
-        "in: x is not null": [{"__topic": "in"}],
+        # The record has a column of that name.
+        "in: x is not null": [{"__topic": "in", "topic": "elsewhere"}],
     }
     event = run_event(
         topology.plan(), "20260101T000000-000", 1_700_000_000_000, "broker:9092", topics, findings, quarantined

@@ -6,9 +6,10 @@ import sqlite3
 
 import pytest
 
-from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, checks_of
+from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, Check, checks_of
 from tidemark.audit.suites import ExpectationOutcome, finding, outcomes, suite
 from tidemark.redaction import redacted
+from tidemark.topology.plan import Expected
 from tidemark.verdict import Verdict
 
 GAP = BY_NAME["ranges_leave_no_gap"]
@@ -96,6 +97,17 @@ def test_should_say_what_is_wrong_where_and_what_to_do():
         "3 rows break this expectation: each batch begins where the one before it ended; first task=0_1, batch=7; "
     )
     assert message.endswith(GAP.remedy)
+
+
+def test_should_name_the_place_of_a_record_that_breaks_a_contract_and_show_no_column_of_it():
+    """Though its columns have the names of coordinates."""
+    rule = Expected("v", True, None, None, None, None)
+    check = Check("mid: v is not null", "contract of mid", "`v` IS NULL", "of mid, v is not null", "ask", rule=rule)
+    place = {"__topic": "mid", "__partition": 0, "__offset": 17}
+    own = dict.fromkeys(("task", "batch", "topic", "partition", "offset"), "Jane Doe")
+    shown = redacted(finding(check, ExpectationOutcome(check.name, False, 1, 5, None), [{**place, **own}]))
+    assert "; first topic=mid, partition=0, offset=17; " in shown.message
+    assert "Jane Doe" not in str(shown)
 
 
 def test_should_give_not_enough_evidence_when_nothing_was_checked():
