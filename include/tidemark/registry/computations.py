@@ -14,6 +14,7 @@ from dataclasses import asdict
 from tidemark.topology.plan import Aggregation, Pipeline, Reduce, SubTopology, TaskNode, TopologyPlan
 
 CHANGED = "since its first record, the topology has changed how it reads, selects or computes what the store holds"
+UNRECORDED = "an earlier version of Tidemark did not record how it was computed"
 CARRIED_OVER = "an upgrade has carried it over"
 BEGAN_LATER = "an upgrade let it begin empty, after other records had been processed"
 MOVED = "a reset that kept the state has skipped records or repeated them"

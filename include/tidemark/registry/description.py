@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.errors import StartRefused
-from tidemark.registry.computations import CHANGED, computations
+from tidemark.registry.computations import CHANGED, UNRECORDED, computations
 from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.routing import routed_topic
 from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, role_of, window_of, window_text
@@ -133,8 +133,10 @@ class Description:
 
     def not_recomputable_by(self, other: Mapping[str, str]) -> dict[str, str]:
         """Return why the stores of a topology with these computations cannot be computed again by it, by store."""
+        unrecorded = {name: UNRECORDED for name in self.stores if name not in self.computations}
         changed = {name: CHANGED for name, own in self.computations.items() if other.get(name) != own}
-        return {name: reason for name, reason in {**changed, **self.not_recomputable}.items() if name in other}
+        reasons = {**unrecorded, **changed, **self.not_recomputable}
+        return {name: reason for name, reason in reasons.items() if name in other}
 
     def keeps_the_same(self, other: Description) -> bool:
         """Whether both describe the same state, apart from the version, the guarantee, the generations and topic ids."""

@@ -12,7 +12,7 @@ import pytest
 from tidemark.errors import StartRefused
 from tidemark.operations.change.upgrade import not_recomputable
 from tidemark.registry.compatibility import StoreChangeKind, carry, new_columns, obstacles
-from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, computations
+from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, UNRECORDED, computations
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
 from tidemark.registry.reader import describe_resolved
@@ -325,6 +325,18 @@ def test_should_notice_a_changed_filter_before_the_first_commit_with_it():
     found, filtered = followed(None, COUNT), counted("1", filtered="v > 3").plan()
     assert found.not_recomputable_by(computations(filtered)) == {"n": CHANGED}
     assert found.not_recomputable_by(computations(COUNT.plan())) == {}
+
+
+@pytest.mark.parametrize("later", [COUNT, counted("1", filtered="v > 3")], ids=["same", "changed"])
+def test_should_not_compute_a_store_again_whose_past_no_description_has_recorded(later):
+    """Its filter may have changed, or a reset may have skipped records, before descriptions had these fields."""
+    body = json.loads(described(COUNT).to_bytes())
+    for name in ("generations", "computations", "not_recomputable"):
+        del body[name]
+    old = Description.from_bytes(json.dumps(body).encode())
+    found = describe_resolved(later.plan(), old, {}, {})
+    assert found.not_recomputable == dict.fromkeys(found.stores, UNRECORDED)
+    assert followed(found, later).not_recomputable == found.not_recomputable
 
 
 def test_should_remember_what_an_upgrade_did_with_the_stores():
