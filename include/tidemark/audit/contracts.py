@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.audit.expectations import Check
 from tidemark.topology.contracts import sinks_with_columns
-from tidemark.topology.plan import Column, Expected, SubTopology, TopologyPlan
+from tidemark.topology.plan import Column, Expected, Sink, Source, SubTopology, TopologyPlan
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
@@ -34,7 +34,14 @@ class Contract:
 
 
 def contracts(plan: TopologyPlan) -> list[Contract]:
-    """Return the contract of each topic of a topology that has one. All its paths have the same one."""
+    """Return the contract of each topic of a topology that has one. All its paths have the same one.
+
+    An audit reads a topic that the topology writes and reads as a source, so the contract of its sink is checked there, unless
+    the source does not read all columns of the contract with their types.
+    """
+    readers = {
+        source.topic: (subtopology, source) for subtopology in plan.subtopologies for source in subtopology.sources
+    }
     found: dict[str, Contract] = {}
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
@@ -44,8 +51,19 @@ def contracts(plan: TopologyPlan) -> list[Contract]:
         for sink, columns in sinks_with_columns(subtopology):
             if sink.expects:
                 checks = _checks(sink.topic, sink.expects)
-                found.setdefault(sink.topic, Contract(sink.topic, subtopology, False, columns, checks))
+                contract = Contract(sink.topic, subtopology, False, columns, checks)
+                if sink.topic in readers:
+                    contract = _at_source(contract, sink, *readers[sink.topic])
+                found.setdefault(sink.topic, contract)
     return list(found.values())
+
+
+def _at_source(contract: Contract, sink: Sink, subtopology: SubTopology, source: Source) -> Contract:
+    """Return the contract of a sink as one of the source that reads its topic, if the source has the contract's columns."""
+    named = {one.column for one in sink.expects}
+    if not {column for column in contract.columns if column.name in named} <= set(source.schema):
+        return contract
+    return Contract(contract.topic, subtopology, True, source.schema, contract.checks)
 
 
 def _checks(topic: str, expects: Sequence[Expected]) -> tuple[Check, ...]:

@@ -67,6 +67,34 @@ def test_should_check_a_topic_once_when_two_paths_write_it_under_the_same_contra
     assert (found.topic, len(found.checks)) == ("out", 2)
 
 
+def written_and_read(*expects, at_source=(), schema="celsius DOUBLE"):
+    """A topic that the topology writes with a contract, and reads with this schema in a sub-topology of its own."""
+    topology = Topology("app")
+    topology.stream("in", schema=SCHEMA).filter("ok").to("mid", expects=expects)
+    topology.stream("mid", schema=schema, expects=at_source).filter("celsius > 40").to("out")
+    return topology.plan()
+
+
+@pytest.mark.parametrize("is_at_source", [True, False])
+def test_should_check_the_contract_of_a_sink_where_the_topology_reads_its_topic(is_at_source):
+    """An audit reads such a topic as a source, so the contract of a sink would never be checked."""
+    rules = [expect("celsius", not_null=True)]
+    plan = written_and_read(*rules, at_source=rules if is_at_source else ())
+    (found,) = contracts(plan)
+    (reading,) = (each for each in plan.subtopologies if "mid" in each.source_topics)
+    assert (found.topic, found.is_source, found.subtopology) == ("mid", True, reading)
+    assert [column.name for column in found.columns] == ["celsius"]
+    assert [check.name for check in found.checks] == ["mid: celsius is not null"]
+
+
+@pytest.mark.parametrize(
+    "schema", ["id STRING, celsius DOUBLE", "at STRING, celsius DOUBLE"], ids=["lacking", "another type"]
+)
+def test_should_leave_a_contract_at_the_sink_if_the_source_does_not_read_its_columns(schema):
+    (found,) = contracts(written_and_read(expect("at", between=(0, None)), schema=schema))
+    assert not found.is_source
+
+
 @pytest.mark.parametrize("second", [[], [expect("id", in_set=["a"])]])
 def test_should_refuse_two_contracts_of_one_topic(second):
     with pytest.raises(InvalidTopology, match=r"KSTREAM-SINK-.*'out' has another contract at KSTREAM-SINK-"):
