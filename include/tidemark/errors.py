@@ -43,6 +43,10 @@ class InvalidTopology(TidemarkError):
     exit_code = ExitCode.USAGE
 
 
+class ApplicationIdTaken(InvalidTopology):
+    """A topology module has the application id of another module, which loads and keeps it. The message names that module."""
+
+
 class InvalidSettings(TidemarkError):
     """A setting cannot be used. The message names the setting and the remedy."""
 

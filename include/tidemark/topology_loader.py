@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import topologies
-from tidemark.errors import InvalidTopology, describe_error
+from tidemark.errors import ApplicationIdTaken, InvalidTopology, describe_error
 from tidemark.topology.builder import OPTIMISED, Topology
 from tidemark.topology.sql.expressions import nearest
 
@@ -64,7 +64,7 @@ def load_all() -> dict[str, Topology | Exception]:
     """Load every module. Returns by name the topology, or the error because of which the module cannot be a stream.
 
     An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), else the one with
-    the shortest name, else the first by name. Each other module with that id gets an `InvalidTopology` that names the owner.
+    the shortest name, else the first by name. Each other module with that id gets an `ApplicationIdTaken` that names the owner.
     """
     loaded: dict[str, Topology | Exception] = {}
     for name in names():
@@ -108,7 +108,7 @@ def _is_named_after(name: str, built: Topology) -> bool:
 def _refused_unless_owner(name: str, built: Topology | Exception, owners: Mapping[str, str]) -> Topology | Exception:
     if isinstance(built, Exception) or owners[built.application_id] == name:
         return built
-    return InvalidTopology(
+    return ApplicationIdTaken(
         f"topology {name}: the module topologies/{owners[built.application_id]}.py has the same application id "
         f"'{built.application_id}'; give this one another id, or keep it outside of "
         "include/topologies until it replaces that one"

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
@@ -59,6 +59,7 @@ _OPERATION_DAGS = (
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 401, 403, 404, 422
 
 Sections = Mapping[str, str]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,12 @@ class StreamsView:
     @property
     def dag_ids(self) -> list[str]:
         """The DAGs that the page shows or whose forms its buttons open."""
-        return [*map(stream_dag_id, [*self.topologies.plans, *self.topologies.faults]), *_OPERATION_DAGS]
+        known = (self.topologies.plans, self.topologies.faults, self.topologies.copies)
+        return [*(stream_dag_id(name) for names in known for name in names), *_OPERATION_DAGS]
 
     def plans(self, rights: Rights) -> Mapping[str, TopologyPlan]:
         """Return by name the topologies that may be seen."""
-        return {name: plan for name, plan in self.topologies.plans.items() if stream_dag_id(name) in rights.readable}
+        return _readable(self.topologies.plans, rights)
 
     def overview(self, rights: Rights) -> Overview:
         """Return what may be seen. Blocks for half a second at most."""
@@ -118,9 +120,8 @@ class StreamsView:
         return replace(
             overview,
             applications=tuple(app for app in overview.applications if app.topology in seen),
-            unloadable={
-                name: fault for name, fault in overview.unloadable.items() if stream_dag_id(name) in rights.readable
-            },
+            unloadable=_readable(overview.unloadable, rights),
+            copies=_readable(overview.copies, rights),
         )
 
     def sections(self, topology: str | None, visitor: Visitor) -> Sections | None:
@@ -329,6 +330,11 @@ async def _failed(request: Request, error: Exception) -> Response:
     links, nonce = _links(request), secrets.token_urlsafe(12)
     text = message_page("The page cannot be shown", str(error), links.overview, "Try again", nonce)
     return _html(text, nonce, 503)
+
+
+def _readable(by_topology: Mapping[str, _T], rights: Rights) -> dict[str, _T]:
+    """Return what may be seen of a mapping whose keys are names of topologies."""
+    return {name: each for name, each in by_topology.items() if stream_dag_id(name) in rights.readable}
 
 
 def _links(request: Request) -> Links:

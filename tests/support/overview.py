@@ -88,8 +88,8 @@ def checked(check: str, *verdicts: Verdict, message: str = "the disk is full") -
 
 def overview(*applications: Application, **given: Any) -> Overview:
     """What the sampler returns for these applications."""
-    known: dict[str, Any] = {"unloadable": {}, "live_fault": None, "history_fault": None, "live_is_known": True}
-    return Overview(NOW, applications, **(known | given))
+    known: dict[str, Any] = {"live_fault": None, "history_fault": None, "live_is_known": True}
+    return Overview(NOW, applications, **({"unloadable": {}, "copies": {}} | known | given))
 
 
 def write_run_file(var_dir: Path, app: str, number: int = 0, **given: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from tidemark.checks.store_growth import history_path
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
-from tidemark.errors import TidemarkError
+from tidemark.errors import ApplicationIdTaken, TidemarkError
 from tidemark.overview.application import Application, ProcessFiles, read_files
 from tidemark.overview.history import HISTORY_TABLES, History, read_history
 from tidemark.overview.live import LiveReader, LiveView
@@ -110,26 +110,36 @@ class Watched(Generic[T]):
 
 @dataclass(frozen=True)
 class LoadedTopologies:
-    """The plans of the topology modules by name, and the errors of those that cannot be loaded."""
+    """The plans of the topology modules by name, and the errors of those that cannot be loaded.
+
+    `copies` are modules with the application id of another one, by name, with the message that names the other one.
+    """
 
     plans: Mapping[str, TopologyPlan]
     faults: Mapping[str, str]
+    copies: Mapping[str, str]
 
     @classmethod
     def load(cls) -> LoadedTopologies:
         """Load every module of `include/topologies`. Each application id has one plan."""
         loaded = load_all()
         plans = {name: built.plan() for name, built in loaded.items() if not isinstance(built, Exception)}
-        return cls(plans, {name: str(error) for name, error in loaded.items() if isinstance(error, Exception)})
+        errors = {name: error for name, error in loaded.items() if isinstance(error, Exception)}
+        copies = {name: str(error) for name, error in errors.items() if isinstance(error, ApplicationIdTaken)}
+        return cls(plans, {name: str(error) for name, error in errors.items() if name not in copies}, copies)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All applications at one time. `live_fault` and `history_fault` concern all of them; None if all is well."""
+    """All applications at one time. `live_fault` and `history_fault` concern all of them; None if all is well.
+
+    `copies` are topology modules whose application has another module, which is the one that is shown.
+    """
 
     now_ms: int
     applications: tuple[Application, ...]
     unloadable: Mapping[str, str]
+    copies: Mapping[str, str]
     live_fault: str | None
     history_fault: str | None
     live_is_known: bool
@@ -202,7 +212,10 @@ class Sampler:
                 )
             )
         live_is_known = live.value is not None or live.fault is not None
-        return Overview(now_ms, tuple(applications), self._topologies.faults, live.fault, history.fault, live_is_known)
+        return Overview(
+            now_ms, tuple(applications), self._topologies.faults, self._topologies.copies,
+            live.fault, history.fault, live_is_known,
+        )  # fmt: skip
 
     def _read_each(self, read: Callable[[str], T]) -> dict[str, Reading[T]]:
         """Read every application. A file of one that cannot be read hides nothing of the others."""

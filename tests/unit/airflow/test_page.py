@@ -128,6 +128,21 @@ def test_the_metrics_should_count_the_topologies_that_do_not_load(
     assert "tidemark_topologies_unloadable 1.0" in scraped(view)
 
 
+def test_the_metrics_should_not_count_a_copy_whose_application_has_another_module(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is known of the application, though the copy itself has no stream."""
+    monkeypatch.setattr(page, "dags_that_are_on", lambda topologies: {})
+    monkeypatch.setattr(page, "dags_of", lambda dag_ids: [])
+    (folder / "first_next.py").write_text((folder / "first.py").read_text())
+    view = StreamsView(Settings.load(var_dir=tmp_path / "var", bootstrap_servers="127.0.0.1:1"))
+    assert "tidemark_topologies_unloadable 0.0" in scraped(view)
+    for readable in (frozenset({"stream__first_next"}), frozenset[str]()):
+        sections = view.sections(None, Visitor(Rights(readable), Links("", "/streams")))
+        assert sections is not None
+        assert ("first_next" in sections["summary"]) is bool(readable)
+
+
 def test_a_topology_that_does_not_load_should_be_shown_to_those_who_may_read_its_dag(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

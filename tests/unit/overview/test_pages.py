@@ -78,6 +78,15 @@ def test_the_first_sentence_should_say_whether_all_is_well():
     assert "The topology odd cannot be loaded" in text(of_all(WELL, unloadable={"odd": "no function"})["summary"])
 
 
+def test_a_copy_of_a_topology_should_be_named_without_doubt_about_the_streams():
+    """The stream of its application belongs to another module, so all is known of it."""
+    summary = text(
+        of_all(WELL, copies={"next": "the module topologies/clicks.py has the same application id"})["summary"]
+    )
+    assert "The stream is well" in summary
+    assert "The topology next is not a stream. The module topologies/clicks.py has the same application id" in summary
+
+
 @pytest.mark.parametrize(
     ("app", "given", "missing"),
     [
@@ -249,7 +258,10 @@ def test_a_restore_should_have_a_bar_with_rate_and_time_left():
 def test_every_text_from_outside_should_be_escaped():
     held = ProcessFiles(hold=Hold(EVIL, EVIL, NOW), instances=(instance(instance=0, topology_version=EVIL),))
     app = replace(FAILING, files=held, live_fault=EVIL, savepoint=SavepointView(fault=EVIL))
-    for sections in (of_one(app), of_all(app, unloadable={EVIL: EVIL}, live_fault=EVIL, history_fault=EVIL)):
+    for sections in (
+        of_one(app),
+        of_all(app, unloadable={EVIL: EVIL}, copies={EVIL: EVIL}, live_fault=EVIL, history_fault=EVIL),
+    ):
         assert not any(EVIL in html for html in sections.values())
         assert any("&lt;script&gt;" in html for html in sections.values())
 

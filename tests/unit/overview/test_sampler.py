@@ -75,11 +75,11 @@ def test_the_overview_should_show_files_and_history_before_any_broker_has_answer
     settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
     plan = load("clicks").plan()
     write_run_file(tmp_path, plan.application_id, records_per_second=5.0)
-    sampler = Sampler(settings, LoadedTopologies({"clicks": plan}, {"odd": "no function"}))
+    sampler = Sampler(settings, LoadedTopologies({"clicks": plan}, {"odd": "no function"}, {"next": "taken"}))
     found = sampler.overview({"clicks": True})
     (app,) = found.applications
     assert (app.state, app.records_per_second, app.is_wanted) == ("Running", 5.0, True)
-    assert found.unloadable == {"odd": "no function"}
+    assert (found.unloadable, found.copies) == ({"odd": "no function"}, {"next": "taken"})
     assert not found.live_is_known
 
     def fault():
@@ -104,7 +104,7 @@ def history_looks(monkeypatch):
 
 def sampler_of(tmp_path, *names):
     settings = Settings.load(var_dir=tmp_path, state_dir=tmp_path / "state", bootstrap_servers="127.0.0.1:1")
-    return settings, Sampler(settings, LoadedTopologies({name: load(name).plan() for name in names}, {}))
+    return settings, Sampler(settings, LoadedTopologies({name: load(name).plan() for name in names}, {}, {}))
 
 
 def checks_of(sampler, topology):
