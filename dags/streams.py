@@ -1,6 +1,6 @@
 """One DAG per topology: `stream__<name>` keeps it running. Each module in `include/topologies/` gets one.
 
-`unloadable_topologies.py` has the errors of modules that do not load: an error here would deactivate the DAGs of all streams.
+`unloadable_topologies.py` names the modules that do not load: an error here would deactivate the DAGs of all streams.
 """
 
 from __future__ import annotations

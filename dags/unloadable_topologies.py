@@ -1,4 +1,4 @@
-"""The import error of this file names the topologies that have no DAG, each with the line and the remedy. It makes no DAG."""
+"""The import error of this file names the topology modules that have no DAG, and where the reason is. It makes no DAG."""
 
 from __future__ import annotations
 

@@ -131,7 +131,11 @@ def stream_dag(
 
 @dataclass(frozen=True)
 class StreamDags:
-    """The DAGs of the topologies that have one, and for each other topology a message with its name and its error."""
+    """The DAGs of the topologies that have one, and for each other topology a message that everybody may read.
+
+    Airflow shows the import error of a file without DAGs to all who may see import errors, whichever DAGs they may see. So the
+    error of a module, which may quote it, is only on the page of all streams, for those who may see the DAG.
+    """
 
     dags: tuple[DAG, ...]
     faults: tuple[str, ...]
@@ -141,9 +145,10 @@ def stream_dags() -> StreamDags:
     """Load every topology and return the streams' DAGs. Airflow finds those that are global names of a DAG file."""
     dags, faults = [], []
     for name, loaded in load_all().items():
+        if isinstance(loaded, Exception):
+            faults.append(f"topologies/{name}.py has no DAG: the page of all streams says why")
+            continue
         try:
-            if isinstance(loaded, Exception):
-                raise loaded
             dags.append(stream_dag(name, loaded))
         except Exception as error:  # noqa: BLE001 - a topology is user code, and the others must still have their DAGs
             faults.append(f"topologies.{name}: {describe_error(error)}")
