@@ -71,6 +71,16 @@ def bytes_needed(stores: Sequence[StoreRoom], side_by_side: int) -> int:
     return sum(store.to_build for store in stores) + sum(comparing)
 
 
+def bytes_to_upgrade(copied: Sequence[StoreRoom], emptied: Sequence[StoreRoom]) -> int:
+    """Return the bytes for an upgrade, which builds and compares one store at a time.
+
+    A copied store is also written in its new form, and both folders stay. An emptied one is removed before the next is built.
+    """
+    kept = sum(2 * store.to_build for store in copied)
+    passing = [store.to_compare for store in copied] + [store.to_build + store.to_compare for store in emptied]
+    return kept + max(passing, default=0)
+
+
 def require_room(
     witnesses: Witnesses,
     facts: Mapping[TaskId, TaskFacts],
@@ -109,6 +119,25 @@ def require_room_to_build(
         whole = log.bytes_of(log.end_offset - log.low_offset, known)
         rooms.append(StoreRoom(f"{task}/{name}", whole, 2 * whole))
     _require(bytes_needed(rooms, witnesses.settings.restore_threads), [folder])
+
+
+def require_room_to_upgrade(
+    witnesses: Witnesses,
+    facts: Mapping[TaskId, TaskFacts],
+    folder: Path,
+    copied: Sequence[StoreRestore],
+    emptied: Sequence[StoreRestore],
+) -> None:
+    """Check that `folder` has room for what an upgrade builds, see `bytes_to_upgrade`. Raises `PreflightFailed`.
+
+    Blocks: reads the sizes of topics and of local folders.
+    """
+    changelogs = _changelogs(witnesses, facts)
+    known = _sizes([changelogs[store.task, store.store] for store in (*copied, *emptied)], witnesses.settings)
+    of_copied, of_emptied = (
+        [room_of(store, changelogs[store.task, store.store], known) for store in stores] for stores in (copied, emptied)
+    )
+    _require(bytes_to_upgrade(of_copied, of_emptied), [folder])
 
 
 def _changelogs(witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts]) -> dict[tuple[str, str], Changelog]:

@@ -37,6 +37,14 @@ class StoreRestore:
     eta_s: float
     passed_over: tuple[str, ...]
 
+    @classmethod
+    def of(cls, task: TaskId, store: str, candidate: RecoveryCandidate, passed_over: tuple[str, ...]) -> StoreRestore:
+        """Return the plan for restoring a store from a candidate."""
+        return cls(
+            str(task), store, candidate.kind, candidate.location, candidate.from_offset, candidate.end_offset,
+            candidate.bytes_to_copy, round(candidate.eta_s, 3), passed_over,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class RestorePlan:

@@ -10,6 +10,7 @@ from tidemark.operations.disk_space import (
     Changelog,
     StoreRoom,
     bytes_needed,
+    bytes_to_upgrade,
     existing_part,
     room_of,
     room_of_both_states,
@@ -67,3 +68,25 @@ def test_should_add_the_largest_comparisons_that_run_in_parallel(threads, needed
 def test_should_check_the_file_system_on_which_a_folder_will_be_created(tmp_path):
     assert existing_part(tmp_path / "not" / "yet") == tmp_path
     assert existing_part(tmp_path) == tmp_path
+
+
+LARGE, SMALL = StoreRoom("a", 10, 30), StoreRoom("b", 5, 12)
+
+
+@pytest.mark.parametrize(
+    ("copied", "emptied", "needed"),
+    [
+        ([], [], 0),
+        # One at a time, and each is removed before the next.
+        ([], [LARGE], 40),
+        ([], [LARGE] * 4, 40),
+        ([], [SMALL, LARGE], 40),
+        # Built and written in its new form; both stay.
+        ([LARGE], [], 20 + 30),
+        ([LARGE, SMALL], [], 20 + 10 + 30),
+        ([SMALL], [LARGE], 10 + 40),
+        ([LARGE], [SMALL], 20 + 30),
+    ],
+)
+def test_should_count_what_an_upgrade_has_on_the_disk_at_one_time(copied, emptied, needed):
+    assert bytes_to_upgrade(copied, emptied) == needed

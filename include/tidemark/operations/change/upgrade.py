@@ -33,8 +33,9 @@ from tidemark.operations.change.store_copy import Copier, OldState, keys_of, liv
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.change.value_conversion import converter
 from tidemark.operations.clients import Clients
-from tidemark.operations.disk_space import require_room_to_build
+from tidemark.operations.disk_space import require_room_to_upgrade
 from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, new_columns, obstacles
 from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER
 from tidemark.registry.declarations import parse_declared
@@ -201,8 +202,10 @@ class Upgrade:
         keys: dict[str, int] = {}
         chosen = change.stores((StoreChangeKind.COPIED, StoreChangeKind.DROPPED))
         facts = {task: found.facts for task, found in change.before.found.items()}
-        witnesses = change.before.context.evidence.witnesses
-        require_room_to_build(witnesses, facts, folder, {spec.name for _, _, spec in chosen})
+        require_room_to_upgrade(
+            change.before.context.evidence.witnesses, facts, folder,
+            self._restores(change, StoreChangeKind.COPIED), self._restores(change, StoreChangeKind.DROPPED),
+        )  # fmt: skip
         state = OldState(change.before.context, folder, self.listener, self.probe, self.report)
         for task, store, spec in chosen:
             place = state.build(change.before.found[task], spec)
@@ -212,6 +215,17 @@ class Upgrade:
             else:
                 shutil.rmtree(place)
         return replace(plan, keys=keys)
+
+    def _restores(self, change: Change, change_kind: StoreChangeKind) -> list[StoreRestore]:
+        """Return how the old stores of this kind of change will be built. Raises `StartRefused` if one cannot be."""
+        restores = []
+        for task, _, spec in change.stores((change_kind,)):
+            found = change.before.context.evidence.candidates(change.before.found[task], None)
+            # A task that has never run is refused when it is built.
+            if found is not None:
+                candidate, passed_over = found.candidates[spec.name], found.passed_over[spec.name]
+                restores.append(StoreRestore.of(task, spec.name, candidate, passed_over))
+        return restores
 
     def _in_flight(self, change: Change) -> list[str]:
         """Return obstacles to an upgrade: unread records between sub-topologies with their old key or too few columns."""

@@ -17,7 +17,6 @@ from tidemark.operations.context import OperationContext
 from tidemark.operations.drill_history.history import DrillHistory, drill_history
 from tidemark.operations.evidence_reader import EvidenceReader, Found
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, unfinished, workspaces
-from tidemark.recovery.candidates import RecoveryCandidate
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
 from tidemark.recovery.selection import EVERYTHING, Selection
@@ -64,7 +63,7 @@ def make_plan(
             for topic, offset in candidates.committed.next_offsets.items()
         )
         stores += [
-            _store_restore(task, name, candidate, candidates.passed_over[name])
+            StoreRestore.of(task, name, candidate, candidates.passed_over[name])
             for name, candidate in candidates.candidates.items()
         ]
     if not committed:
@@ -107,16 +106,6 @@ def _evidence(reader: EvidenceReader, asked: SourceOfState | None, history: Dril
         )
         for task, one in found.items()
     }
-
-
-def _store_restore(
-    task: TaskId, store: str, candidate: RecoveryCandidate, passed_over: tuple[str, ...]
-) -> StoreRestore:
-    return StoreRestore(
-        str(task), store, candidate.kind, candidate.location, candidate.from_offset, candidate.end_offset,
-        candidate.bytes_to_copy,
-        round(candidate.eta_s, 3), passed_over,
-    )  # fmt: skip
 
 
 def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collection[int]) -> list[str]:
