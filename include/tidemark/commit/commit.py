@@ -20,7 +20,6 @@ from tidemark.kafka.offsets import EndOffsets, PartitionEnd
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.kafka.record_timestamps import TimestampBounds
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
-from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import TaskUpdate
 from tidemark.topology.plan import Guarantee
@@ -195,33 +194,28 @@ class Committer:
     def _require_membership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
         """Raise, under `at_least_once`, if the group has given the tasks to others while this process was stopped. Blocks.
 
-        The offsets that are committed already are committed again, because the coordinator refuses that to a member of another
-        generation. With transactions, step 5 comes before anything is visible. See invariant: order of at_least_once.
+        An offset of a partition that no task reads is committed, because the coordinator refuses that to a member of another
+        generation. It must be no offset of the tasks: if the client joins again before it sends the request, that would take
+        back what the next owner has committed. With transactions, step 5 comes before anything is visible. See invariant: order
+        of at_least_once.
         """
         if self.guarantee is not Guarantee.AT_LEAST_ONCE:
             return
-        group = self._send_offsets(batch, self._unchanged_offsets(batch))
+        group = self._send_offsets(batch, [ClientPartition(topology_topic(self.application_id), 0, 0)])
         if self.member.metadata() != group:
             # The client joined again before it sent them, and the coordinator has checked the new generation.
             self.producer.abort()
             raise BatchAborted("this member has joined the group again meanwhile; the batch was aborted")
 
-    def _unchanged_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> list[ClientPartition]:
-        return [
-            ClientPartition(topic, task.id.partition, offset, self._metadata(task.batch, task.stream_times))
-            for task, _ in batch
-            for topic, offset in task.next_offsets.items()
-        ]
-
     def _next_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> list[ClientPartition]:
         return [
-            ClientPartition(topic, update.task.partition, end, self._metadata(update.batch, update.stream_times))
+            ClientPartition(
+                topic, update.task.partition, end,
+                OffsetMetadata(update.batch, update.stream_times, self.topology_version).encode(),
+            )
             for _, update in batch
             for topic, (_, end) in update.sources.items()
-        ]
-
-    def _metadata(self, batch: int, stream_times: StreamTimes) -> str:
-        return OffsetMetadata(batch, stream_times, self.topology_version).encode()
+        ]  # fmt: skip
 
     def _send_offsets(
         self, batch: Sequence[tuple[Task, TaskUpdate]], offsets: Sequence[ClientPartition]

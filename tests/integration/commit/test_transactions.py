@@ -369,6 +369,23 @@ def test_should_own_partitions_under_a_new_member_id_when_it_rejoins_after_a_rem
         assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 60)
 
 
+def test_should_learn_from_an_offset_that_no_member_reads_that_the_group_has_removed_it(
+    broker, client, create_topic, unique
+):
+    """A commit of at_least_once asks in this way, so that the question changes no offset of a task."""
+    group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
+    partition, unread = TopicPartition(source, 0), create_topic(unique("unread"), partitions=1)
+    with joining(client, group, source, name) as joined:
+        assert wait_until(lambda: joined.holds(partition), 60)
+        with joined.lock:
+            joined.member.commit([ClientPartition(unread, 0, 0)])
+            assert joined.committed([partition]) == {}
+            remove_from_group(broker.bootstrap, group, name)
+            with pytest.raises(KafkaException) as refused:
+                joined.member.commit([ClientPartition(unread, 0, 0)])
+        assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+
+
 def test_should_lose_its_partitions_when_it_is_removed_while_it_rejoins(broker, client, create_topic, unique):
     """The client then joins under another id without a revoke callback, although another may have held its partition."""
     group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
