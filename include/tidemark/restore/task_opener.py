@@ -128,28 +128,28 @@ class TaskOpener:
                 stores[spec.name] = self.opener.open(directory.store_path(spec.name), spec)
             copies = self._copies(assignment.task, directory, stores, elsewhere)
             committed, is_fresh = self._bring_level(facts, directory, stores, copies, should_continue)
+            task = Task(
+                application_id=self.plan.application_id,
+                topology_version=self.plan.version,
+                task_id=assignment.task,
+                epoch=assignment.epoch,
+                subtopology=self.plan.subtopologies[assignment.task.subtopology],
+                stores=stores,
+                directory=directory,
+                next_offsets=committed.next_offsets,
+                stream_times=committed.stream_times,
+                batch=committed.batch,
+                sink_partitions=self.sink_partitions,
+                wall_ms=self.witnesses.clock(),
+                sql_memory_bytes=self.settings.sql_memory_bytes,
+                limits=self.limits,
+                writers=self.writers,
+            )
         except BaseException:
             for store in stores.values():
                 store.close()
             directory.close()
             raise
-        task = Task(
-            application_id=self.plan.application_id,
-            topology_version=self.plan.version,
-            task_id=assignment.task,
-            epoch=assignment.epoch,
-            subtopology=self.plan.subtopologies[assignment.task.subtopology],
-            stores=stores,
-            directory=directory,
-            next_offsets=committed.next_offsets,
-            stream_times=committed.stream_times,
-            batch=committed.batch,
-            sink_partitions=self.sink_partitions,
-            wall_ms=self.witnesses.clock(),
-            sql_memory_bytes=self.settings.sql_memory_bytes,
-            limits=self.limits,
-            writers=self.writers,
-        )
         return OpenedTask(task, is_fresh)
 
     def _rank_of(self, facts: TaskFacts) -> Callable[[Path], FolderRank]:

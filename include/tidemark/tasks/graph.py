@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidemark.errors import TidemarkError
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.closing import ClosingProcessors
+from tidemark.tasks.closing import ClosingProcessors, wait_for_all
 from tidemark.tasks.forks import ForkNumbers
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
@@ -74,7 +74,8 @@ class TaskGraph:
     def __init__(self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int) -> None:
         """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is the memory for the SQL of each node.
 
-        Raises `InvalidTopology` if user code cannot be imported.
+        Raises `InvalidTopology` if user code cannot be imported, `UserCodeFailed` if the `init` of a processor raises; the
+        processors that were created before are closed then.
         """
         self._subtopology = subtopology
         self._paths = RecordPaths(subtopology)
@@ -88,14 +89,18 @@ class TaskGraph:
         positioned = _needing_positions(subtopology.nodes, self._shared)
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
-        self._operators: dict[str, Operator] = {
-            node.node: ProcessOperator(node, wall_ms, node.node in positioned)
-            if isinstance(node, Process)
-            else _operator(node, self._columns, self._paths, sql_memory_bytes)
-            for node in subtopology.nodes
-            if not isinstance(node, RowSink)
-        }
-        self._processors = [o for o in self._operators.values() if isinstance(o, ProcessOperator)]
+        self._operators: dict[str, Operator] = {}
+        self._processors: list[ProcessOperator] = []
+        try:
+            for node in subtopology.nodes:
+                if isinstance(node, Process):
+                    self._processors.append(ProcessOperator(node, wall_ms, node.node in positioned))
+                    self._operators[node.node] = self._processors[-1]
+                elif not isinstance(node, RowSink):
+                    self._operators[node.node] = _operator(node, self._columns, self._paths, sql_memory_bytes)
+        except BaseException:
+            wait_for_all([self.start_closing()])
+            raise
 
     def run(
         self,

@@ -122,7 +122,6 @@ class Task:
         self._sink_partitions = sink_partitions
         self._limits = limits
         self._writers = writers
-        self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
         self._paths = RecordPaths(subtopology)
         self._shared = shared_topics(subtopology)
         self._takes_keyless = [takes_keyless(subtopology, pipeline) for pipeline in subtopology.pipelines]
@@ -133,6 +132,8 @@ class Task:
         }
         layouts = value_layouts(subtopology)
         self._signatures = {spec.name: value_signature(spec, layouts[spec.name]) for spec in subtopology.stores}
+        # The last step, because it runs user code that only `close` ends.
+        self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
 
     @property
     def lead(self) -> TopicPartition:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tidemark.errors import StartRefused
+from tidemark.errors import StartRefused, UserCodeFailed
 from tidemark.names import TaskId, TopicPartition
 from tidemark.processes import wait_until
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.restore import task_opener
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.task_opener import Assignment, TaskOpener
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.memory import MemoryStore
+from tidemark.stream_times import StreamTimes
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import store
 
 REFUSED, RESTORING = (Assignment(TaskId(0, number), TopicPartition("in", number), 1) for number in (0, 1))
 
@@ -44,3 +51,27 @@ def test_should_suspend_the_other_restores_when_a_task_is_refused(opener, monkey
     with pytest.raises(StartRefused, match="its changelog is lost"):
         opener.open([REFUSED, RESTORING], lambda _: True)
     assert suspended == [True]
+
+
+def test_should_close_the_stores_and_the_folder_when_a_processor_cannot_be_initialised(opener, monkeypatch, tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    stream.process(
+        "tests.support.used_processors:RaisesWithoutTextInInit", emits="n BIGINT", stores=[store("s", "n BIGINT")]
+    ).to("out")
+    held, closed = MemoryStore(), []
+    held.close = lambda: closed.append("s")
+    progress = CommittedProgress({"in": 0}, 0, StreamTimes.none())
+    monkeypatch.setattr(TaskOpener, "_rank_of", lambda *_: lambda folder: None)
+    monkeypatch.setattr(TaskOpener, "_copies", lambda *_: {})
+    monkeypatch.setattr(TaskOpener, "_bring_level", lambda *_: (progress, False))
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    opening = replace(
+        opener, plan=topology.plan(), directory=directory, opener=SimpleNamespace(open=lambda path, spec: held),
+        witnesses=SimpleNamespace(clock=lambda: 0), settings=SimpleNamespace(sql_memory_bytes=1 << 20),
+    )  # fmt: skip
+    with pytest.raises(UserCodeFailed):
+        opening._open_one(REFUSED, None, {}, lambda: True)
+    assert closed == ["s"]
+    # The folder was released, too.
+    directory.open_task(REFUSED.task).close()

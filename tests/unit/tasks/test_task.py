@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.used_processors import BlocksInClose, CannotBeClosed
 
-from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
+from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge, UserCodeFailed
 from tidemark.events.event import failure_body
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.record_sizes import SizeLimits, record_bytes
@@ -278,6 +278,19 @@ def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_pat
     # The folder was released, too.
     directory.open_task(TaskId(0, 0)).close()
     directory.close()
+
+
+def test_should_close_the_processors_before_one_that_cannot_be_initialised(tmp_path, monkeypatch):
+    """They may have opened connections."""
+    monkeypatch.setattr(CannotBeClosed, "closed", [])
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    for name in ("CannotBeClosed", "CannotBeClosedEither", "RaisesWithoutTextInInit"):
+        stream.process(f"tests.support.used_processors:{name}", emits="n BIGINT").to(name)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    with pytest.raises(UserCodeFailed):
+        a_task(topology.plan(), directory, {})
+    assert CannotBeClosed.closed == ["CannotBeClosed", "CannotBeClosedEither"]
 
 
 def test_should_not_wait_for_ever_for_a_processor_that_does_not_return_from_close(tmp_path, monkeypatch, caplog):
