@@ -5,7 +5,7 @@ See invariant: commit records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from confluent_kafka import Consumer, IsolationLevel
@@ -47,16 +47,16 @@ def send_offsets(
     application_id: str,
     producer: BatchProducer,
     records: Sequence[CommitRecord],
-    before: Mapping[TopicPartition, ClientPartition],
+    before: Mapping[TopicPartition, ClientPartition | None],
     again: str,
 ) -> None:
     """Add the end offsets of every record to the open transaction, without membership in the group.
 
     The group coordinator accepts that, and ownership is safe because the group is empty (see invariant: ownership at
-    commit), which is checked before and after. `before` are the committed offsets that the records continue from. No
-    instance can start from them once these offsets are pending; one that ran before that has committed others. Raises
-    `PreflightFailed`, which names the members that joined, or the offset that is another one now, and what to do again
-    (`again`, a verb).
+    commit), which is checked before and after. `before` are the committed offsets that the records continue from, or None,
+    by partition. No instance can start from them once these offsets are pending; one that ran before that has committed
+    others. Raises `PreflightFailed`, which names the members that joined, or the offset that is another one now, and what to
+    do again (`again`, a verb).
     """
     offsets = [
         ClientPartition(topic, record.task.partition, offset, _metadata(record))
@@ -78,27 +78,36 @@ def send_offsets(
 
 
 def changed_offset(
-    before: Mapping[TopicPartition, ClientPartition], now: Mapping[TopicPartition, ClientPartition]
+    before: Mapping[TopicPartition, ClientPartition | None], now: Mapping[TopicPartition, ClientPartition]
 ) -> str | None:
     """Return a clause about the first partition whose committed offset or its metadata is not as before; None if all are.
 
+    A partition that had no committed offset must have none now, as an instance may also continue from its commit record.
     The metadata holds the batch, which every commit raises, also one that moves no offset.
     """
     for partition, known in before.items():
         found = now.get(partition)
-        if found is None or (found.offset, found.metadata) != (known.offset, known.metadata):
-            at = "none" if found is None else _format_committed(found)
-            return f"the committed offset of {partition} is {at}, and was {_format_committed(known)} when the plan was made"
+        if _offset_and_metadata(found) != _offset_and_metadata(known):
+            return (
+                f"the committed offset of {partition} is {_format_committed(found)}, and was {_format_committed(known)} when "
+                "the plan was made"
+            )
     return None
 
 
-def _format_committed(found: ClientPartition) -> str:
+def _offset_and_metadata(committed: ClientPartition | None) -> tuple[int, str | None] | None:
+    return None if committed is None else (committed.offset, committed.metadata)
+
+
+def _format_committed(found: ClientPartition | None) -> str:
+    if found is None:
+        return "none"
     metadata = OffsetMetadata.decode(found.metadata)
     return f"{found.offset} ({'of no batch' if metadata is None else f'batch {metadata.batch}'})"
 
 
 def _committed_now(
-    clients: Clients, application_id: str, before: Mapping[TopicPartition, ClientPartition]
+    clients: Clients, application_id: str, before: Collection[TopicPartition]
 ) -> dict[TopicPartition, ClientPartition]:
     """Return the offsets that are committed while those of this transaction are pending. Blocks."""
     timeout_s = stalled_after(clients.settings)

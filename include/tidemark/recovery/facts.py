@@ -55,6 +55,11 @@ class TaskFacts:
     lost_until_ms: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def committed_offsets(self) -> dict[TopicPartition, ClientPartition | None]:
+        """The committed offset of each source partition with its metadata; None where there is none."""
+        return {partition: self.committed.get(partition) for partition in self.sources}
+
+    @property
     def last_instance(self) -> int | None:
         """The instance that committed last; None if none has."""
         return None if self.record is None else self.record.instance

@@ -21,6 +21,10 @@ def committed(offset: int, batch: int = 7) -> ClientPartition:
     ("before", "now", "expected"),
     [
         ({}, {PLACE: committed(1)}, None),
+        ({PLACE: None}, {OTHER: committed(1)}, None),
+        # The group had no offsets any more, so an instance continued from its commit record.
+        ({PLACE: None}, {PLACE: committed(1)}, "of in[0] is 1 (batch 7), and was none when the plan was made"),
+        ({PLACE: committed(40), OTHER: None}, {PLACE: committed(40), OTHER: committed(6)}, "of in[1] is 6 (batch 7)"),
         ({PLACE: committed(40)}, {PLACE: committed(40), OTHER: committed(1)}, None),
         ({PLACE: committed(40)}, {PLACE: committed(41)}, "of in[0] is 41 (batch 7), and was 40 (batch 7)"),
         ({PLACE: committed(40)}, {PLACE: committed(39)}, "of in[0] is 39 (batch 7), and was 40 (batch 7)"),

@@ -44,9 +44,9 @@ class ApplicationState:
         return {each.facts.record.instance for each in self.found.values() if each.facts.record is not None}
 
     @property
-    def committed_offsets(self) -> dict[TopicPartition, ClientPartition]:
-        """The committed offset of every source partition that has one, with its metadata."""
-        return {place: at for found in self.found.values() for place, at in found.facts.committed.items()}
+    def committed_offsets(self) -> dict[TopicPartition, ClientPartition | None]:
+        """The committed offset of every source partition with its metadata; None where there is none."""
+        return {place: at for found in self.found.values() for place, at in found.facts.committed_offsets.items()}
 
     @property
     def lost(self) -> dict[str, LostTopic]:

@@ -105,7 +105,7 @@ class RewindCommitter:
             for one in work:
                 for spec in one.stores:
                     self._mark(one, spec, commit_time_ms, after[changelogs[one.task, spec.name]])
-            committed = {place: at for one in work for place, at in one.earlier.facts.committed.items()}
+            committed = {place: at for one in work for place, at in one.earlier.facts.committed_offsets.items()}
             send_offsets(clients, plan.application_id, self.producer, moved, committed, "rewind")
         self.probe("rewind-before-commit")
 
