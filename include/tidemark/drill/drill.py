@@ -267,7 +267,7 @@ class _Course:
     def _reached(self, way: RebuildMethod, states: Sequence[SavedState], started_ms: int) -> None:
         """Note that every store is rebuilt: how long that took, and how far the application is by now."""
         rto_s = (self._context.clients.clock() - started_ms) / 1000
-        offsets, seconds = distance(states, self._context.evidence.facts())
+        offsets, seconds = distance(states, self._context.evidence.current_offsets())
         self.ways.append(MethodDrill(way, rto_s, offsets, seconds))
 
     def _compare(

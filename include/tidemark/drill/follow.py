@@ -45,7 +45,7 @@ class DrillFollower:
     def _round(self) -> int:
         """Read every store up to its present end. Returns the number of batches committed since the first savepoint."""
         context = self._rebuilder.context
-        asked_ms, facts = context.clients.clock(), context.evidence.facts()
+        asked_ms, facts = context.clients.clock(), context.evidence.current_offsets()
         moving = [state for state in self._states if state.spec.source_topic is None]
 
         def read(state: SavedState) -> None:
@@ -61,7 +61,7 @@ class DrillFollower:
     def finish(self, states: Sequence[SavedState]) -> list[tuple[SavedState, Built]]:
         """Follow up to the offsets of `states`, which are of the second savepoint."""
         context = self._rebuilder.context
-        facts = context.evidence.facts()
+        facts = context.evidence.current_offsets()
         begun = {state.name: state.copy.checkpoint.changelog_offset for state in self._states}
 
         def last(state: SavedState) -> tuple[SavedState, Built]:

@@ -48,6 +48,10 @@ class EvidenceReader:
         """Return what Kafka knows about all tasks. Blocks."""
         return self.witnesses.facts(self.tasks())
 
+    def current_offsets(self) -> dict[TaskId, TaskFacts]:
+        """Return the facts about all tasks without those that take longer, for repeated questions. Blocks."""
+        return self.witnesses.current_offsets(self.tasks())
+
     def read(self) -> dict[TaskId, Found]:
         """Return all evidence of each task.
 

@@ -26,7 +26,7 @@ def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
 
 def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], None]) -> None:
     """Wait until what was unprocessed at the beginning is committed. Reports the lag. Blocks. Raises `OutcomeUnknown`."""
-    facts = evidence.facts()
+    facts = evidence.current_offsets()
     ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
     deadline, told_at = time.monotonic() + timeout_s, 0.0
     pause = threading.Event()
@@ -45,4 +45,4 @@ def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], No
                 f"and the log of the instance"
             )
         pause.wait(_LOOK_S)
-        facts = evidence.facts()
+        facts = evidence.current_offsets()
