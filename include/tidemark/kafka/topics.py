@@ -113,8 +113,9 @@ def endpoints_spec(plan: TopologyPlan) -> TopicSpec:
 def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
     """Return the partition counts of all sources, with repartition topics that do not exist yet.
 
-    Such a topic gets the count of the topics it is joined with; if there are none, the task count of the sub-topology that
-    writes it. Raises `PreflightFailed` if these depend on each other.
+    Such a topic gets the count of the topics it is joined with. If none of these exists yet, it gets the task count of the
+    sub-topology that writes it, and topics that are joined with each other all get the highest of their counts, as in Kafka
+    Streams. Raises `PreflightFailed` if the counts depend on each other.
     """
     counts = dict(partitions)
     for subtopology in plan.subtopologies:
@@ -122,11 +123,16 @@ def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -
         if known:
             counts |= {topic: max(known) for topic in subtopology.source_topics if topic not in counts}
     missing = [topic for topic in plan.repartition_topics if topic not in counts]
+    tasks_of_writer: dict[str, int] = {}
     while missing:
         for subtopology in plan.subtopologies:
             if all(topic in counts for topic in subtopology.source_topics):
                 tasks = tasks_of(subtopology, counts)
-                counts |= {s.topic: tasks for s in subtopology.sinks if s.is_repartition and s.topic not in counts}
+                tasks_of_writer |= {sink.topic: tasks for sink in subtopology.sinks if sink.topic in missing}
+        for subtopology in plan.subtopologies:
+            joined = [topic for topic in subtopology.source_topics if topic in missing]
+            if joined and all(topic in tasks_of_writer for topic in joined):
+                counts |= dict.fromkeys(joined, max(tasks_of_writer[topic] for topic in joined))
         left = [topic for topic in missing if topic not in counts]
         if left == missing:
             raise PreflightFailed(

@@ -118,6 +118,32 @@ def test_should_give_a_repartition_topic_as_many_partitions_as_the_topic_it_is_j
     assert specs["app-moved-repartition"] == 5
 
 
+def test_should_give_joined_repartition_topics_the_highest_task_count_of_their_writers() -> None:
+    topology = Topology("app")
+    orders = topology.stream("orders", schema="id STRING, n INT").repartition("id", name="orders")
+    payments = topology.stream("payments", schema="id STRING, m INT").repartition("id", name="payments")
+    joined = orders.join(payments, within="1m", name="paid")
+    joined.group_by("CAST(n AS STRING)", "by-n").reduce("a.b:c", store="last").to("out")
+    plan, counts = topology.plan(), {"orders": 4, "payments": 3, "out": 1}
+    specs = {s.name: s.partitions for s in internal_topics(plan, Settings.load(), counts)}
+    moved = {"app-orders-repartition", "app-payments-repartition", "app-by-n-repartition"}
+    assert {specs[topic] for topic in moved | {"app-paid-this-store-changelog", "app-last-changelog"}} == {4}
+    existing = counts | {"app-orders-repartition": 6}
+    specs = {s.name: s.partitions for s in internal_topics(plan, Settings.load(), existing)}
+    assert {specs[topic] for topic in moved} == {6}
+
+
+def test_should_give_joined_repartition_topics_the_highest_count_also_where_one_comes_later() -> None:
+    topology = Topology("app")
+    chain = topology.stream("orders", schema="id STRING, n INT").repartition("CAST(n AS STRING)", name="one")
+    orders = chain.repartition("id", name="two")
+    payments = topology.stream("payments", schema="id STRING, m INT").repartition("id", name="payments")
+    payments.join(orders, within="1m", name="paid").to("out")
+    counts = {"orders": 4, "payments": 3, "out": 1}
+    specs = {s.name: s.partitions for s in internal_topics(topology.plan(), Settings.load(), counts)}
+    assert {specs["app-two-repartition"], specs["app-payments-repartition"], specs["app-one-repartition"]} == {4}
+
+
 def test_should_give_a_chain_of_repartition_topics_as_many_partitions_as_its_source() -> None:
     topology = Topology("app")
     stream = topology.stream("a", schema="x STRING, m INT", key="x").repartition("CAST(m AS STRING)", name="one")
