@@ -84,8 +84,8 @@ class Context(Protocol):
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
         `ArrowProcessor.process` the stream time at the end of the batch. Raises `ValueError` for a time that no record may
         have: below 0, as `stream_time_ms` is before the first record, or above 9223372036854775, which Spark cannot read.
-        Raises `InvalidTopology` if the topology declares `keeps_key=True` and the key is not the record's. A row that does
-        not fit the processor's columns raises `InvalidTopology` when the batch ends.
+        Raises `InvalidTopology` if the topology declares no `emits`, or if it declares `keeps_key=True` and the key is not the
+        record's. A row that does not fit the processor's columns raises `InvalidTopology` when the batch ends.
 
         `sequence` is the `__seq` of the record from which the row comes. Only `ArrowProcessor.process` may give it, because
         elsewhere it is known; without it, the row counts as a result of the last record. `InvalidTopology` is raised for one
@@ -148,8 +148,9 @@ class ArrowProcessor:
         key, in which case the columns of the input are null. The returned table needs `__k`, `__ts` and the processor's
         columns; a missing or null `__deleted` means false, and other columns are ignored. Rows are emitted in the order of
         their records; of one record, first those that are returned, in their order, then those that are forwarded. Raises
-        `InvalidTopology` if a column is missing or has another type, or if the topology declares `keeps_key=True` and a key is
-        not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of raising.
+        `InvalidTopology` if a column is missing or has another type, if the topology declares no `emits`, or if it declares
+        `keeps_key=True` and a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of
+        raising.
 
         A `__seq` in the returned table is the position of the record from which each row comes: one of those in `rows`,
         ascending. Without it, all rows count as results of the last record. A join, a windowed fold or `suppress` downstream

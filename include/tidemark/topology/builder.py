@@ -27,7 +27,7 @@ from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.key_serde import KeySerde, checked_key_serde
 from tidemark.topology.paths import RecordPaths
-from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Sink, Source, TopologyPlan
+from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Process, Sink, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
 from tidemark.topology.sql.types import NULL
@@ -250,10 +250,12 @@ class Topology:
         draft = self._draft
         if not draft.sources:
             raise InvalidTopology(f"application {self.application_id}: it is empty; start with topology.stream(...)")
+        processors = {node.node for node in draft.nodes if isinstance(node, Process)}
         for node, topic in draft.dead_ends.items():
             read = f"what it reads from topic '{topic}'" if topic else "what it emits"
+            remedy = "leave emits= out if it forwards nothing" if node in processors else "remove it"
             raise InvalidTopology(
-                f"{node}: nothing uses {read}; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
+                f"{node}: nothing uses {read}; continue with .to(...) or .group_by_key() and an aggregation, or {remedy}"
             )
         subtopologies = draft.sub_topologies()
         plan = TopologyPlan(

@@ -83,6 +83,7 @@ class Stream:
 
     def filter(self, condition: str) -> Stream:
         """Keep the records for which the SQL condition is true. Raises `InvalidTopology`."""
+        self._check_emits()
         node = self.draft.node_name("KSTREAM-FILTER")
         found = expression_type(condition, self.available, f"{node}: filter condition")
         if found not in ("BOOLEAN", UNKNOWN):
@@ -100,6 +101,7 @@ class Stream:
 
         Raises `InvalidTopology`.
         """
+        self._check_emits()
         node = self.draft.node_name("KSTREAM-MAPVALUES")
         pairs = [named_expression(text, self.available, f"{node}: select") for text in columns]
         pairs += [(aggregate_name(name, f"{node}: select"), text) for name, text in named.items()]
@@ -170,6 +172,7 @@ class Stream:
         or outer join of streams is downstream. A record without a value stays without one. The topic starts a new sub-topology,
         in which `_timestamp` is the event time. Raises `InvalidTopology`.
         """
+        self._check_emits()
         draft = self.draft
         node = draft.node_name("KSTREAM-REPARTITION")
         if key is None:
@@ -264,7 +267,7 @@ class Stream:
         self,
         processor: str,
         *,
-        emits: str,
+        emits: str | None = None,
         stores: Sequence[DeclaredStore] = (),
         batched: bool = False,
         keeps_key: bool = False,
@@ -272,16 +275,18 @@ class Stream:
     ) -> Stream:
         """Run your own `tidemark.processors.Processor`, given by import path, in the task loop.
 
-        `emits` is the schema of the forwarded rows. With `batched` the class is an `ArrowProcessor`. `keeps_key` promises
+        `emits` is the schema of the forwarded rows. Without it the processor forwards nothing, and nothing can follow it. A
+        processor with stores may be the last node, too. With `batched` the class is an `ArrowProcessor`. `keeps_key` promises
         that it forwards only under each record's own key, as Kafka Streams' `processValues`; another key then stops the
         instance with an error. Without this promise, stateful steps downstream need `repartition()` first, because a record
         with another key belongs to another task. `on_error`: if it raises for a record, the record becomes a dead letter and
         what it did for that record is undone; with `fail` the instance ends. Raises `InvalidTopology`.
         """
+        self._check_emits()
         node = self.draft.node_name("KSTREAM-PROCESSOR")
         handler = checked_on_error(on_error, node)
         path = import_path(processor, f"{node}: processor")
-        columns = parse_schema(emits, f"{node}: emits")
+        columns = () if emits is None else parse_schema(emits, f"{node}: emits")
         check_row_columns(columns, f"{node}: emits", are_declared=True)
         kept: list[StoreSpec] = []
         if not isinstance(stores, Sequence):
@@ -294,7 +299,10 @@ class Stream:
         if kept:
             self.check_key(f"{node} with its stores")
         self.enter(node)
-        after = self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key, handler))
+        after = self._mapped(
+            Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key, handler),
+            is_end=bool(kept) or not columns,
+        )
         return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None, has_key=False)
 
     def to(
@@ -321,6 +329,7 @@ class Stream:
         one of the subject `<topic>-value` in the registry that the setting `schema_registry_url` names, if the subject does not
         have it. `partitioner` gets the value as JSON. Raises `InvalidTopology`.
         """
+        self._check_emits()
         node = self.draft.node_name("KSTREAM-SINK")
         serde = checked_key_serde(key_serde, node)
         if windowed_key and serde is not KeySerde.STRING:
@@ -354,7 +363,8 @@ class Stream:
         return WindowedKey.SESSION if isinstance(self.window, SessionWindow) else WindowedKey.TIME
 
     def check_key(self, what: str) -> None:
-        """Raise `InvalidTopology` if the records may be in another task than the one that owns their keys."""
+        """Raise `InvalidTopology` if there are no records, or if a task may have some whose keys another task owns."""
+        self._check_emits()
         if self.key_serde is not KeySerde.STRING:
             raise InvalidTopology(
                 f"{self.node}: {what} keeps state by key, but keys of '{self._topic}' are written as {self.key_serde.value}; "
@@ -364,6 +374,14 @@ class Stream:
             raise InvalidTopology(
                 f"{self.node}: {what} keeps state by key, but {self.rekeyed_by} may forward records with keys of other "
                 f"tasks; put repartition() in between, or promise process(..., keeps_key=True)"
+            )
+
+    def _check_emits(self) -> None:
+        """Raise `InvalidTopology` if the node is a processor that forwards nothing."""
+        if not self.columns:
+            raise InvalidTopology(
+                f"{self.node}: it emits nothing, so nothing can follow it; declare what it forwards, as in "
+                "process(..., emits='column TYPE'), or remove what follows"
             )
 
     def enter(self, where: str) -> None:
@@ -380,8 +398,8 @@ class Stream:
         (topic,) = self.topics
         return topic
 
-    def _mapped(self, node: Map | Process) -> Stream:
-        self.draft.add_node(node)
+    def _mapped(self, node: Map | Process, *, is_end: bool = False) -> Stream:
+        self.draft.add_node(node, is_end=is_end)
         return replace(self, node=node.node, columns=node.columns, source=None, steps=())
 
     def _then(self, step: Step, columns: tuple[Column, ...]) -> Stream:

@@ -11,7 +11,7 @@ import pytest
 
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.topology.builder import Topology
-from tidemark.topology.stores import Materialized
+from tidemark.topology.stores import Materialized, store
 from tidemark.topology.table import until_window_closes
 from tidemark.topology.windows import session, tumbling
 
@@ -378,6 +378,18 @@ def test_should_keep_what_a_processor_forwards_in_the_task_of_its_new_key(runnin
     }
     driver.pipe("beats", None, key="p1")
     assert set(driver.store("last-of-ward")) == set(wards) - {"ward 3"}
+
+
+def test_should_run_processors_that_forward_nothing_as_the_last_nodes(running):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    stream.process(f"{PROCESSORS}:PutsNothingForZero", stores=[store("s", "n BIGINT")])
+    stream.process(f"{PROCESSORS}:RaisesWithoutText")
+    driver = running(topology, partitions=2)
+    for key, x in (("a", 1), ("b", 2), ("a", 0)):
+        driver.pipe("in", {"id": key, "x": x}, key=key)
+    assert driver.store("s") == {"b": {"n": 2}}
+    assert sorted(record.key for record in driver.read("app-dlq")) == ["a", "a", "b"]
 
 
 def test_should_have_every_test_that_the_page_names():

@@ -280,6 +280,24 @@ def test_should_close_every_processor_with_the_task_also_when_one_raises(tmp_pat
     directory.close()
 
 
+@pytest.mark.parametrize("emits", [None, "n BIGINT"])
+def test_should_commit_the_stores_of_a_processor_that_is_the_last_node(tmp_path, emits):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    kept = store("s", "n BIGINT, mean DOUBLE")
+    stream.process("tests.support.used_processors:PutsNothingForZero", emits=emits, stores=[kept])
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {"s": MemoryStore()})
+    update = task.prepare(records(2, 4), WALL)
+    assert update.outputs == ()
+    assert update.dead_letters == ()
+    assert update.sources == {"in": (0, 100)}
+    (writes,) = update.stores[0].writes
+    assert [json.loads(value)["n"] for value in writes.values] == [4]
+    task.close()
+    directory.close()
+
+
 def test_should_close_the_processors_before_one_that_cannot_be_initialised(tmp_path, monkeypatch):
     """They may have opened connections."""
     monkeypatch.setattr(CannotBeClosed, "closed", [])

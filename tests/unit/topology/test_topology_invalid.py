@@ -20,6 +20,7 @@ SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, at TIMESTAMP, weight DE
 SOURCE, FIRST, SECOND, THIRD = "KSTREAM-SOURCE-0000000000", "0000000001", "0000000002", "0000000003"
 
 
+EMITS_NOTHING = ["KSTREAM-PROCESSOR-" + FIRST, "emits nothing", "emits='column TYPE'"]
 OTHER_KEYS = ["KSTREAM-PROCESSOR-" + FIRST, "keys of other tasks", "repartition()", "keeps_key=True"]
 
 
@@ -111,6 +112,11 @@ def numbered_then_read(topology: Topology) -> None:
 def written_in_two_forms(topology: Topology) -> None:
     beats(topology).to("out", key_serde="long")
     beats(topology).filter("ibi_ms > 0").to("out", key_serde="short")
+
+
+def ended(topology: Topology) -> Stream:
+    """A processor that forwards nothing."""
+    return beats(topology).process("a.b:C", stores=[store("s", "n INT")])
 
 
 def folded(topology: Topology, emits: str) -> Table:
@@ -623,7 +629,16 @@ STORES: list[Case] = [
         ["KSTREAM-PROCESSOR-", "'Silence'", "package.module"],
     ),
     ("a processor's class", lambda t: processed(t, processor=dict), ["KSTREAM-PROCESSOR-" + FIRST, "package.module"]),
-    ("emits nothing", lambda t: processed(t, emits=None), ["KSTREAM-PROCESSOR-" + FIRST, "emits", "id STRING"]),
+    ("emits no columns", lambda t: processed(t, emits=""), ["KSTREAM-PROCESSOR-" + FIRST, "emits", "id STRING"]),
+    ("nothing into a sink", lambda t: ended(t).to("out"), EMITS_NOTHING),
+    ("nothing into a filter", lambda t: ended(t).filter("n > 0"), EMITS_NOTHING),
+    ("nothing into a select", lambda t: ended(t).select("n"), EMITS_NOTHING),
+    ("nothing into a repartition", lambda t: ended(t).repartition(name="r"), EMITS_NOTHING),
+    ("nothing into a table", lambda t: ended(t).to_table(), EMITS_NOTHING),
+    ("nothing into an aggregation", lambda t: ended(t).group_by_key(), EMITS_NOTHING),
+    ("nothing into a processor", lambda t: ended(t).process("a.b:D"), EMITS_NOTHING),
+    ("nothing into a table join", lambda t: ended(t).left_join(patients(t)), EMITS_NOTHING),
+    ("nothing from the right", lambda t: beats(t).select("ibi_ms").join(ended(t), within="1m"), EMITS_NOTHING[1:]),
     ("emits unknown type", lambda t: processed(t, emits="n INTT"), ["emits", "line 1, column 6", "INTT"]),
     ("emits nested", lambda t: processed(t, emits="n ARRAY<INT>"), ["emits", "ARRAY<INT>", "declare it as one of"]),
     (
@@ -658,7 +673,7 @@ STORES: list[Case] = [
     (
         "a processor nowhere",
         lambda t: beats(t).process("a.b:C", emits="n INT"),
-        ["KSTREAM-PROCESSOR-" + FIRST, "nothing uses"],
+        ["KSTREAM-PROCESSOR-" + FIRST, "nothing uses", "leave emits= out"],
     ),
     ("nested to a processor", lambda t: stream(t).process("a.b:C", emits="n INT"), ["CAST(at AS STRING)"]),
     ("other keys into a table", lambda t: forwarded(t).to_table(), OTHER_KEYS),

@@ -9,6 +9,7 @@ import pytest
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.describe import describe_as_data
+from tidemark.topology.drawing.diagram import parts_of
 from tidemark.topology.durations import duration_ms, format_ms
 from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import (
@@ -574,6 +575,24 @@ def test_should_let_a_processor_feed_state_after_a_repartition_or_when_it_keeps_
     assert rekeyed.key == "_key"
     assert second.source_topics == ("app-forwarded-repartition",) == (sent.sink.topic,)
     assert [store.name for store in second.stores] == ["moved"]
+
+
+def test_should_let_a_processor_be_the_last_node_when_it_keeps_stores_or_forwards_nothing() -> None:
+    topology = Topology("app")
+    stream = beats(topology).select("ibi_ms")
+    stream.process("a.b:C", emits="n INT", stores=[store("kept", "n INT")])
+    stream.process("a.b:C", stores=[store("only", "n INT")])
+    stream.process("a.b:Peek")
+    plan = topology.plan()
+    processors = [node for node in plan.subtopologies[0].nodes if isinstance(node, Process)]
+    assert [len(node.columns) for node in processors] == [1, 0, 0]
+    assert [store.name for store in plan.stores] == ["kept", "only"]
+    assert plan.output_topics == ()
+    for node in processors:
+        assert f"Processor: {node.node} (stores: [{', '.join(s.name for s in node.stores)}])" in topology.describe()
+    drawn = parts_of("app", plan.subtopologies[0])
+    assert {node.node for node in processors} <= drawn.nodes.keys()
+    assert [boxes[0].name for boxes in drawn.stores.values() if boxes] == ["kept", "only"]
 
 
 def test_should_not_accept_keeping_the_key_when_an_earlier_processor_changed_it() -> None:

@@ -98,6 +98,11 @@ class TaskContext:
         timestamp_ms: int | None = None,
         sequence: int | None = None,
     ) -> None:
+        if not self._node.columns:
+            raise InvalidTopology(
+                f"{self._where}: forward() by a processor that declares no columns; declare them in the topology, as in "
+                "process(..., emits='column TYPE')"
+            )
         if key is not None and not isinstance(key, str):
             raise UnusableValue(f"{self._where}: forward() with key {key!r}; keys are str, or None for no key")
         if self._node.keeps_key and key not in self._own_keys:

@@ -161,6 +161,11 @@ class ProcessOperator:
         """
         if not isinstance(given, pa.Table):
             raise InvalidTopology(f"{self.where} returned {type(given).__name__}; return a pyarrow.Table or None")
+        if not self.node.columns:
+            raise InvalidTopology(
+                f"{self.where} returned a table, but declares no columns; return None, or declare them in the topology, as in "
+                "process(..., emits='column TYPE')"
+            )
         schema = value_schema(self.node.columns)
         if missing := {KEY, TIMESTAMP, *schema.names} - set(given.column_names):
             raise InvalidTopology(f"{self.where}: the table has no column {', '.join(sorted(missing))}")

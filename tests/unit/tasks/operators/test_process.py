@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -588,6 +589,21 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
 def test_should_explain_what_a_processor_did_wrong(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
         processing(name, is_batched).run(rows(("a", 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_batched", "x", "message"),
+    [
+        ("PassesOn", False, 1, r"forward\(\) by a processor that declares no columns"),
+        ("CountPerKey", False, None, r"forward\(\) by a processor that declares no columns"),
+        ("PassesOnInColumns", True, 1, "returned a table, but declares no columns; return None"),
+    ],
+)
+def test_should_refuse_what_a_processor_forwards_that_declares_no_columns(name, is_batched, x, message):
+    node = replace(a_node(name, is_batched), columns=())
+    batches = Batches(lambda: ProcessOperator(node, OPENED_MS), node.stores)
+    with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}.*emits="):
+        batches.run(rows(("a", 1, x)))
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,15 @@ def page(monkeypatch):
 
 
 def test_should_keep_the_examples_short():
-    assert len(SOURCES) == 2
+    assert len(SOURCES) == 3
     assert all(len(source.splitlines()) < 40 for source in SOURCES)
+
+
+def test_should_print_each_record_and_forward_nothing(capsys):
+    node = Process("PROC", ("in",), (), (), "processors_page:Print", False, False)
+    emitted = Batches(lambda: ProcessOperator(node, 0), ()).run(rows(("a", 1, 7), (None, 2, 8)), newest_ms=2)
+    assert capsys.readouterr().out.splitlines() == ["a {'amount': 7}", "None {'amount': 8}"]
+    assert emitted.rows.num_rows == 0
 
 
 def test_should_report_once_that_a_sensor_is_silent_and_once_that_it_is_back():
