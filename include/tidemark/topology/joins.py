@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.durations import Duration, duration_ms
@@ -26,12 +26,41 @@ _KINDS = {
 }
 
 
-def join_stream(
-    left: Stream, right: Stream | Table, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
-) -> Stream:
+@dataclass(frozen=True)
+class JoinTimes:
+    """The times that a join of streams was given, as they were written; None means that one was left out."""
+
+    within: Duration | None
+    before: Duration | None
+    after: Duration | None
+    grace: Duration
+
+    @property
+    def written(self) -> dict[str, Duration]:
+        """The arguments that were given, by name. No grace counts as not given."""
+        given = {"within": self.within, "before": self.before, "after": self.after, "grace": self.grace or None}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def reach_ms(self, node: str) -> tuple[int, int]:
+        """Return how long before and after a left row its right partners may be. Raises `InvalidTopology`."""
+        before = self.within if self.before is None else self.before
+        after = self.within if self.after is None else self.after
+        if before is None or after is None:
+            raise InvalidTopology(
+                f"{node}: two streams are joined in a window; give within='60s', or before= and after= where they differ"
+            )
+        if self.within is not None and self.before is not None and self.after is not None:
+            raise InvalidTopology(f"{node}: within= has no effect beside before= and after=; remove it")
+        return (
+            duration_ms(before, f"{node}: {'within' if self.before is None else 'before'}"),
+            duration_ms(after, f"{node}: {'within' if self.after is None else 'after'}"),
+        )
+
+
+def join_stream(left: Stream, right: Stream | Table, kind: JoinKind, times: JoinTimes, name: str | None) -> Stream:
     """Join a stream with a stream or with a table."""
     if isinstance(right, Stream):
-        return _stream_stream(left, right, kind, within, grace, name)
+        return _stream_stream(left, right, kind, times, name)
     node = left.draft.node_name(_KINDS[kind])
     if not isinstance(right, Table):
         raise InvalidTopology(
@@ -41,9 +70,8 @@ def join_stream(
         raise InvalidTopology(
             f"{node}: {right.node} is a table, whose rows are not emitted without a stream record; use left_join()"
         )
-    for argument, given in (("within", within), ("grace", grace or None), ("name", name)):
-        if given is not None:
-            raise InvalidTopology(f"{node}: a table has one row per key, so {argument}= has no meaning; remove it")
+    for argument in (*times.written, *(["name"] if name is not None else [])):
+        raise InvalidTopology(f"{node}: a table has one row per key, so {argument}= has no meaning; remove it")
     table = as_row_table(right, node)
     _check(left, table, node)
     columns, has_key = _joined(left, table, node)
@@ -56,26 +84,22 @@ def join_stream(
     )
 
 
-def _stream_stream(
-    left: Stream, right: Stream, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
-) -> Stream:
+def _stream_stream(left: Stream, right: Stream, kind: JoinKind, times: JoinTimes, name: str | None) -> Stream:
     draft = left.draft
     node = draft.node_name(_KINDS[kind])
-    if within is None:
-        raise InvalidTopology(f"{node}: two streams are joined in a window; give within='60s'")
-    within_ms = duration_ms(within, f"{node}: within")
-    grace_ms = duration_ms(grace, f"{node}: grace")
+    before_ms, after_ms = times.reach_ms(node)
+    grace_ms = duration_ms(times.grace, f"{node}: grace")
     _check(left, right, node)
     columns, has_key = _joined(left, right, node)
     left.enter(node)
     right.enter(node)
     # As in Kafka Streams' JoinWindows: the window's size plus the grace.
-    retention_ms = 2 * within_ms + grace_ms
+    retention_ms = before_ms + after_ms + grace_ms
     if not retention_ms:
         # A store returns nothing older than its retention, not even rows of the newest time if the retention is 0.
         raise InvalidTopology(
-            f"{node}: within={within!r} without grace keeps no row, so nothing would be joined; give within='1ms', or a grace "
-            "to join rows of equal timestamps only"
+            f"{node}: {', '.join(f'{name}={given!r}' for name, given in times.written.items())} without grace keeps no row, so "
+            "nothing would be joined; give within='1ms', or a grace to join rows of equal timestamps only"
         )
     label = name or node
     stores = [
@@ -98,8 +122,8 @@ def _stream_stream(
             columns,
             tuple(stores),
             kind,
-            within_ms,
-            within_ms,
+            before_ms,
+            after_ms,
             grace_ms,
             left.columns,
             right.columns,

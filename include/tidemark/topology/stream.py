@@ -234,34 +234,57 @@ class Stream:
         return table_of(self, store)
 
     def join(
-        self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+        self,
+        other: Stream | Table,
+        *,
+        within: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        grace: Duration = 0,
+        name: str | None = None,
     ) -> Stream:
         """Join with a stream (each pair of one key at most `within` apart) or with the row of a table at that time.
 
-        The result has the columns of both sides; only the keys may have the same name on both. Raises `InvalidTopology`.
+        `before` and `after` replace `within` on one side each: the other stream's record may be at most that much earlier, or
+        later, than this stream's record. The result has the columns of both sides; only the keys may have the same name on
+        both. Raises `InvalidTopology`.
         """
-        from tidemark.topology.joins import join_stream
+        from tidemark.topology.joins import JoinTimes, join_stream
         from tidemark.topology.plan import JoinKind
 
-        return join_stream(self, other, JoinKind.INNER, within, grace, name)
+        return join_stream(self, other, JoinKind.INNER, JoinTimes(within, before, after, grace), name)
 
     def left_join(
-        self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+        self,
+        other: Stream | Table,
+        *,
+        within: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        grace: Duration = 0,
+        name: str | None = None,
     ) -> Stream:
         """Join as `join` does; also emit records of this stream without a partner, with nulls, once none can come any more."""
-        from tidemark.topology.joins import join_stream
+        from tidemark.topology.joins import JoinTimes, join_stream
         from tidemark.topology.plan import JoinKind
 
-        return join_stream(self, other, JoinKind.LEFT, within, grace, name)
+        return join_stream(self, other, JoinKind.LEFT, JoinTimes(within, before, after, grace), name)
 
     def outer_join(
-        self, other: Stream, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+        self,
+        other: Stream,
+        *,
+        within: Duration | None = None,
+        before: Duration | None = None,
+        after: Duration | None = None,
+        grace: Duration = 0,
+        name: str | None = None,
     ) -> Stream:
         """Join as `left_join` does, for the records of both sides."""
-        from tidemark.topology.joins import join_stream
+        from tidemark.topology.joins import JoinTimes, join_stream
         from tidemark.topology.plan import JoinKind
 
-        return join_stream(self, other, JoinKind.OUTER, within, grace, name)
+        return join_stream(self, other, JoinKind.OUTER, JoinTimes(within, before, after, grace), name)
 
     def process(
         self,

@@ -403,6 +403,12 @@ public final class FuzzServer {
       String name = node.get("name").asText();
       JoinWindows windows =
           JoinWindows.ofTimeDifferenceAndGrace(millis(node, "within"), millis(node, "grace"));
+      if (!node.get("before").isNull()) {
+        windows = windows.before(millis(node, "before"));
+      }
+      if (!node.get("after").isNull()) {
+        windows = windows.after(millis(node, "after"));
+      }
       StreamJoined<String, Map<String, Object>, Map<String, Object>> how =
           StreamJoined.with(KEYS, ROWS, ROWS).withName(name).withStoreName(name).withLoggingDisabled();
       return Handle.of(

@@ -156,13 +156,30 @@ class SuppressNode(Node):
 
 @dataclass(frozen=True)
 class JoinNode(Node):
-    """Of two streams (`within` and `grace` in ms), a stream and a table, or two tables."""
+    """Of two streams (`within` and `grace` in ms), a stream and a table, or two tables.
+
+    `before` and `after`, in ms, replace `within` on one side each.
+    """
 
     left: int
     right: int
     kind: str
     within: int = 0
     grace: int = 0
+    before: int | None = None
+    after: int | None = None
+
+    @property
+    def times(self) -> dict[str, int]:
+        """The time arguments of `join`, without those that are left out."""
+        names = ("before", "after") if None not in (self.before, self.after) else ("within", "before", "after")
+        given = {name: getattr(self, name) for name in names}
+        return {**{name: value for name, value in given.items() if value is not None}, "grace": self.grace}
+
+    @property
+    def reach(self) -> int:
+        """How far apart in time the earliest and the latest partner of a record may be."""
+        return sum(self.within if side is None else side for side in (self.before, self.after))
 
 
 @dataclass(frozen=True)
@@ -488,7 +505,7 @@ def _join(place: int, node: JoinNode, left: Any, right: Any) -> Any:
     method = {"inner": left.join, "left": left.left_join}.get(node.kind) or left.outer_join
     if not node.within:
         return method(right)
-    return method(right, within=node.within, grace=node.grace, name=f"j{place}")
+    return method(right, **node.times, name=f"j{place}")
 
 
 def as_json(case: Case, records: Sequence[Record]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
             mine_held, other_held = _contents(*held)
             if isinstance(node, JoinNode):
                 for newest in _newest(case, known[place], [n for _, n in names], theirs):
-                    mine_held, other_held = _contents(*_unexpired(held, newest - 2 * node.within - node.grace))
+                    mine_held, other_held = _contents(*_unexpired(held, newest - node.reach - node.grace))
                     if mine_held == other_held:
                         break
             if mine_held == other_held:

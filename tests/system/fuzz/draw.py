@@ -301,7 +301,12 @@ def _add_join(chance: Random, nodes: list[Node], place: int, only: Only) -> None
         nodes.append(JoinNode(left, right, chance.choice(kinds)))
         return
     within, grace = chance.choice([5, 10, 20]), chance.choice(_GRACES)
-    nodes.append(JoinNode(left, right, chance.choice(["inner", "left", "outer"]), within, grace))
+    before, after = (chance.choice([None, None, 0, 5, 20]) for _ in range(2))
+    if before == after == 0:
+        # Kafka Streams' store cannot show its contents then.
+        after = None
+    kind = chance.choice(["inner", "left", "outer"])
+    nodes.append(JoinNode(left, right, kind, within, grace, before, after))
 
 
 def _can_join(left: Shape, right: Shape) -> bool:
@@ -322,7 +327,8 @@ def _bounds(nodes: Sequence[Node]) -> list[int]:
             found |= {window.size, window.grace, window.size + window.grace, 2 * window.size + window.grace}
             found |= {window.advance}
         if isinstance(node, JoinNode) and node.within:
-            found |= {node.within, node.within + node.grace, 2 * node.within, 2 * node.within + node.grace}
+            sides = {node.within if side is None else side for side in (node.before, node.after)}
+            found |= {t + grace for t in (*sides, node.reach) for grace in (0, node.grace)}
         if isinstance(node, ProcessNode) and node.every:
             found |= {node.every}
     return sorted(found - {0})

@@ -142,6 +142,9 @@ def _simpler(node: Node) -> Iterator[Node]:
         yield replace(node, window=replace(window, grace=0))  # type: ignore[call-arg]
     if getattr(node, "within", 0) and getattr(node, "grace", 0):
         yield replace(node, grace=0)  # type: ignore[call-arg]
+    for side in ("before", "after"):
+        if getattr(node, side, None) is not None:
+            yield replace(node, **{side: None})
 
 
 def _afters(case: Case, fails: Fails) -> Case:

@@ -361,6 +361,23 @@ JOINS: list[Case] = [
     ("a stream and a table", both, [SOURCE, "'pulses'", "as a stream and as a table", "to_table()"]),
     ("within missing", lambda t: beats(t).join(temperatures(t)), ["KSTREAM-JOIN-" + SECOND, "within='60s'"]),
     ("outer without within", lambda t: beats(t).outer_join(temperatures(t)), ["KSTREAM-OUTERJOIN-", "within='60s'"]),
+    ("after missing", lambda t: beats(t).join(temperatures(t), before="1m"), ["within='60s'", "before= and after="]),
+    (
+        "within beside both",
+        lambda t: beats(t).join(temperatures(t), within="1m", before="1m", after="2m"),
+        ["KSTREAM-JOIN-" + SECOND, "within= has no effect", "remove it"],
+    ),
+    ("after negative", lambda t: beats(t).join(temperatures(t), before="1m", after=-1), ["after: -1 is negative"]),
+    (
+        "before and after nothing",
+        lambda t: beats(t).join(temperatures(t), before=0, after="0s"),
+        ["before=0, after='0s' without grace", "give within='1ms'"],
+    ),
+    (
+        "before on a table",
+        lambda t: beats(t).join(patients(t), before="1m"),
+        ["KSTREAM-JOIN-" + THIRD, "before=", "remove"],
+    ),
     ("within nothing", lambda t: beats(t).join(temperatures(t), within="0s"), ["within='0s'", "give within='1ms'"]),
     ("within negative", lambda t: beats(t).join(temperatures(t), within=-1), ["KSTREAM-JOIN-" + SECOND, "negative"]),
     ("within written wrong", lambda t: beats(t).join(temperatures(t), within="1 min"), ["within", "'1 min'", "'60s'"]),

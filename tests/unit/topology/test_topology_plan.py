@@ -10,7 +10,7 @@ import pytest
 from tidemark.topology.builder import Topology
 from tidemark.topology.describe import describe_as_data
 from tidemark.topology.drawing.diagram import parts_of
-from tidemark.topology.durations import duration_ms, format_ms
+from tidemark.topology.durations import Duration, duration_ms, format_ms
 from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import (
     Acks,
@@ -326,6 +326,26 @@ def test_should_keep_both_sides_of_a_stream_join_for_twice_its_window_and_grace(
         ("both-outer-store", StoreKind.KEY_VALUE, None),
     ]
     assert [column.name for column in join.columns] == ["patient_id", "ibi_ms", "measured_ms", "celsius"]
+
+
+@pytest.mark.parametrize(
+    ("times", "before_ms", "after_ms"),
+    [
+        ({"within": "1m", "before": "2m"}, 120_000, 60_000),
+        ({"within": "1m", "after": 0}, 60_000, 0),
+        ({"before": "0s", "after": "5m"}, 0, 300_000),
+    ],
+)
+def test_should_plan_a_join_that_reaches_further_on_one_side(
+    times: dict[str, Duration], before_ms: int, after_ms: int
+) -> None:
+    topology = Topology("app")
+    flat_beats(topology).join(temperatures(topology), **times, grace="10s", name="both").to("out")
+    (sub,) = topology.plan().subtopologies
+    join = sub.nodes[0]
+    assert isinstance(join, StreamStreamJoin)
+    assert (join.before_ms, join.after_ms, join.grace_ms) == (before_ms, after_ms, 10_000)
+    assert {store.retention_ms for store in sub.stores} == {before_ms + after_ms + 10_000}
 
 
 def test_should_keep_no_unmatched_rows_for_an_inner_join() -> None:
