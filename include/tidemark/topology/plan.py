@@ -403,14 +403,14 @@ class Process(TaskNode):
 class Map(TaskNode):
     """Stateless SQL after a stateful node: keeps the rows for which `condition` is true, computes `selected`, sets the key.
 
-    `key` is SQL over the columns, or `_key` for a repartition by the keys that the rows have. `window_columns` identify,
-    together with the key, the window whose result a row is; a deleted row keeps them. `keeps_null_keys` is as in `Rekey`.
+    `key` is SQL over the columns, or `_key` for a repartition by the keys that the rows have. `identifying_columns` are those
+    of the key and the window whose result a row is; a deleted row keeps them. `keeps_null_keys` is as in `Rekey`.
     """
 
     condition: str | None
     selected: tuple[tuple[str, str], ...] | None
     key: str | None
-    window_columns: tuple[str, ...] = ()
+    identifying_columns: tuple[str, ...] = ()
     keeps_null_keys: bool = False
 
 

@@ -92,7 +92,7 @@ class Stream:
             )
         if self.source is None:
             duck_sql(condition, self.columns, f"{node}: filter condition")
-            own = self._window_columns
+            own = self._identifying_columns
             return self._mapped(Map(node, (self.node,), self.columns, (), condition.strip(), None, None, own))
         return self._then(Filter(node, condition.strip()), self.columns)
 
@@ -128,15 +128,14 @@ class Stream:
             check_row_columns(emitted, f"{node}: select")
             for name, text in chosen:
                 duck_sql(text, self.columns, f"{node}: select {name}")
-            own = self._window_columns if self._keeps_window(chosen) else ()
+            unchanged = {
+                name for name, text in chosen if (bare := bare_column(text, self.columns)) and bare.name == name
+            }
+            own = tuple(name for name in self._identifying_columns if name in unchanged)
             mapped = self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None, own))
-            return replace(mapped, has_key=self._keeps_key(chosen), window=mapped.window if own else None)
+            keeps_window = unchanged.issuperset(self._window_columns)
+            return replace(mapped, has_key=self._keeps_key(chosen), window=self.window if keeps_window else None)
         return replace(self._then(Select(node, chosen), emitted), has_key=self._keeps_key(chosen))
-
-    def _keeps_window(self, chosen: Sequence[tuple[str, str]]) -> bool:
-        """Return whether a select leaves the columns of the window unchanged."""
-        left = {name for name, text in chosen if (bare := bare_column(text, self.columns)) and bare.name == name}
-        return set(self._window_columns) <= left
 
     def _keeps_key(self, chosen: Sequence[tuple[str, str]]) -> bool:
         """Return whether a select gives the key's name to the key itself."""
@@ -152,6 +151,13 @@ class Stream:
         if self.window is None:
             return ()
         return ("window_start", "window_end") if isinstance(self.window, SessionWindow) else ("window_start",)
+
+    @property
+    def _identifying_columns(self) -> tuple[str, ...]:
+        """The columns of the key and the window, which a deleted result keeps."""
+        own = {self.key_name.casefold()} if self.has_key else set()
+        own |= {"window_start", "window_end"} if self.window is not None else set()
+        return tuple(column.name for column in self.columns if column.name.casefold() in own)
 
     def group_by_key(self) -> GroupedStream:
         """Group by the records' key for a stateful step. Raises `InvalidTopology`, also after `process()` (see there)."""

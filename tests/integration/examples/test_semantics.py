@@ -232,6 +232,24 @@ def test_should_evaluate_a_filter_after_a_table_on_a_deletion_as_on_nulls(runnin
     assert values(driver.read("out")) == out
 
 
+def test_should_let_expressions_after_an_aggregation_see_the_key_and_the_window_of_a_deletion(running):
+    topology, beats = a_topology()
+    sessions = beats.group_by_key().windowed_by(session("60s")).count(name="n", store="sessions").to_stream()
+    one = sessions.filter("id = 'p1'").filter("id = 'p1'")
+    one.to("one", windowed_key=True)
+    one.select("id", "window_start", "window_end", "n AS m").filter(f"id = 'p1' AND window_end <= {T0}").to("early")
+    sessions.filter("n > 0").to("counted")
+    sessions.filter("n IS NULL").repartition("concat(id, '!')", "again").to("again")
+    driver = running(topology)
+    for seconds, key in ((0, "p1"), (0, "p2"), (30, "p1"), (30, "p2")):
+        driver.pipe_at(seconds, key)
+        driver.commit()
+    assert [record.key for record in driver.read("one") if record.value is None] == [("p1", T0, T0)]
+    assert [record.value and record.value["m"] for record in driver.read("early")] == [1, None]
+    assert None not in values(driver.read("counted"))
+    assert [(record.key, record.value) for record in driver.read("again")] == [("p1!", None), ("p2!", None)]
+
+
 def test_should_compute_the_same_as_spark_downstream_of_a_stateful_node(running):
     topology, counts = counted()
     counts.to_stream().select("n div 2 AS half", "n / 0 AS none", "CAST(n AS STRING) || '!' AS text").to("out")

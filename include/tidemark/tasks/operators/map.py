@@ -24,9 +24,10 @@ from tidemark.topology.sql.duckdb import DUCK_TYPE, duck_sql
 class MapOperator:
     """Implements `Operator` for `Map`; `columns` are those of its input.
 
-    A deleted row has no values: conditions and new keys are evaluated with nulls, as Kafka Streams does with a null value. A
-    deleted row that passes remains a deletion, and its columns are null whatever was selected, except those of its window: in
-    Kafka Streams they are part of the key. A row whose new key is null is dropped, unless the node keeps null keys.
+    A deleted row has no values: conditions and new keys are evaluated with nulls, as Kafka Streams does with a null value. Only
+    the columns of its key and window have the values that the node gave them which deleted it: in Kafka Streams they are the
+    key. A deleted row that passes remains a deletion, and its other columns are null whatever was selected. A row whose new key
+    is null is dropped, unless the node keeps null keys.
     """
 
     def __init__(self, node: Map, columns: Sequence[Column], memory_bytes: int) -> None:
@@ -43,7 +44,7 @@ class MapOperator:
         ]
         values = ", ".join(
             f'{value} AS "{name}"'
-            if name in node.window_columns
+            if name in node.identifying_columns
             else f'CASE WHEN NOT {DELETED} THEN {value} END AS "{name}"'
             for name, value in found
         )
