@@ -149,8 +149,8 @@ class ArrowProcessor:
         columns; a missing or null `__deleted` means false, and other columns are ignored. Rows are emitted in the order of
         their records; of one record, first those that are returned, in their order, then those that are forwarded. Raises
         `InvalidTopology` if a column is missing or has another type, if the topology declares no `emits`, or if it declares
-        `keeps_key=True` and a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect of
-        raising.
+        `keeps_key=True` and a key is not one of the batch's keys. A `__ts` that `Context.forward` would refuse has the effect
+        of raising.
 
         A `__seq` in the returned table is the position of the record from which each row comes: one of those in `rows`,
         ascending. Without it, all rows count as results of the last record. A join, a windowed fold or `suppress` downstream

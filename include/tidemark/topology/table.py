@@ -180,8 +180,11 @@ def table_of(
 def as_row_table(table: Table, where: str) -> Table:
     """Return the table if its store holds rows, else a table of its rows in a store of their own. Raises `InvalidTopology`."""
     if table.window is not None:
+        key = table.key_name if table.key_type == "STRING" else f"CAST({table.key_name} AS STRING)"
+        with_window = f"concat({key}, '|', CAST(window_start AS STRING))"
         raise InvalidTopology(
-            f"{where}: {table.node} has windows, but tables are joined by key alone; join its stream instead: to_stream()"
+            f"{where}: {table.node} has windows, but tables are joined by key alone; put the window into the keys of both "
+            f'sides: to_stream().repartition("{with_window}", name), then to_table() on the right'
         )
     if table.store.kind is StoreKind.KEY_VALUE and table.store.columns == table.columns:
         return table

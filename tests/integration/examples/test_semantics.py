@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,33 @@ def test_should_let_expressions_after_an_aggregation_see_the_key_and_the_window_
     assert [record.value and record.value["m"] for record in driver.read("early")] == [1, None]
     assert None not in values(driver.read("counted"))
     assert [(record.key, record.value) for record in driver.read("again")] == [("p1!", None), ("p2!", None)]
+
+
+def test_should_join_the_windows_of_two_streams_by_keys_that_contain_the_window(running):
+    """The module in `docs/topology.md`."""
+    names: dict[str, Any] = {}
+    modules = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "topology.md").read_text(), re.DOTALL)
+    exec(next(module for module in modules if "per_hour" in module), names)
+    driver = running(names["topology"]())
+    hour, start = 60 * MINUTE, T0 // (60 * MINUTE) * 60 * MINUTE
+    for topic, shop, at in (
+        ("visits", "a", 0),
+        ("visits", "a", 1),
+        ("orders", "a", 2),
+        ("orders", "b", 3),
+        ("visits", "a", hour),
+        ("orders", "b", hour - 1),
+    ):
+        driver.pipe(topic, {"shop": shop, "at_ms": start + at}, key=shop)
+        driver.commit()
+    hours = {record.key: record.value for record in driver.read("hours")}
+    assert {
+        key: (row["shop"], row["window_start"] - start, row["visits"], row["orders"]) for key, row in hours.items()
+    } == {
+        f"a|{start}": ("a", 0, 2, 1),
+        f"a|{start + hour}": ("a", hour, 1, None),
+        f"b|{start}": ("b", 0, None, 2),
+    }
 
 
 def test_should_compute_the_same_as_spark_downstream_of_a_stateful_node(running):

@@ -468,7 +468,11 @@ JOINS: list[Case] = [
     ("a group", lambda t: beats(t).join(temperatures(t).group_by_key(), within=1), ["GroupedStream", "neither"]),
     ("table with stream", lambda t: patients(t).join(beats(t)), ["Stream KSTREAM-SOURCE-" + SECOND, "to_table()"]),
     ("table with windows", lambda t: temperatures(t).join(windowed(t).count()), ["has windows", "to_stream()"]),
-    ("tables with windows", lambda t: patients(t).join(windowed(t).count()), ["KTABLE-JOINTHIS-", "to_stream()"]),
+    (
+        "tables with windows",
+        lambda t: patients(t).join(windowed(t).count()),
+        ["KTABLE-JOINTHIS-", "to_stream().repartition(\"concat(patient_id, '|', CAST(window_start AS STRING))\""],
+    ),
     (
         "a join that goes nowhere",
         lambda t: beats(t).join(patients(t)),
