@@ -278,6 +278,18 @@ def test_should_join_the_windows_of_two_streams_by_keys_that_contain_the_window(
     }
 
 
+def test_should_merge_two_streams_through_a_topic_that_the_same_application_reads(running):
+    topology = Topology("app")
+    for topic in ("a", "b"):
+        topology.stream(topic, schema="id STRING, x BIGINT", key="id").to("merged")
+    merged = topology.stream("merged", schema="id STRING, x BIGINT", key="id")
+    merged.group_by_key().sum("x", name="x", store="sums").to("out")
+    driver = running(topology, partitions=2)
+    for topic, key, x in (("a", "p1", 1), ("b", "p1", 2), ("b", "p2", 4)):
+        driver.pipe(topic, {"id": key, "x": x}, key=key)
+    assert driver.store("sums") == {"p1": {"x": 3}, "p2": {"x": 4}}
+
+
 def test_should_compute_the_same_as_spark_downstream_of_a_stateful_node(running):
     topology, counts = counted()
     counts.to_stream().select("n div 2 AS half", "n / 0 AS none", "CAST(n AS STRING) || '!' AS text").to("out")

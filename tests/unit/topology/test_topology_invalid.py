@@ -361,6 +361,7 @@ JOINS: list[Case] = [
     ("a stream and a table", both, [SOURCE, "'pulses'", "as a stream and as a table", "to_table()"]),
     ("within missing", lambda t: beats(t).join(temperatures(t)), ["KSTREAM-JOIN-" + SECOND, "within='60s'"]),
     ("outer without within", lambda t: beats(t).outer_join(temperatures(t)), ["KSTREAM-OUTERJOIN-", "within='60s'"]),
+    ("several topics", lambda t: t.stream(["a", "b"], schema="n INT"), ["['a', 'b'] is not a topic name"]),
     ("after missing", lambda t: beats(t).join(temperatures(t), before="1m"), ["within='60s'", "before= and after="]),
     (
         "within beside both",
@@ -677,6 +678,11 @@ STORES: list[Case] = [
         "store twice",
         lambda t: processed(t, store("s", "n INT"), store("S", "n INT")),
         ["'S'", "already exists", "another store="],
+    ),
+    (
+        "a store of two processors",
+        lambda t: [beats(t).process("a.b:C", stores=[store("s", "n INT")]) for _ in range(2)],
+        ["KSTREAM-PROCESSOR-" + SECOND, "'s'", "already exists, at KSTREAM-PROCESSOR-" + FIRST],
     ),
     ("store without name", lambda t: processed(t, store("", "n INT")), ["''", "letters"]),
     ("store without types", lambda t: processed(t, store("s", "n")), ["store 's'", "'n'", "no type"]),
