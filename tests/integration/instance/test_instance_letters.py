@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -37,6 +39,23 @@ class Repeats(Processor):
         self.context.forward(record.key, {"text": record.row["text"] * record.row["times"]})
         if not record.row["times"]:
             raise ValueError("nothing to say")
+
+
+class Keeps(Processor):
+    def init(self, context):
+        self.kept = context.store("beats")
+
+    def process(self, record):
+        self.kept.put(record.key, {"text": record.row["text"]})
+
+
+class Notes(Processor):
+    """Has an effect outside of the transaction only."""
+
+    noted: ClassVar[list[str]] = []
+
+    def process(self, record):
+        self.noted.append(record.row["text"])
 
 
 @pytest.fixture
@@ -107,3 +126,27 @@ def test_should_end_before_sending_anything_when_the_changelog_would_refuse_a_va
         assert raised.value.exit_code == 30
     assert records(settings, application.subtopologies[0].sink_topics[0]) == []
     assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 60)[place].offset == 0
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_should_commit_applications_whose_processors_forward_nothing(settings, admin, unique, monkeypatch, guarantee):
+    monkeypatch.setattr(Notes, "noted", [])
+    topology = Topology(unique("ends"), guarantee=guarantee)
+    schema = "id STRING, text STRING, times INT"
+    topology.stream(unique("kept"), schema=schema).process(f"{HERE}:Keeps", stores=[store("beats", "text STRING")])
+    topology.stream(unique("noted"), schema=schema).process(f"{HERE}:Notes")
+    plan = prepared(topology, settings, admin)
+    places = [TopicPartition(subtopology.lead.topic, 0) for subtopology in plan.subtopologies]
+
+    def script(number, clock, tasks):
+        if number > 2:
+            return number > 4 or None
+        index = number - 1
+        return replace(a_batch(places[index], 0, [("one", 1), ("two", 1)]), subtopology=index)
+
+    run(plan, settings, script)
+    found = committed_offsets(librdkafka_config(settings), plan.application_id, places, 60)
+    assert [found[place].offset for place in places] == [2, 2]
+    kept = records(settings, f"{plan.application_id}-beats-changelog")
+    assert [(key, json.loads(value)["text"]) for key, value, _ in kept] == [(b"k0", "one"), (b"k1", "two")]
+    assert Notes.noted == ["one", "two"]
