@@ -17,6 +17,18 @@ def keep_larger_of_what_is_there(old, new):
     return old if new is None else keep_larger(old, new)
 
 
+def add_x(old, new):
+    return {**new, "x": old["x"] + new["x"]}
+
+
+def zero():
+    return {"x": 0}
+
+
+def sum_x(key, row, aggregate):
+    return {"x": aggregate["x"] + row["x"]}
+
+
 def append(key, row, aggregate):
     return {"seen": aggregate["seen"] + f"{key}{row['x']};"}
 

@@ -23,7 +23,7 @@ from tidemark.tasks import closing
 from tidemark.tasks.task import Task, TaskInput, _with_written, close_tasks
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
-from tidemark.topology.stores import store
+from tidemark.topology.stores import Materialized, store
 from tidemark.topology.windows import tumbling
 
 MINUTE = 60_000
@@ -89,7 +89,7 @@ def outputs(update):
 
 def commit(task, given):
     update = task.prepare(given, WALL)
-    task.apply(update, {"app-counts-changelog": 5}, 1)
+    task.apply(update, {changelog.topic: 5 for changelog in task.changelogs}, 1)
     return update
 
 
@@ -397,6 +397,46 @@ def test_should_give_no_offset_in_the_dead_letter_of_a_row_that_a_callback_forwa
     assert [(letter.key, letter.offset) for letter in letters] == [(b"a", 40), (b"stream", None)]
     task.close()
     directory.close()
+
+
+BY_PYTHON = [
+    lambda grouped, kept: grouped.reduce("tests.support.reducers:add_x", store=kept),
+    lambda grouped, kept: grouped.aggregate(
+        initializer="tests.support.reducers:zero",
+        aggregator="tests.support.reducers:sum_x",
+        emits="x BIGINT",
+        store=kept,
+    ),
+]
+
+
+def sums_by(tmp_path, fold, kept, *batches):
+    """Return the sums that each batch emits, and the keys that are stored in the end."""
+    topology = Topology("app")
+    fold(topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key(), kept).to("out")
+    plan, directory = topology.plan(), InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(plan, directory, {spec.name: MemoryStore() for spec in plan.stores})
+    emitted = [[row["x"] for row in outputs(commit(task, batch))] for batch in batches]
+    (segment,) = task.stores["sums"].segments()
+    keys = {key for key, _ in task.stores["sums"].items(segment)}
+    task.close()
+    directory.close()
+    return emitted, keys
+
+
+@pytest.mark.parametrize("fold", BY_PYTHON, ids=["reduce", "aggregate"])
+@pytest.mark.parametrize(("newest_ms", "sum_of_a"), [(1, 2), (2, 2), (3, 1)])
+def test_should_expire_the_results_of_python_functions_by_age(tmp_path, fold, newest_ms, sum_of_a):
+    others = records(*[1] * (newest_ms + 1), key="b")
+    emitted, keys = sums_by(tmp_path, fold, Materialized("sums", ttl=2), records(1), others, records(1))
+    assert (emitted, keys) == ([[1], [newest_ms + 1], [sum_of_a]], {b"a", b"b"})
+
+
+@pytest.mark.parametrize("fold", BY_PYTHON, ids=["reduce", "aggregate"])
+def test_should_expire_the_results_of_python_functions_by_number(tmp_path, fold):
+    kept = Materialized("sums", max_entries=1)
+    emitted, keys = sums_by(tmp_path, fold, kept, records(1), records(1), records(1, key="b"), records(1))
+    assert (emitted, keys) == ([[1], [2], [1], [1]], {b"a"})
 
 
 def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_refuses(tmp_path):

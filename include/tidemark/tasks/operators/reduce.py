@@ -87,7 +87,8 @@ class ReduceOperator:
 
     def __init__(self, node: Reduce) -> None:
         self.node = node
-        (self._store,) = node.stores
+        # A second one keeps the order of the keys, if keys leave the first by age or number.
+        self._store = node.stores[0]
         self._floats = floats_of(self._store.columns)
         self._where = f"{node.node}: {node.function}"
         self._function = load_code(node.function, node.node)
