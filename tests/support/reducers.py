@@ -29,6 +29,19 @@ def sum_x(key, row, aggregate):
     return {"x": aggregate["x"] + row["x"]}
 
 
+def none_counted():
+    return {"n": 0, "large": None}
+
+
+def count_and_keep_large(key, row, aggregate):
+    result = {"n": aggregate["n"] + 1}
+    if row["x"] > 5:
+        result["large"] = row["x"]
+    elif aggregate["large"] is not None:
+        result["large"] = aggregate["large"]
+    return result
+
+
 def append(key, row, aggregate):
     return {"seen": aggregate["seen"] + f"{key}{row['x']};"}
 

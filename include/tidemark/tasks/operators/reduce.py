@@ -89,6 +89,7 @@ class ReduceOperator:
         self.node = node
         # A second one keeps the order of the keys, if keys leave the first by age or number.
         self._store = node.stores[0]
+        self._nulls: Row = dict.fromkeys(column.name for column in self._store.columns)
         self._floats = floats_of(self._store.columns)
         self._where = f"{node.node}: {node.function}"
         self._function = load_code(node.function, node.node)
@@ -177,9 +178,12 @@ class ReduceOperator:
             raise InvalidTopology(
                 f"{self._where} returned {type(result).__name__}; return a dictionary of columns, or None"
             )
+        if result is None:
+            return None
         if is_careful:
             from_dicts([result], self._store.columns, self._where)
-        return as_stored(result, self._floats) if result and self._floats else result
+        # The function gets the row back with the same columns and numbers in this batch as after it.
+        return as_stored({**self._nulls, **result}, self._floats)
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:
         """Return, by segment, each fold with its key in the store."""

@@ -64,6 +64,20 @@ def test_should_give_the_function_the_same_single_precision_number_for_any_divis
     assert (emitted["f"], emitted["before"]) == (float(np.float32(0.2)), float(np.float32(0.1)))
 
 
+@pytest.mark.parametrize("batches", [[[1, 2, 7]], [[1], [2], [7]], [[1, 2], [7]]])
+def test_should_give_the_function_null_for_a_column_that_it_left_out_for_any_division_into_batches(batches):
+    columns = (Column("n", "BIGINT"), Column("large", "BIGINT"))
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=columns)
+    reduce = Reduce(
+        "RED", ("in",), (ID, *columns), (store,), f"{HERE}:count_and_keep_large", f"{HERE}:none_counted", None, "id"
+    )
+    node = Batches(lambda: ReduceOperator(reduce), reduce.stores)
+    for batch in batches:
+        done = node.run(rows(*(("a", 1, x) for x in batch)))
+        assert not done.refused
+    assert node.contents("s") == {b"a": b'{"n":3,"large":7,"__ts":1}'}
+
+
 def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
     node = largest()
     node.run(rows(("a", 5, 3)), newest_ms=5)
