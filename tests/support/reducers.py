@@ -21,6 +21,14 @@ def add_x(old, new):
     return {**new, "x": old["x"] + new["x"]}
 
 
+def add_only_x(old, new):
+    return {"x": old["x"] + new["x"]}
+
+
+def add_x_under_another_key(old, new):
+    return {"id": old["id"] + new["id"], "x": old["x"] + new["x"]}
+
+
 def zero():
     return {"x": 0}
 

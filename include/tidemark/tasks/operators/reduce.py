@@ -36,7 +36,7 @@ from tidemark.tasks.rows import (
     no_rows,
     value_schema,
 )
-from tidemark.topology.plan import Reduce, Window
+from tidemark.topology.plan import Column, Reduce, Window
 from tidemark.topology.stores import window_span_ms
 
 
@@ -76,7 +76,8 @@ class ReduceOperator:
 
     Deleted rows are skipped, too, except in windows: there the function is called with None, or a first value is None, as in
     Kafka Streams' `KStreamReduce`, `KStreamAggregate` and `KStreamWindowAggregate`. The function sees a key's rows in the
-    order of `__seq`. The store keeps the results as rows (`StoreSpec.columns`) with their timestamps.
+    order of `__seq`. The store keeps the results as rows (`StoreSpec.columns`) with their timestamps. If the key is
+    one of these columns, it holds the key, whatever the function returns in it.
 
     For each changed key and window, the result of its last record is emitted, at the position of that record; `__ts` is the
     newest timestamp in the value. If that record produced several rows, as in a join, the result of each is emitted, as in
@@ -90,6 +91,7 @@ class ReduceOperator:
         # A second one keeps the order of the keys, if keys leave the first by age or number.
         self._store = node.stores[0]
         self._nulls: Row = dict.fromkeys(column.name for column in self._store.columns)
+        self._has_key = Column(node.key_name, "STRING") in self._store.columns
         self._floats = floats_of(self._store.columns)
         self._where = f"{node.node}: {node.function}"
         self._function = load_code(node.function, node.node)
@@ -180,10 +182,14 @@ class ReduceOperator:
             )
         if result is None:
             return None
-        if is_careful:
-            from_dicts([result], self._store.columns, self._where)
         # The function gets the row back with the same columns and numbers in this batch as after it.
-        return as_stored({**self._nulls, **result}, self._floats)
+        kept = as_stored({**self._nulls, **result}, self._floats)
+        if self._has_key:
+            # A join reads the stored row as well as the emitted one, which begins with the key.
+            kept[self.node.key_name] = fold.key
+        if is_careful:
+            from_dicts([kept], self._store.columns, self._where)
+        return kept
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:
         """Return, by segment, each fold with its key in the store."""

@@ -78,6 +78,19 @@ def test_should_give_the_function_null_for_a_column_that_it_left_out_for_any_div
     assert node.contents("s") == {b"a": b'{"n":3,"large":7,"__ts":1}'}
 
 
+@pytest.mark.parametrize("batches", [[[1, 2, 3]], [[1], [2], [3]]])
+@pytest.mark.parametrize("function", ["add_only_x", "add_x_under_another_key"])
+def test_should_store_the_key_in_its_column_as_it_emits_it_whatever_the_function_returns(function, batches):
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(ID, X))
+    reduce = Reduce("RED", ("in",), (ID, X), (store,), f"{HERE}:{function}", None, None, "id")
+    node = Batches(lambda: ReduceOperator(reduce), reduce.stores)
+    for batch in batches:
+        keyed = rows(*(("a", 1, x) for x in batch)).append_column("id", pa.array(["a"] * len(batch)))
+        (emitted,) = node.run(keyed).rows.to_pylist()
+    assert (emitted["id"], emitted["x"]) == ("a", 6)
+    assert node.contents("s") == {b"a": b'{"id":"a","x":6,"__ts":1}'}
+
+
 def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
     node = largest()
     node.run(rows(("a", 5, 3)), newest_ms=5)
