@@ -70,6 +70,14 @@ def runs_out_of_memory(old, new):
     raise MemoryError
 
 
+def no_quotients():
+    return {"n": 0, "seen": ""}
+
+
+def add_quotients(key, row, aggregate):
+    return {"n": aggregate["n"] + row["x"] / 1, "seen": aggregate["seen"] + f"{aggregate['n']};"}
+
+
 def forget_at_nine(old, new):
     return None if new["x"] == 9 else new
 

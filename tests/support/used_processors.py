@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-from typing import ClassVar
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -501,7 +503,9 @@ class KeepsTenths(Processor):
 
 
 class WritesTheNumberBefore(PassesOn):
-    """Keeps x in a DOUBLE column, and forwards a row whose key is the text of what was there before."""
+    """Keeps x as a number of some type, and forwards a row whose key is the text of what was there before."""
+
+    of_x: Callable[[int], Any] = int
 
     def init(self, context):
         super().init(context)
@@ -509,8 +513,16 @@ class WritesTheNumberBefore(PassesOn):
 
     def process(self, record):
         before = self.kept.get(record.key) or {"d": None}
-        self.kept.put(record.key, {"d": record.row["x"]})
+        self.kept.put(record.key, {"d": type(self).of_x(record.row["x"])})
         self.context.forward(str(before["d"]), {"n": 1})
+
+
+class WritesTheQuotientBefore(WritesTheNumberBefore):
+    of_x = float
+
+
+class WritesTheDecimalBefore(WritesTheNumberBefore):
+    of_x = Decimal
 
 
 class ForwardsAtX(PassesOn):

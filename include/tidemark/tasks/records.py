@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -32,30 +34,48 @@ def to_dicts(table: pa.Table) -> list[Row]:
     return [dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True)]
 
 
-Floats = Mapping[str, Callable[[float], float]]
-"""The FLOAT and DOUBLE columns by name, each with what makes its numbers those that a store returns."""
+NumberColumns = Mapping[str, Callable[[Any], Any]]
+"""The columns of numbers by name, each with what converts its values to those that a store returns."""
 
 
-def floats_of(columns: Iterable[Column]) -> Floats:
+def number_columns(columns: Iterable[Column]) -> NumberColumns:
     """Return the columns that `as_stored` converts."""
-    kinds: Floats = {"FLOAT": _single, "DOUBLE": float}
-    return {column.name: kinds[column.type] for column in columns if column.type in kinds}
+    return {column.name: _CONVERTED[column.type] for column in columns if column.type in _CONVERTED}
 
 
-def _single(value: float) -> float:
-    return c_float(value).value
+def _whole(value: Any) -> Any:
+    if type(value) is int:
+        return value
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+    return int(value) if is_number and math.isfinite(value) and value == int(value) else value
 
 
-def as_stored(row: Mapping[str, Any], floats: Floats) -> Row:
+def _double(value: Any) -> Any:
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+
+
+def _single(value: Any) -> Any:
+    converted = _double(value)
+    return c_float(converted).value if type(converted) is float else converted
+
+
+_CONVERTED = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole),
+    "FLOAT": _single,
+    "DOUBLE": _double,
+}
+
+
+def as_stored(row: Mapping[str, Any], numbers: NumberColumns) -> Row:
     """Return a copy of a row with the numbers that a store returns later.
 
     Python has only double precision, and JSON writes 1.0 as 1: without this, 0.1 and 1 would be other numbers after a batch.
+    A column of whole numbers accepts 1.0 and returns 1. A value that its column cannot hold is left as it is.
     """
     copy = dict(row)
-    for name, converted in floats.items():
-        value = copy.get(name)
-        if isinstance(value, Real) and not isinstance(value, bool):
-            copy[name] = converted(float(value))
+    for name, converted in numbers.items():
+        if (value := copy.get(name)) is not None:
+            copy[name] = converted(value)
     return copy
 
 

@@ -21,7 +21,7 @@ from tidemark.tasks.forks import record_of
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
-from tidemark.tasks.records import Row, as_stored, floats_of, from_dicts, to_dicts
+from tidemark.tasks.records import Row, as_stored, from_dicts, number_columns, to_dicts
 from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
 from tidemark.tasks.rows import (
     DELETED,
@@ -92,7 +92,7 @@ class ReduceOperator:
         self._store = node.stores[0]
         self._nulls: Row = dict.fromkeys(column.name for column in self._store.columns)
         self._has_key = Column(node.key_name, "STRING") in self._store.columns
-        self._floats = floats_of(self._store.columns)
+        self._numbers = number_columns(self._store.columns)
         self._where = f"{node.node}: {node.function}"
         self._function = load_code(node.function, node.node)
         self._initializer = load_code(node.initializer, node.node) if node.initializer else None
@@ -183,7 +183,7 @@ class ReduceOperator:
         if result is None:
             return None
         # The function gets the row back with the same columns and numbers in this batch as after it.
-        kept = as_stored({**self._nulls, **result}, self._floats)
+        kept = as_stored({**self._nulls, **result}, self._numbers)
         if self._has_key:
             # A join reads the stored row as well as the emitted one, which begins with the key.
             kept[self.node.key_name] = fold.key

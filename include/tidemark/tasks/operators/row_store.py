@@ -13,9 +13,9 @@ from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.records import Row, as_stored, floats_of, from_dicts
+from tidemark.tasks.records import Row, as_stored, from_dicts, number_columns
 from tidemark.tasks.refused_rows import FoundLate, UnusableValue
-from tidemark.tasks.rows import DELETED, decode_rows, encode_rows, value_schema
+from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 _PAST_ALL_TEXT = b"\xff"
@@ -31,7 +31,8 @@ class RowStore:
         self._where = f"{where}: store '{spec.name}'"
         self._names = frozenset(column.name for column in spec.columns)
         self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
-        self._floats = floats_of(spec.columns)
+        self._numbers = number_columns(spec.columns)
+        self._floating = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
         # Only a bounded store needs to record reads, because its least recently used keys are deleted.
         self._counts_reads = spec.max_entries is not None
         self._used: dict[bytes, None] = {}
@@ -106,7 +107,7 @@ class RowStore:
         name = self._key(key)
         if self._is_careful or not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Raises with the reason.
-        self._own[name] = as_stored(row, self._floats)
+        self._own[name] = as_stored(row, self._numbers)
         return None
 
     def delete(self, key: str) -> None:
@@ -202,9 +203,9 @@ class RowStore:
         try:
             found = json.loads(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
-            row |= {name: read_number(row[name]) for name in self._floats}
+            row |= {name: read_number(row[name]) for name in self._floating}
         except (ValueError, AttributeError) as error:
             raise TaskCorrupted(
                 f"{self._where}: a stored row is not a JSON object of its columns", records=repr(value)
             ) from error
-        return as_stored(row, self._floats) if self._floats else row
+        return as_stored(row, self._numbers)

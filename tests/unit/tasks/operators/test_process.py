@@ -219,11 +219,22 @@ def test_should_refuse_a_time_that_no_record_may_have(forwarded_ms, is_refused):
 
 
 @pytest.mark.parametrize("batches", [[[1, 1]], [[1], [1]]])
-def test_should_give_a_whole_number_of_a_double_column_in_the_same_form_before_and_after_a_batch_ends(batches):
-    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(Column("d", "DOUBLE"),))
-    node = processing("WritesTheNumberBefore", store=store)
+@pytest.mark.parametrize(
+    ("name", "kind", "form"),
+    [
+        ("WritesTheNumberBefore", "DOUBLE", "1.0"),
+        ("WritesTheNumberBefore", "BIGINT", "1"),
+        ("WritesTheQuotientBefore", "DOUBLE", "1.0"),
+        ("WritesTheQuotientBefore", "BIGINT", "1"),
+        ("WritesTheQuotientBefore", "TINYINT", "1"),
+        ("WritesTheDecimalBefore", "BIGINT", "1"),
+    ],
+)
+def test_should_give_a_whole_number_in_the_same_form_before_and_after_a_batch_ends(name, kind, form, batches):
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(Column("d", kind),))
+    node = processing(name, store=store)
     emitted = [node.run(rows(*(("a", 1, x) for x in batch))).rows for batch in batches]
-    assert [key for found in emitted for key in found["__k"].to_pylist()] == ["None", "1.0"]
+    assert [key for found in emitted for key in found["__k"].to_pylist()] == ["None", form]
 
 
 def test_should_end_with_a_refusal_when_the_output_of_a_callback_is_invalid():

@@ -64,6 +64,19 @@ def test_should_give_the_function_the_same_single_precision_number_for_any_divis
     assert (emitted["f"], emitted["before"]) == (float(np.float32(0.2)), float(np.float32(0.1)))
 
 
+@pytest.mark.parametrize("batches", [[[1, 2, 3]], [[1], [2], [3]]])
+def test_should_give_the_function_whole_numbers_of_a_column_of_them_for_any_division_into_batches(batches):
+    columns = (Column("n", "BIGINT"), Column("seen", "STRING"))
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=columns)
+    reduce = Reduce(
+        "RED", ("in",), (ID, *columns), (store,), f"{HERE}:add_quotients", f"{HERE}:no_quotients", None, "id"
+    )
+    node = Batches(lambda: ReduceOperator(reduce), reduce.stores)
+    for batch in batches:
+        node.run(rows(*(("a", 1, x) for x in batch)))
+    assert node.contents("s") == {b"a": b'{"n":6,"seen":"0;1;3;","__ts":1}'}
+
+
 @pytest.mark.parametrize("batches", [[[1, 2, 7]], [[1], [2], [7]], [[1, 2], [7]]])
 def test_should_give_the_function_null_for_a_column_that_it_left_out_for_any_division_into_batches(batches):
     columns = (Column("n", "BIGINT"), Column("large", "BIGINT"))
