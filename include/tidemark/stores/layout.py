@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.errors import TaskCorrupted
-from tidemark.topology.plan import Aggregate, Fold, Number
+from tidemark.topology.plan import MOST_STORED_FIELDS, Aggregate, Fold, Number
 
 SCHEMA_VERSION = 3
 VARIABLE_SCHEMA_VERSION = 4
@@ -81,10 +81,10 @@ def slots_of(aggregates: Sequence[Aggregate]) -> tuple[Slot, ...]:
 
 
 def _mask_type(slots: int) -> str:
-    for limit, name in ((8, "u1"), (16, "<u2"), (32, "<u4"), (64, "<u8")):
+    for limit, name in ((8, "u1"), (16, "<u2"), (32, "<u4"), (MOST_STORED_FIELDS, "<u8")):
         if slots <= limit:
             return name
-    raise ValueError(f"{slots} fields in one store; 64 is the most")
+    raise ValueError(f"{slots} fields in one store; {MOST_STORED_FIELDS} is the most")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.plan import Aggregate, Column, Fold, Number
+from tidemark.topology.plan import MOST_STORED_FIELDS, Aggregate, Column, Fold, Number
 from tidemark.topology.schema import ROW_TYPE_NAMES
 from tidemark.topology.sql.expressions import bare_column, expression_type, nearest, parse, quoted
 from tidemark.topology.sql.types import UNKNOWN
@@ -37,6 +37,16 @@ def aggregate_name(name: str, where: str) -> str:
             f"{where}: {name!r} cannot name a result; use letters, digits and underscores, no digit first"
         )
     return name
+
+
+def check_stored_fields(aggregates: Sequence[Aggregate], where: str) -> None:
+    """Raise `InvalidTopology` if the aggregates of one store have more fields than a stored value can."""
+    fields = sum(aggregate.stored_fields for aggregate in aggregates)
+    if fields > MOST_STORED_FIELDS:
+        raise InvalidTopology(
+            f"{where}: {len(aggregates)} aggregates take {fields} fields of one store, a mean two and any other one; "
+            f"{MOST_STORED_FIELDS} is the most; give some of them to another aggregate() with a store of its own"
+        )
 
 
 def named_expression(text: str, columns: Sequence[Column], where: str) -> tuple[str, str]:

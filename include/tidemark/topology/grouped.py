@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_aggregate
+from tidemark.topology.aggregates import aggregate_name, build_aggregate, check_stored_fields, parse_aggregate
 from tidemark.topology.draft import PipelineDraft, check_row_columns
 from tidemark.topology.durations import Duration
 from tidemark.topology.plan import Aggregate, Aggregation, Column, Fold, Number, Reduce, StoreSpec, TaskNode, Window
@@ -302,6 +302,7 @@ class GroupedStream:
             )
         if not aggregates:
             raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
+        check_stored_fields(aggregates, node)
         if self.windows is None and (kept.ttl is not None or kept.max_entries is not None):
             raise InvalidTopology(
                 f"{node}: ttl and max_entries need a store of rows; use to_table(), aggregate() with initializer= and "

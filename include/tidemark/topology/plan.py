@@ -141,6 +141,10 @@ class Number(Enum):
     TEXT = "text"
 
 
+MOST_STORED_FIELDS = 64
+"""The most fields in a value of a store of aggregates; the value's validity mask has a bit for each."""
+
+
 @dataclass(frozen=True)
 class Aggregate:
     """One named result. `expression` is SQL over the record's columns, or None for `count(*)`.
@@ -159,6 +163,11 @@ class Aggregate:
         """The aggregate as it is written: `quantile(ms, 0.99)`."""
         argument = "" if self.argument is None else f", {self.argument}"
         return f"{self.fold.value}({self.expression or '*'}{argument})"
+
+    @property
+    def stored_fields(self) -> int:
+        """The number of fields that it takes in a stored value: a mean is stored as its sum and its count."""
+        return 2 if self.fold is Fold.MEAN else 1
 
 
 class StoreKind(Enum):

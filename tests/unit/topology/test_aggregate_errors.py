@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import ExitCode, InvalidTopology
+from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.topology.builder import Topology
 from tidemark.topology.grouped import GroupedStream
 from tidemark.topology.plan import Aggregate, Fold, Number
@@ -27,6 +28,14 @@ def grouped() -> GroupedStream:
 
 def aggregated(text: str) -> Callable[[GroupedStream], object]:
     return lambda group: group.aggregate(store="s", x=text)
+
+
+def many_counts(number: int) -> Callable[[GroupedStream], object]:
+    return lambda group: group.aggregate(store="s", **{f"n{i}": "count(*)" for i in range(number)})
+
+
+def many_means(number: int, **others: str) -> Callable[[GroupedStream], object]:
+    return lambda group: group.aggregate(store="s", **{f"m{i}": "mean(ms)" for i in range(number)}, **others)
 
 
 Case = tuple[str, Callable[[GroupedStream], object], list[str]]
@@ -54,6 +63,8 @@ CASES: list[Case] = [
     ("collect of a list", lambda g: g.collect("tags", 3), ["ARRAY<STRING>", "CAST(tags AS STRING)"]),
     ("collect of a decimal", aggregated("collect(price, 3)"), ["DECIMAL(5, 2)", "CAST(price AS STRING)"]),
     ("collect of the unknown", aggregated("collect(nosuch(ms), 3)"), ["is unknown before it runs", "AS STRING)"]),
+    ("too many fields", many_counts(65), ["65 aggregates", "65 fields", "64 is the most", "another aggregate()"]),
+    ("too many means", many_means(32, x="count(*)"), ["33 aggregates", "65 fields", "64 is the most"]),
     ("distinct of two", aggregated("distinct(user_id, page)"), ["2 arguments", "distinct(x)"]),
     ("distinct of nothing", aggregated("distinct()"), ["0 arguments", "distinct(x)"]),
     ("distinct without expression", lambda g: g.distinct(None), ["needs an expression", "distinct(x)"]),
@@ -132,3 +143,12 @@ def test_should_build_the_same_with_methods_as_with_sql() -> None:
     assert [aggregate.call for aggregate in built] == [
         "distinct(user_id)", "quantile(CAST(ms AS DOUBLE), 0.99)", "collect(page, 10)",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("aggregate", [many_counts(64), many_means(32), many_means(31, x="count(*)", y="max(ms)")])
+def test_should_build_as_many_fields_as_a_stored_value_has(aggregate: Callable[[GroupedStream], object]) -> None:
+    group = grouped()
+    aggregate(group)
+    built = group.stream.draft.pipelines[-1].aggregation
+    assert built is not None
+    assert len(ValueLayout(slots_of(built.aggregates)).slots) == 64
