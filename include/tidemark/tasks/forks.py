@@ -27,14 +27,15 @@ def record_of(sequence: Numbers) -> Numbers:
     return places
 
 
-def behind(sequence: int) -> int:
-    """Return the `__seq` of a callback after all results of that record or callback.
+def after_batch(last: int, last_position: int) -> int:
+    """Return the `__seq` of a callback: after all results of the processor's `last` row, and after the batch's last record.
 
     Its position is even and so that of no record: a row that a callback forwarded comes from no record.
     """
-    place = sequence if sequence <= _NUMBERS else (sequence >> _BITS) - 1
+    is_numbered = last > _NUMBERS
+    place = max((last >> _BITS) - 1 if is_numbered else last, last_position)
     after = (place | 1) + 1
-    return after if sequence <= _NUMBERS else (after + 1) << _BITS
+    return (after + 1) << _BITS if is_numbered else after
 
 
 class ForkNumbers:

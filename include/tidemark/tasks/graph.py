@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -131,6 +131,7 @@ class TaskGraph:
             if not pipeline.enters and any(sink.topic in self._shared for sink in pipeline.sinks)
         ]
         numbered, newest, origins = self._order.number(entered, partials, sent)
+        task_time = replace(task_time, last_position=origins.last())
         emitted.update((pipeline.end, rows) for (pipeline, _), rows in zip(entered, numbered, strict=True))
         for (pipeline, table), places in zip(partials, newest, strict=True):
             aggregation = pipeline.aggregation

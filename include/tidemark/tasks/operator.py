@@ -17,14 +17,16 @@ class BatchTime:
 
     `before_ms` is the node's stream time at the start of the batch, against which rows are judged late (see invariant: late
     rows). `after_ms` is its stream time including the rows of this batch that have reached it, by which windows close (see
-    invariant: stream time per node). `wall_ms` is the clock. A processor has the stream times of the task instead. `marks_ms`
-    are the `Emitted.marks_ms` of the last commit.
+    invariant: stream time per node). `wall_ms` is the clock. A processor has the stream times of the task instead, and
+    `last_position`, the position of the batch's last record, after which its callbacks come. `marks_ms` are the
+    `Emitted.marks_ms` of the last commit.
     """
 
     before_ms: int
     after_ms: int
     wall_ms: int
     marks_ms: Mapping[str, int] = field(default_factory=dict)
+    last_position: int = 0
 
 
 @dataclass(frozen=True)

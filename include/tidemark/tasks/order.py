@@ -67,7 +67,7 @@ class RecordOrder:
 class Origins:
     """Finds the record from which a row of the batch comes, and the position of a record.
 
-    Used only for rows that cannot be processed, and for topics that several paths write.
+    Used for rows that cannot be processed, for topics that several paths write, and to place the rows of callbacks.
     """
 
     def __init__(self, taken: Sequence[tuple[int, Numbers]], places: Sequence[Numbers]) -> None:
@@ -75,6 +75,10 @@ class Origins:
         self._taken = taken
         self._places = places
         self._found: dict[int, tuple[int, int]] | None = None
+
+    def last(self) -> int:
+        """Return the position of the batch's last record; 0 if it has none."""
+        return max((int(places.max()) for places in self._places if len(places)), default=0)
 
     def of(self, sequence: int) -> tuple[int, int] | None:
         """Return the number of the row's source and the offset; None for a row that comes from no record of the batch."""
@@ -88,7 +92,7 @@ class Origins:
 
     def sources(self, positions: Numbers) -> Numbers:
         """Return the numbers of the sources of these positions; any number for a position that comes from no record."""
-        known = max((int(places.max()) for places in self._places if len(places)), default=0)
+        known = self.last()
         found = np.zeros(known + 1, dtype=np.int64)
         for (source, _), places in zip(self._taken, self._places, strict=True):
             found[places] = source

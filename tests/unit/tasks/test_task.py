@@ -399,6 +399,29 @@ def test_should_give_no_offset_in_the_dead_letter_of_a_row_that_a_callback_forwa
     directory.close()
 
 
+@pytest.mark.parametrize(
+    ("passing", "given", "written"),
+    [
+        # The only record, which moves stream time, does not reach the processor.
+        ((), (9,), [("a", 9), ("stream", 0)]),
+        # The last record does not reach it. The processor writes the stream time.
+        ((1,), (1, 9), [("a", 0), ("a", 1), ("a", 9), ("stream", 1)]),
+    ],
+)
+def test_should_write_the_results_of_a_callback_after_the_record_that_led_to_it(tmp_path, passing, given, written):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    stream.filter("x < 5").process("tests.support.used_processors:Clocked", emits="n BIGINT").to("out")
+    stream.process("tests.support.used_processors:PassesOn", emits="n BIGINT").to("out")
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {})
+    update = task.prepare(TaskInput({"in": 100}, [*records(*passing).pipelines, *records(*given).pipelines], ()), WALL)
+    keys = [message["key"].decode() for output in update.outputs for message in output.messages]
+    assert list(zip(keys, [row["n"] for row in outputs(update)], strict=True)) == written
+    task.close()
+    directory.close()
+
+
 BY_PYTHON = [
     lambda grouped, kept: grouped.reduce("tests.support.reducers:add_x", store=kept),
     lambda grouped, kept: grouped.aggregate(

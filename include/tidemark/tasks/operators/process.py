@@ -16,7 +16,7 @@ from tidemark.errors import RECORDS_PREFIX, InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
-from tidemark.tasks.forks import behind
+from tidemark.tasks.forks import after_batch
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.columns import Numbers, in_sequence, last_sequence, numbers, with_sequence
 from tidemark.tasks.operators.context import NEEDS_POSITIONS, TaskContext
@@ -105,7 +105,7 @@ class ProcessOperator:
             self._each(self._processor, rows, at, refused)
         elif last is not None:
             self._whole(self._processor, rows, given_back, refused)
-        self._context.place = 0 if last is None else behind(last)
+        self._context.place = after_batch(last or 0, at.last_position)
         self._context.punctuate(at)
         forwarded = self._context.end()
         return Emitted(in_sequence(pa.concat_tables([*given_back, forwarded])), refused=refused.rows())
