@@ -8,6 +8,9 @@ Spark groups the records of each partition by themselves, so it needs no shuffle
 its work, and where nearly every record has a key and window of its own there is nothing to group. Such batches are read without
 grouping, and Arrow merges the partial results of each key and window (`docs/decisions/0025-grouping-in-arrow.md`).
 
+If the results of an aggregation are merged with records of other sources, one more statement reads the event times of its
+source: the place of a result depends on the times of all records before it (`Partial.NEWEST`).
+
 A statement with a small result is planned once and then run again (see `prepared`).
 """
 
@@ -22,11 +25,12 @@ from pyspark.sql import DataFrame
 
 from spark_jobs import canonical
 from spark_jobs.avro_values import AvroValues
-from spark_jobs.compile import MERGEABLE, has_row_per_record, pipeline_sql, unread_sql
+from spark_jobs.compile import MERGEABLE, TIME_COLUMNS, has_row_per_record, pipeline_sql, times_sql, unread_sql
 from spark_jobs.prepared import PreparedStatements, SparkRows
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
-from tidemark.tasks.partials import Partial, Status
+from tidemark.tasks.partials import Partial, Status, with_newest
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import Aggregation, Fold, Number, SubTopology, Window
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,13 @@ class Statements:
         self._values = values
         self._view = view
         self._ahead_ms = max_timestamp_ahead_ms
+        paths = RecordPaths(subtopology)
+        self._merged = {
+            number
+            for number, pipeline in enumerate(subtopology.pipelines)
+            if pipeline.aggregation is not None and paths.are_merged(pipeline.aggregation)
+        }
+        """The numbers of the pipelines whose results are merged with records of other sources."""
         self._waits: dict[int, int] = {}
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
         self._has_many_groups: set[int] = set()
@@ -81,14 +92,14 @@ class Statements:
         batches are read with the statements for all records. They select from no record that was filtered, and read each
         record's own values, whatever its form is.
         """
-        read = _Read(rows, self._view, records, is_shared=len(pipelines) > 1)
+        read = _Read(rows, self._view, records, is_shared=len(pipelines) > 1 or not self._merged.isdisjoint(pipelines))
         try:
             found: dict[int, pa.Table] = {}
             for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
                 own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
                 if is_careful and source in self._waits:
                     self._waits[source] = _TRY_AGAIN_BATCHES
-                found |= self._of_source(read, source, own)
+                found |= self._with_newest(read, source, self._of_source(read, source, own))
             return {number: found[number] for number in pipelines}
         finally:
             read.end()
@@ -111,6 +122,25 @@ class Statements:
             )  # fmt: skip
             self._waits[source] = _TRY_AGAIN_BATCHES
         return {number: self._completed(read, number, table) for number, table in tables.items()}
+
+    def _with_newest(self, read: _Read, source: int, tables: dict[int, pa.Table]) -> dict[int, pa.Table]:
+        """Add `Partial.NEWEST` to the partial results of a source that are merged with records of others. Blocks."""
+        merged = self._merged.intersection(tables)
+        if not merged:
+            return tables
+        of_source = self._subtopology.sources[source]
+        view = f"(SELECT * FROM {self._records} WHERE topic = {literal(of_source.topic)})"
+        sql = times_sql(of_source, source, view, self._ahead_ms)
+        known = self._run(read, sql, is_small=read.records <= FEW_ROWS)
+        columns = dict(zip(TIME_COLUMNS, known.columns, strict=True))
+        times = pa.table(
+            {
+                Partial.PARTITION: columns[Partial.PARTITION],
+                Partial.RECORD_OFFSET: columns[Partial.RECORD_OFFSET],
+                Partial.MAX_TS: columns[TIME_COLUMNS[-1]],
+            }
+        ).drop_null()
+        return {n: with_newest(table, times) if n in merged else table for n, table in tables.items()}
 
     def _grouped(self, read: _Read, number: int, *, canonical_only: bool = False) -> pa.Table:
         """Run the statement of one pipeline. Spark or Arrow groups its partial results, whichever is cheaper."""

@@ -3,7 +3,8 @@
 Kafka Streams takes the oldest among the next records of all topics. A record's position is therefore determined by the newest
 timestamp of its topic up to it, then by topic, then by offset: records of one topic stay in the order of their offsets. Among
 topics with equal times, one that feeds the table of a join comes before one that feeds its stream, then the plan's order
-decides. Records that Spark filtered out are not known here, so they do not count.
+decides. Records that Spark filtered out are not known here, so they count only for results of aggregations, by
+`Partial.NEWEST`.
 
 Every row of the task loop carries the position of its record as `__seq`. Rows that one record produced on two paths carry the
 same `__seq`; `topology.paths` decides which of them comes first.
@@ -30,6 +31,7 @@ class RecordOrder:
 
     def __init__(self, paths: RecordPaths) -> None:
         self._ranks = paths.source_ranks()
+        self._paths = paths
 
     def number(
         self,
@@ -39,13 +41,14 @@ class RecordOrder:
     ) -> tuple[list[Rows], list[pa.Table], Origins]:
         """Return each path's rows with positions as `__seq` (until now their offsets), and tables of positions.
 
-        There is one such table for each of `partials`, which have the columns `LAST_OFFSET` and `MAX_TS` of `Partial`: it maps
-        each offset to its position, in the columns `offset` and `place`. The last result maps positions back to records, and
-        the records of `sent`, which have the columns `RECORD_OFFSET` and `MAX_TS`, to positions.
+        There is one such table for each of `partials`, which have the columns `LAST_OFFSET`, `MAX_TS` and, if they are merged
+        with records of other sources, `NEWEST` of `Partial`: it maps each offset to its position, in the columns `offset` and
+        `place`. The last result maps positions back to records, and the records of `sent`, which have the columns
+        `RECORD_OFFSET` and `MAX_TS`, to positions.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
         taken += [
-            (b.source, numbers(table, Partial.LAST_OFFSET), numbers(table, Partial.MAX_TS)) for b, table in partials
+            (b.source, numbers(table, Partial.LAST_OFFSET), numbers(table, self._newest(b))) for b, table in partials
         ]
         taken += [
             (b.source, numbers(table, Partial.RECORD_OFFSET), numbers(table, Partial.MAX_TS)) for b, table in sent
@@ -62,6 +65,11 @@ class RecordOrder:
             for (_, offsets, _), own in zip(taken[merged], places[merged], strict=True)
         ]
         return numbered, results, Origins([(source, offsets) for source, offsets, _ in taken], places)
+
+    def _newest(self, pipeline: Pipeline) -> str:
+        # The records of one source are in the order of their offsets, whatever their times are.
+        is_merged = pipeline.aggregation is not None and self._paths.are_merged(pipeline.aggregation)
+        return Partial.NEWEST if is_merged else Partial.MAX_TS
 
 
 class Origins:

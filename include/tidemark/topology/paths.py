@@ -10,6 +10,7 @@ so that the order cannot be determined.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -132,6 +133,23 @@ class RecordPaths:
                 tables |= self.sources(node.inputs[1])
         order = sorted(range(len(self._subtopology.sources)), key=lambda i: (i in streams or i not in tables, i))
         return [order.index(i) for i in range(len(order))]
+
+    def are_merged(self, aggregation: Aggregation) -> bool:
+        """Return whether the results of an aggregation take a place among the records of other sources.
+
+        They do in a join, and in a topic that several paths write.
+        """
+        if len(self._subtopology.sources) == 1:
+            return False
+        written = Counter(sink.topic for sink in self._subtopology.sinks)
+        reached = {aggregation.node}
+        for node in self._subtopology.nodes:
+            if reached.isdisjoint(node.inputs):
+                continue
+            if len(node.inputs) > 1 or (isinstance(node, RowSink) and written[node.sink.topic] > 1):
+                return True
+            reached.add(node.node)
+        return False
 
     def met(self, node: TaskNode) -> Met:
         """Return the order in which a record reaches the inputs of a node with two inputs.

@@ -88,6 +88,21 @@ def test_should_order_the_records_of_a_batch_by_newest_timestamp_then_table_then
     assert [(v["ward"], v["name"]) for v in values(driver.read("out"))] == [("second", "b"), ("first", "b")]
 
 
+@pytest.mark.parametrize("has_sketch", [False, True])
+def test_should_place_an_aggregations_result_among_another_topics_records_by_the_newest_timestamp(running, has_sketch):
+    topology, beats = a_topology()
+    wards = topology.table("wards", schema="name STRING", store="wards")
+    kinds = {"kinds": "distinct(ward)"} if has_sketch else {}
+    counts = beats.group_by_key().aggregate(store="counts", n="count(*)", **kinds)
+    counts.to_stream().join(wards).to("out")
+    driver = running(topology)
+    # The newest beat comes first; the last one of its key comes after that of the other.
+    for at, key in ((100, "p2"), (10, "p1"), (20, "p2")):
+        driver.pipe_at(at, key)
+    driver.pipe("wards", {"name": "a"}, key="p1", timestamp_ms=T0 + 50_000)
+    assert [(v["id"], v["n"], v["name"]) for v in values(driver.read("out"))] == [("p1", 1, "a")]
+
+
 def test_should_keep_the_last_record_of_a_table_by_offset_even_when_it_is_older(running):
     topology, beats = a_topology()
     beats.to_table("last")

@@ -233,6 +233,39 @@ def test_should_refuse_a_result_whose_end_did_not_arrive(spark):
         statements.tables(SparkRows.of(failing), [0], 10)
 
 
+def a_count_beside_a_table(aggregates):
+    """The sub-topology of a stream whose aggregates are joined with a table."""
+    topology = Topology("app")
+    beats = topology.stream("in", schema=SCHEMA, key="patient_id", timestamp="beat_ms").filter("ibi_ms > 500")
+    results = beats.group_by_key().aggregate(store="s", **aggregates)
+    results.to_stream().join(topology.table("patients", schema="name STRING", store="patients")).to("out")
+    (subtopology,) = topology.plan().subtopologies
+    return subtopology
+
+
+@pytest.mark.parametrize("usual", [1.0, 0.95, 0.5])
+@pytest.mark.parametrize("aggregates", [{"n": "count(*)"}, {"kinds": "distinct(recording)"}])
+def test_should_give_the_newest_time_of_the_source_up_to_each_result_that_meets_other_sources(spark, aggregates, usual):
+    chance, records = random.Random(5), []
+    times = [chance.randint(0, 10_000) for _ in range(60)]
+    for at in times:
+        # Some are left out by the filter. Their times count, too.
+        key, ibi = f"p{at % 3}", chance.choice((400, 800))
+        is_usual = chance.random() < usual
+        records.append((key.encode(), canonical(f'"{key}"', str(at), str(ibi)) if is_usual else beat(key, at, ibi)))
+    subtopology = a_count_beside_a_table(aggregates)
+    (number,) = (n for n, pipeline in enumerate(subtopology.pipelines) if pipeline.aggregation is not None)
+    statements = Statements(subtopology, "newest", AHEAD)
+    rows = SparkRows.of(frame_of(spark, records))
+    for most in (len(records), len(records), MANY):
+        table = statements.tables(rows, [number], most)[number]
+        good = [row for row in table.to_pylist() if row[Partial.STATUS] == Status.GOOD]
+        assert {row[Partial.KEY] for row in good} == {"p0", "p1", "p2"}
+        for row in good:
+            last, partition = row[Partial.LAST_OFFSET], row[Partial.PARTITION]
+            assert row[Partial.NEWEST] == max(t for o, t in enumerate(times) if o % 2 == partition and o <= last)
+
+
 def test_should_give_tasks_the_settings_of_the_session_also_the_second_time(spark):
     """Spark's JSON parser asks for this setting in the task."""
     records = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1", "ibi_ms": "", "recording": "r"}).encode())]

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from spark_jobs.compile import pipeline_sql
 from spark_jobs.kafka_reading import KAFKA_RECORDS
+from spark_jobs.prepared import SparkRows
+from spark_jobs.statements import Statements
 from tests.support.truth.compare import Claim
 from tests.support.truth.topics import (
     NOTHING_PAST,
@@ -142,8 +143,9 @@ def _replay_sub_topology(
                         | {"timestamp": row.timestamp_ms * 1000, "headers": [_header(*h) for h in row.headers] or None}
                     )
     view = f"replay_{subtopology.index}"
-    spark.createDataFrame(pa.Table.from_pylist(listed, schema=KAFKA_RECORDS)).createOrReplaceTempView(view)
-    tables = [spark.sql(pipeline_sql(subtopology, b, view, _AHEAD_MS)).toArrow() for b in subtopology.pipelines]
+    rows_of_all = SparkRows.of(spark.createDataFrame(pa.Table.from_pylist(listed, schema=KAFKA_RECORDS)))
+    numbers = range(len(subtopology.pipelines))
+    tables = list(Statements(subtopology, view, _AHEAD_MS).tables(rows_of_all, numbers, len(listed)).values())
     number = 0
     for task_id, records in sorted(history.items()):
         stores = {store.name: MemoryStore() for store in subtopology.stores}

@@ -15,9 +15,10 @@ from tests.support.partials import PARTIAL_HEAD
 from tests.system.fuzz.expressions import KEY_COLUMN, Expression, parsed
 
 from tidemark.stores.layout import Slot, slots_of
-from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status, value_column
+from tidemark.tasks.partials import PARTIAL_TYPES, Partial, Status, value_column, with_newest
 from tidemark.tasks.rows import ROW_TYPES
 from tidemark.topology.keyless import needs_key
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import (
     Aggregation,
     Filter,
@@ -68,6 +69,7 @@ def pipeline_table(
     """The partial results of one branch, or its records where it has no aggregation."""
     source = subtopology.sources[pipeline.source]
     judged = [_judge(source, record, known) for record in records if record.topic == source.topic]
+    times = [(r.offset, r.timestamp) for r in judged if r.status == Status.GOOD]
     wants_key = needs_key(subtopology, pipeline)
     wants_value = pipeline.aggregation is not None and _passes_over_null_values(pipeline.aggregation)
     for record in judged:
@@ -79,7 +81,18 @@ def pipeline_table(
             record.status = Status.NO_KEY
     if pipeline.aggregation is None:
         return _records(pipeline, judged)
-    return _partials(pipeline.aggregation, judged, known)
+    partials = _partials(pipeline.aggregation, judged, known)
+    is_merged = RecordPaths(subtopology).are_merged(pipeline.aggregation)
+    return with_newest(partials, _times(times)) if is_merged else partials
+
+
+def _times(given: Sequence[tuple[int, int | None]]) -> pa.Table:
+    columns = {
+        Partial.PARTITION: [0] * len(given),
+        Partial.RECORD_OFFSET: [offset for offset, _ in given],
+        Partial.MAX_TS: [timestamp for _, timestamp in given],
+    }
+    return pa.table({name: pa.array(values, PARTIAL_TYPES[name]) for name, values in columns.items()})
 
 
 def _passes_over_null_values(aggregation: Aggregation) -> bool:

@@ -119,6 +119,22 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
     assert numbered[0].column("__seq").to_pylist() == [1, 3, 5]
 
 
+def test_should_place_an_aggregations_result_among_another_topics_records_by_the_newest_time_up_to_it():
+    topology = Topology("app")
+    counts = a_stream(topology, "in").group_by_key().count(name="n")
+    counts.to_stream().join(topology.table("table", schema=SCHEMA, key="id")).to("out")
+    subtopology = planned(topology)
+    counted, table = road(subtopology, "in"), road(subtopology, "table")
+    # The records of x have the offsets 0 (time 100) and 2; that of y has the offset 1 and the time 10.
+    partials = pa.table({"__last_offset": [2, 1], "__max_ts": [100, 10], "__newest": [100, 100]})
+    numbered, (places,), _ = RecordOrder(RecordPaths(subtopology)).number(
+        [(table, rows((0, 50)))], [(counted, partials)], []
+    )
+    assert numbered[0].column("__seq").to_pylist() == [1]
+    assert placed(rows((2, 100), (1, 100)), places).column("__k").to_pylist() == ["k1", "k2"]
+    assert dict(zip(*(places.column(name).to_pylist() for name in ("offset", "place")), strict=True)) == {1: 3, 2: 5}
+
+
 def met(topology: Topology) -> Met:
     subtopology = planned(topology)
     (node,) = [node for node in subtopology.nodes if len(node.inputs) == 2]

@@ -68,3 +68,25 @@ def test_should_number_nothing_when_no_branches_meet():
     topology = Topology("app")
     counted(a_stream(topology), "n").to("out")
     assert not RecordPaths(the_sub_topology(topology)).forks
+
+
+@pytest.mark.parametrize(
+    ("build", "are_merged"),
+    [
+        (lambda beats, n, other: n.to_stream().join(other.to_table()).to("out"), True),
+        (lambda beats, n, other: n.join(other.to_table()).to("out"), True),
+        (lambda beats, n, other: (n.to("out"), beats.join(other, within="5s").to("out")), True),
+        (lambda beats, n, other: (n.to("counts"), beats.join(other, within="5s").to("out")), False),
+        (lambda beats, n, other: (beats.left_join(n).to("out"), other.to("elsewhere")), False),
+    ],
+    ids=["stream of results in a join", "table in a join", "topic of two paths", "beside a join", "one source"],
+)
+def test_should_merge_results_with_other_sources_where_the_paths_of_both_meet(build, are_merged):
+    topology = Topology("app")
+    beats = a_stream(topology)
+    results = counted(beats, "n")
+    other = topology.stream("other", schema="id STRING, m BIGINT", key="id")
+    build(beats, results, other)
+    subtopology = next(found for found in topology.plan().subtopologies if found.aggregations)
+    (aggregation,) = subtopology.aggregations
+    assert RecordPaths(subtopology).are_merged(aggregation) == are_merged
