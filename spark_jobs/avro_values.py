@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,11 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.refused_records import SPARK_ERRORS
 from spark_jobs.sql_text import literal, quoted
 from tidemark.settings import Settings
-from tidemark.topology.avro_schema import AvroSchema
+from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
 from tidemark.topology.plan import Column, Sink, Source
 from tidemark.topology.value_serde import ValueSerde
 
 if TYPE_CHECKING:
+    from sqlglot import exp
+
     from tidemark.kafka.schema_registry import SchemaRegistry
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ _READ = "__tidemark_read"
 _NOT_AVRO = "not Avro with a known schema"
 """The value of a record that cannot be decoded. It is no JSON, so the record is unparsable."""
 _ASK_AGAIN_S = 60.0
+_MOST_AT_ONCE = 1000
 _TOLD_CHARACTERS = 500
 _LOCAL_TIME = r"yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS"
 _JSON_OPTIONS = f"map('timestampFormat', '{_LOCAL_TIME}XXX', 'timestampNTZFormat', '{_LOCAL_TIME}')"
 _numbers = itertools.count()
-_NAMED = ("record", "error", "enum", "fixed")
 
 
 _Named = tuple[str, int]
@@ -76,7 +77,8 @@ class AvroValues:
         """
         topics = {source.topic: source.schema for source in sources if source.value_serde is ValueSerde.AVRO}
         written = {sink.topic: sink.value_schema for sink in sinks if sink.value_schema is not None}
-        topics |= {topic: _columns_of(json.loads(schema)) for topic, schema in written.items()}
+        # The audit takes a topic that the application also reads for a source.
+        topics = {topic: _columns_of(json.loads(schema)) for topic, schema in written.items()} | topics
 
         def registry() -> SchemaRegistry:
             # Its client takes 0.4 s to import.
@@ -125,42 +127,45 @@ class AvroValues:
     def learn(self, records: DataFrame) -> bool:
         """Ask the registry for the schemas that records name and that are not known, and return whether one was found.
 
-        Blocks for a Spark job. Raises `OutcomeUnknown` if the registry does not answer.
+        At most `_MOST_AT_ONCE` are asked for, those of most records first, because broken records can name any number of
+        them. Blocks for a Spark job. Raises `OutcomeUnknown` if the registry does not answer.
         """
         if self._registry is None:
             return False
+        now_s = time.monotonic()
+        self._unreadable = {named: at for named, at in self._unreadable.items() if now_s - at < _ASK_AGAIN_S}
         names = ", ".join(literal(topic) for topic in self._topics)
         found = (
-            records.where(f"topic IN ({names}) AND length(value) > {_PREFIX_BYTES} AND substring(value, 1, 1) = X'00'")
+            records.where(f"topic IN ({names}) AND length(value) >= {_PREFIX_BYTES} AND substring(value, 1, 1) = X'00'")
             .selectExpr("topic", f"CAST(conv(hex(substring(value, 2, {_PREFIX_BYTES - 1})), 16, 10) AS BIGINT) AS id")
-            .distinct()
+            .groupBy("topic", "id")
+            .count()
+            .orderBy("count", "topic", "id", ascending=[False, True, True])
+            .limit(_MOST_AT_ONCE + len(self._schemas) + len(self._unreadable))
             .collect()
         )
-        now_s = time.monotonic()
-        new = [
-            named
-            for named in sorted((row.topic, row.id) for row in found)
-            if named not in self._schemas and now_s - self._unreadable.get(named, -math.inf) >= _ASK_AGAIN_S
-        ]
-        read = [self._is_read(self._registry, named) for named in new]
-        return any(read)
+        named = ((row.topic, row.id) for row in found)
+        new = [each for each in named if each not in self._schemas and each not in self._unreadable][:_MOST_AT_ONCE]
+        refused = {each: fault for each in new if (fault := self._fault_of(self._registry, *each)) is not None}
+        if refused:
+            (topic, schema_id), fault = next(iter(refused.items()))
+            log.warning(
+                "records with %d unknown schemas cannot be read, and become dead letters; one of them is the id %d in %s: %s",
+                len(refused), schema_id, topic, fault[:_TOLD_CHARACTERS],
+            )  # fmt: skip
+        return len(refused) < len(new)
 
-    def _is_read(self, registry: SchemaRegistry, named: _Named) -> bool:
-        topic, schema_id = named
+    def _fault_of(self, registry: SchemaRegistry, topic: str, schema_id: int) -> str | None:
+        """Ask for one schema and keep it. Returns why it cannot be read."""
         try:
             schema = registry.avro(schema_id)
             self._require_readable(schema, self._topics[topic])
         except (ValueError, *SPARK_ERRORS) as error:
-            self._unreadable[named] = time.monotonic()
-            log.warning(
-                "records of %s with the schema id %d cannot be read, and become dead letters: %s",
-                topic, schema_id, str(error)[:_TOLD_CHARACTERS],
-            )  # fmt: skip
-            return False
+            self._unreadable[topic, schema_id] = time.monotonic()
+            return str(error)
         log.info("read schema %d of topic %s from the registry", schema_id, topic)
-        self._schemas[named] = schema
-        self._unreadable.pop(named, None)
-        return True
+        self._schemas[topic, schema_id] = schema
+        return None
 
     def _require_readable(self, schema: AvroSchema, columns: Sequence[Column]) -> None:
         """Raise `ValueError` or Spark's error for a schema that a statement cannot decode."""
@@ -192,27 +197,37 @@ def _json_sql(record: str, schema: AvroSchema, columns: Sequence[Column]) -> str
 def _reduced(schema: AvroSchema, columns: Sequence[Column]) -> AvroSchema:
     """Return the schema by which a record is read: with `_READ`, and without fields that nobody needs.
 
-    A field that defines a type stays, because others may name it. A time that is read as a number stays the number that it is
-    in Avro.
+    A type that such a field defines is defined where it is used next. A time that is read as a number stays the number that it
+    is in Avro. Both schemas have the same names, so no alias is needed, and one could name another field.
     """
-    types = {column.name: column.type for column in columns}
-    fields = [
-        {**field, "type": _number(field["type"]) if types.get(field["name"]) == "BIGINT" else field["type"]}
-        for field in schema["fields"]
-        if field["name"] in types or _defines_type(field["type"])
-    ]
-    return {**schema, "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
+    from sqlglot import exp
+
+    types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
+    needed = {**schema, "fields": [field for field in schema["fields"] if field["name"] in types]}
+    whole = inlined(needed, named_types(schema))
+    fields = [{**_plain(field), "type": _as_read(field["type"], types[field["name"]])} for field in whole["fields"]]
+    return {**_plain(whole), "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
 
 
-def _number(kind: AvroSchema) -> AvroSchema:
+def _as_read(kind: AvroSchema, declared: exp.DataType | None) -> AvroSchema:
+    """Return a type in which each time is a number where a BIGINT is declared."""
     if isinstance(kind, list):
-        return [_number(each) for each in kind]
-    return "long" if isinstance(kind, Mapping) and kind.get("type") == "long" else kind
-
-
-def _defines_type(kind: AvroSchema) -> bool:
-    if isinstance(kind, list):
-        return any(_defines_type(each) for each in kind)
+        return [_as_read(each, declared) for each in kind]
     if not isinstance(kind, Mapping):
-        return False
-    return kind.get("type") in _NAMED or any(_defines_type(kind.get(part)) for part in ("type", "items", "values"))
+        return kind
+    parts = list(declared.expressions) if declared is not None else []
+    what = kind["type"]
+    if what == "long" and declared is not None and declared.is_type("bigint"):
+        return "long"
+    if "fields" in kind:
+        of_field = {part.name: part.kind for part in parts if hasattr(part, "kind")}
+        fields = [
+            {**_plain(field), "type": _as_read(field["type"], of_field.get(field["name"]))} for field in kind["fields"]
+        ]
+        return {**_plain(kind), "fields": fields}
+    part = parts[-1] if parts and what in ("array", "map") else None
+    return {**_plain(kind), **{key: _as_read(kind[key], part) for key in ("items", "values") if key in kind}}
+
+
+def _plain(schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
+    return {key: value for key, value in schema.items() if key != "aliases"}

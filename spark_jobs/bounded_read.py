@@ -104,6 +104,8 @@ class BoundedReader:
         tables = self._statements.tables(rows, pipelines, records, is_careful=is_careful)
         # Records with a schema that is not known yet are bad ones.
         if self._values.topics and bad_records([*tables.values()]) and self._values.learn(rows.frame()):
+            # The records that could not be read say nothing about the form of the next ones.
+            self._statements.forget_kinds_of_records()
             tables = self._statements.tables(rows, pipelines, records, is_careful=is_careful)
         return tables
 

@@ -23,6 +23,14 @@ _QUIET = (
 )
 
 
+_AVRO_LIMITS = {
+    "org.apache.avro.limits.bytes.maxLength": str(64 << 20),
+    "org.apache.avro.limits.string.maxLength": str(64 << 20),
+    "org.apache.avro.limits.collectionItems.maxLength": str(16 << 20),
+}
+"""Avro makes room for as much as a record says that it has. A broken record can say anything; beyond these it is refused."""
+
+
 @contextmanager
 def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Change settings of the session inside the block and restore them afterwards."""
@@ -41,7 +49,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
 
     Raises `PreflightFailed` if executors could not reach this driver.
     """
-    system = java_system_properties(settings)
+    system = {**java_system_properties(settings), **_AVRO_LIMITS}
     jars = ensure("spark", settings)
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {

@@ -138,7 +138,7 @@ class OneAudit:
         found = derivable(self.plan)
         compacted = self._compacted_before(reading)
         thin = thinned(self.plan, self.cut, compacted, self._kept_from(reading, compacted))
-        path = PipelineView(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin)
+        path = PipelineView(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin, values.topics)
         accounts = Accounts(path, self.plan, found, compacted)
         indexes = {task.subtopology for task in self.cut.ranges}
         unjudged = never_judged(self.plan, found, indexes, self._checks("accounts")) if indexes else []

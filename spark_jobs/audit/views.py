@@ -18,7 +18,7 @@ from spark_jobs.sql_text import literal
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import Derived
 from tidemark.audit.ranges import COMPUTING
-from tidemark.tasks.update import REFUSED_BY_SQL
+from tidemark.tasks.update import REFUSED_BY_SQL, UNPARSABLE
 from tidemark.topology.plan import SubTopology
 
 _FEW_ROWS = 20_000
@@ -97,7 +97,7 @@ class Views:
 class PipelineView:
     """The audit's own path from records to partial results. `records` is the view of the records that were read.
 
-    `thinned` are the sources from which compaction may have removed records.
+    `thinned` are the sources from which compaction may have removed records, and `avro` the topics with values of Avro.
     """
 
     def __init__(
@@ -108,11 +108,13 @@ class PipelineView:
         records: DataFrame,
         max_timestamp_ahead_ms: int,
         thinned: frozenset[str] = frozenset(),
+        avro: Iterable[str] = (),
     ) -> None:
         self.views = views
         self.cut = cut
         self.reading = reading
         self._gone = reading.lost | thinned
+        self._avro = sorted(avro)
         self._ahead_ms = max_timestamp_ahead_ms
         self._judged: list[str] = []
         self.records = views.add("records", records)
@@ -169,11 +171,18 @@ class PipelineView:
         return self.views.add(f"placed_{topic}", recomputation.placed_sql(source, kept))
 
     def _refused_places(self) -> str:
-        """Return a view of the records for which the stream's SQL has raised, by their dead letters."""
+        """Return a view of the records of which only their dead letters say that the stream could not read them.
+
+        Its SQL has raised for them, or the registry had no schema for them at that time.
+        """
         if self._refused is None:
+            believed = [f"of_reason = {literal(REFUSED_BY_SQL)}"]
+            if self._avro:
+                topics = ", ".join(map(literal, self._avro))
+                believed.append(f"of_reason = {literal(UNPARSABLE)} AND of_topic IN ({topics})")
             sql = (
                 f"SELECT DISTINCT of_topic, of_partition, of_offset FROM {self.records} "
-                f"WHERE role = '{DLQ}' AND of_reason = {literal(REFUSED_BY_SQL)} AND of_offset IS NOT NULL"
+                f"WHERE role = '{DLQ}' AND ({' OR '.join(believed)}) AND of_offset IS NOT NULL"
             )
             self.views.table("refused", self.views.spark.sql(sql), Rows.FEW)
             self._refused = self.views.name("refused")

@@ -18,18 +18,21 @@ import fastavro
 
 
 class FakeRegistry:
-    """Keeps schemas by id and by subject.
+    """Keeps schemas by id and by subject; `others` have ids of their own.
 
     `refused` are the subjects that accept no further schema, `authorization` is the header that it wants, and with `fails` it
-    answers nothing. `asked` are the requests so far.
+    answers nothing. `proxied` is the status and the text with which something in front of it answers. `asked` are the requests
+    so far.
     """
 
     def __init__(self) -> None:
         self.schemas: list[dict[str, Any]] = []
         self.subjects: dict[str, list[int]] = {}
+        self.others: dict[int, dict[str, Any]] = {}
         self.refused: set[str] = set()
         self.authorization: str | None = None
         self.fails = False
+        self.proxied: tuple[int, str] | None = None
         self.asked: list[str] = []
 
     def add(
@@ -54,6 +57,8 @@ class FakeRegistry:
             return 503, {"error_code": 50301, "message": "away"}
         if (found := re.fullmatch(r"/schemas/ids/(\d+)", path)) and method == "GET":
             number = int(found[1])
+            if number in self.others:
+                return 200, self.others[number]
             if not 0 < number <= len(self.schemas):
                 return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
             return 200, self.schemas[number - 1]
@@ -108,6 +113,8 @@ def serving(registry: FakeRegistry) -> Iterator[str]:
             else:
                 status, answer = registry.answer(method, path, body)
             text = json.dumps(answer).encode()
+            if registry.proxied is not None:
+                status, text = registry.proxied[0], registry.proxied[1].encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(text)))

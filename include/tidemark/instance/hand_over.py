@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from tidemark.errors import BatchTooLarge, OutcomeUnknown
+from tidemark.errors import BatchTooLarge, OutcomeUnknown, PreflightFailed
 from tidemark.instance.source import SourceBatch
 
 _WAIT_S = 0.2
@@ -36,11 +36,14 @@ class HandOver:
         """Return the next batch, or None after `timeout_s`.
 
         Raises `OutcomeUnknown` if a computing thread has failed, even if others still hand batches over; its subclass
-        `BatchTooLarge` if a smaller batch may succeed, and of that `SparkEnded` if only the next launch can try it.
+        `BatchTooLarge` if a smaller batch may succeed, and of that `SparkEnded` if only the next launch can try it. Raises
+        `PreflightFailed` if no launch can succeed.
         """
         failure = self._failure
         if isinstance(failure, BatchTooLarge):
             raise failure from failure.__cause__
+        if isinstance(failure, PreflightFailed):
+            raise failure
         if failure is not None:
             raise OutcomeUnknown(f"failed to read the sources: {failure}") from failure
         try:

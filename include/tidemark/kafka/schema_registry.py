@@ -15,9 +15,11 @@ from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
 
-_ANSWERS = (404, 409, 422)
-"""The statuses for what does not exist, what is incompatible, and what is invalid."""
+_ANSWERS = (403, 404, 409, 422)
+"""The statuses for what may not be seen, does not exist, is incompatible, and is invalid."""
 _UNAUTHORISED = (401, 403)
+_NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
+"""What the client raises for an answer that is not one of a registry, such as the page of a proxy."""
 _T = TypeVar("_T")
 _TRIES = 5
 
@@ -51,11 +53,11 @@ class SchemaRegistry:
     def avro(self, schema_id: int) -> AvroSchema:
         """Return the Avro schema with an id, with the types that it takes from other schemas.
 
-        Raises `ValueError`, with the reason, if there is none or it is no Avro schema, and `OutcomeUnknown` if the registry
-        does not answer.
+        Raises `ValueError`, with the reason, if there is none, this user may not read it, or it is no Avro schema;
+        `OutcomeUnknown` if the registry does not answer; and `PreflightFailed` if it does not let this user in.
         """
         what = f"schema {schema_id}"
-        schema = self._found(what, lambda: self._client.get_schema(schema_id))
+        schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
         if (schema.schema_type or "AVRO") != "AVRO":
             raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
         own = _parsed(schema)
@@ -79,25 +81,27 @@ class SchemaRegistry:
         found: dict[str, AvroSchema] = {}
         for reference in schema.references or ():
             subject, version = str(reference.subject), int(reference.version or 0)
-            known = self._found(
-                f"{subject} version {version}", partial(self._client.get_version, subject, version, deleted=True)
-            ).schema
+            known = self._found(f"{subject} version {version}", partial(self._version, subject, version))
             found |= self._of_references(known) | named_types(_parsed(known))
         return found
 
+    def _version(self, subject: str, version: int) -> Schema:
+        return _whole(self._client.get_version(subject, version, deleted=True).schema)
+
     def _found(self, what: str, ask: Callable[[], _T]) -> _T:
-        """Return the answer. Raises `ValueError` if the registry has nothing of the kind."""
+        """Return the answer. Raises `ValueError` if the registry has nothing of the kind, or does not show it."""
         try:
             return self._asked(ask)
         except SchemaRegistryError as error:
-            raise ValueError(f"the registry has no {what} ({error.error_message})") from error
+            raise ValueError(f"the registry gives no {what} ({error.error_message})") from error
 
     def _asked(self, ask: Callable[[], _T]) -> _T:
         """Return the answer. Raises `SchemaRegistryError` only if the registry knows the answer, which is no."""
         try:
             return ask()
         except SchemaRegistryError as error:
-            if error.http_status_code in _ANSWERS:
+            # A proxy in front of the registry answers with the same statuses, but without a code of the registry.
+            if error.http_status_code in _ANSWERS and isinstance(error.error_code, int) and error.error_code > 0:
                 raise
             if error.http_status_code in _UNAUTHORISED:
                 raise PreflightFailed(
@@ -105,7 +109,7 @@ class SchemaRegistry:
                     "TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD"
                 ) from error
             raise self._away(error) from error
-        except (httpx2.TransportError, OSError) as error:
+        except (httpx2.TransportError, OSError, *_NO_ANSWER) as error:
             raise self._away(error) from error
 
     def _away(self, error: Exception) -> OutcomeUnknown:
@@ -115,9 +119,16 @@ class SchemaRegistry:
         )
 
 
+def _whole(schema: Schema) -> Schema:
+    """Return a schema that has a text. Raises `ValueError` for an answer without one."""
+    if not schema.schema_str:
+        raise ValueError("the answer has no schema")
+    return schema
+
+
 def _parsed(schema: Schema) -> AvroSchema:
     """Return the schema as objects. The name of a type may be written without quotes."""
     try:
-        return json.loads(schema.schema_str or "")
+        return json.loads(str(schema.schema_str))
     except json.JSONDecodeError:
         return schema.schema_str

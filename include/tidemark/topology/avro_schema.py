@@ -41,7 +41,8 @@ def schema_of_sink(topic: str, columns: Sequence[Column], node: str) -> AvroSche
     `InvalidTopology` for a column whose name or type Avro does not have.
     """
     name = re.sub(r"\W", "_", topic, flags=re.ASCII)
-    return _record(name if _NAME.fullmatch(name) else f"_{name}", [(c.name, _parsed(c.type)) for c in columns], node)
+    name = name if _NAME.fullmatch(name) else f"_{name}"
+    return {"type": "record", "name": name, "fields": _fields(name, [(c.name, _parsed(c.type)) for c in columns], node)}
 
 
 def _parsed(kind: str) -> exp.DataType:
@@ -50,24 +51,18 @@ def _parsed(kind: str) -> exp.DataType:
     return exp.DataType.build(kind, dialect="spark")
 
 
-def _record(name: str, fields: Sequence[tuple[str, exp.DataType]], node: str) -> AvroSchema:
+def _fields(path: str, fields: Sequence[tuple[str, exp.DataType]], node: str) -> list[AvroSchema]:
+    """Return the fields of the record with the full name `path`, which is the namespace of the records in them."""
     for field, _ in fields:
         if not _NAME.fullmatch(field):
             raise InvalidTopology(
                 f"{node}: column '{field}' cannot be the name of a field in Avro, which has letters, digits and underscores, "
                 "with no digit in front; rename it with select()"
             )
-    return {
-        "type": "record",
-        "name": name,
-        "fields": [
-            {"name": field, "type": ["null", _type(f"{name}_{field}", kind, node)], "default": None}
-            for field, kind in fields
-        ],
-    }
+    return [{"name": name, "type": ["null", _type(path, name, kind, node)], "default": None} for name, kind in fields]
 
 
-def _type(name: str, kind: exp.DataType, node: str) -> AvroSchema:
+def _type(path: str, name: str, kind: exp.DataType, node: str) -> AvroSchema:
     what = kind.this.value if hasattr(kind.this, "value") else str(kind.this)
     if what in _PLAIN:
         return _PLAIN[what]
@@ -76,11 +71,12 @@ def _type(name: str, kind: exp.DataType, node: str) -> AvroSchema:
         precision, scale = (*given, *(10, 0)[len(given) :])
         return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     if what == "STRUCT":
-        return _record(name, [(field.name, field.kind) for field in kind.expressions], node)
+        fields = _fields(f"{path}.{name}", [(field.name, field.kind) for field in kind.expressions], node)
+        return {"type": "record", "name": name, "namespace": path, "fields": fields}
     if what in ("ARRAY", "LIST"):
-        return {"type": "array", "items": ["null", _type(name, kind.expressions[0], node)]}
+        return {"type": "array", "items": ["null", _type(path, name, kind.expressions[0], node)]}
     if what == "MAP" and kind.expressions[0].this.value == "TEXT":
-        return {"type": "map", "values": ["null", _type(name, kind.expressions[1], node)]}
+        return {"type": "map", "values": ["null", _type(path, name, kind.expressions[1], node)]}
     raise InvalidTopology(
         f"{node}: a column of type {kind.sql('spark')} cannot be written as Avro; cast it, for example to STRING"
     )
@@ -106,7 +102,8 @@ def full_name(schema: Mapping[str, Any], space: str) -> str:
     name = str(schema["name"])
     if "." in name:
         return name
-    space = str(schema.get("namespace") or space)
+    # An empty namespace is none; without the key, the namespace is that of the type around it.
+    space = str(schema.get("namespace", space))
     return f"{space}.{name}" if space else name
 
 
@@ -144,7 +141,7 @@ class _Inlining:
             raise ValueError(f"{schema!r} is no type of Avro")
         kind = schema["type"]
         if kind in _NAMED:
-            return self._defining(schema, space)
+            return self._defining(schema, space, space)
         if kind == "array":
             return {**schema, "items": self.of(schema["items"], space)}
         if kind == "map":
@@ -159,17 +156,18 @@ class _Inlining:
             if known in self._defined:
                 return known
             if known in self._named:
-                return self._defining(self._named[known], known.rpartition(".")[0])
+                return self._defining(self._named[known], known.rpartition(".")[0], space)
         raise ValueError(f"it names the type '{name}', which neither it nor its references define")
 
-    def _defining(self, schema: Mapping[str, Any], space: str) -> AvroSchema:
+    def _defining(self, schema: Mapping[str, Any], space: str, around: str) -> AvroSchema:
+        """Return the definition of a type with the default namespace `space`, for a place in the namespace `around`."""
         full = full_name(schema, space)
         if full in self._defined:
             return full
         self._defined.add(full)
         space, _, name = full.rpartition(".")
         made = {**schema, "name": name, "namespace": space}
-        if not space:
+        if not space and not around:
             del made["namespace"]
         if "fields" in schema:
             made["fields"] = [{**field, "type": self.of(field["type"], space)} for field in schema["fields"]]

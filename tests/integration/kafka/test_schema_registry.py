@@ -71,7 +71,7 @@ def test_should_register_a_schema_once_and_read_it_by_its_id(url, subject):
 
 
 def test_should_say_that_there_is_no_such_schema(url):
-    with pytest.raises(ValueError, match="the registry has no schema 1999999999"):
+    with pytest.raises(ValueError, match="the registry gives no schema 1999999999"):
         registry_at(Settings(), url).avro(1_999_999_999)
 
 
@@ -117,6 +117,29 @@ def test_should_not_take_a_failure_for_an_answer():
         registry._client._rest_client.max_retries = 0
         with pytest.raises(OutcomeUnknown, match="does not answer"):
             registry.avro(1)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(404, "<html>default backend</html>"), (200, "<html>maintenance</html>"), (200, "{}"), (404, "{}"), (429, "{}")],
+)
+def test_should_not_take_the_answer_of_a_proxy_for_one_of_the_registry(status, text):
+    fake = FakeRegistry()
+    fake.proxied = (status, text)
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        registry._client._rest_client.max_retries = 0
+        with pytest.raises(OutcomeUnknown, match="does not answer"):
+            registry.avro(1)
+        with pytest.raises(OutcomeUnknown, match="does not answer"):
+            registry.register("s", PLAIN)
+
+
+def test_should_take_a_schema_that_this_user_may_not_read_for_none():
+    fake = FakeRegistry()
+    fake.proxied = (403, '{"error_code": 40301, "message": "User is denied operation Read on subject s"}')
+    with serving(fake) as address, pytest.raises(ValueError, match=r"gives no schema 1 .*is denied"):
+        registry_at(Settings(), address).avro(1)
 
 
 def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_password():

@@ -78,3 +78,17 @@ def test_should_put_in_what_references_define_once():
 def test_should_say_what_a_schema_lacks(schema, message):
     with pytest.raises(ValueError, match=message):
         inlined(schema)
+
+
+def test_should_keep_a_type_without_a_namespace_apart_from_one_in_the_namespace_around_it():
+    none = {"type": "enum", "name": "Common", "namespace": "", "symbols": ["A"]}
+    own = {"type": "record", "name": "Common", "namespace": "shop", "fields": [{"name": "x", "type": "int"}]}
+    schema = {"type": "record", "name": "Order", "namespace": "shop", "fields": [
+        {"name": "one", "type": none}, {"name": "two", "type": own}, {"name": "three", "type": "shop.Common"},
+    ]}  # fmt: skip
+    assert set(named_types(schema)) == {"shop.Order", "shop.Common", "Common"}
+    whole = inlined(schema)
+    assert [field["type"] for field in whole["fields"]] == [none, own, "shop.Common"]
+    order = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "one", "type": "Common"}]}
+    (field,) = inlined(order, {"Common": {"type": "enum", "name": "Common", "symbols": ["A"]}})["fields"]
+    assert field["type"] == none

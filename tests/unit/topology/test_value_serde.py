@@ -43,10 +43,20 @@ def test_should_give_a_sink_the_schema_of_its_columns():
         "price": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}],
         "at": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
         "lots": ["null", {"type": "array", "items": ["null", {
-            "type": "record", "name": "of_shop_1_lots",
+            "type": "record", "name": "lots", "namespace": "of_shop_1",
             "fields": [{"name": "n", "type": ["null", "int"], "default": None}],
         }]}],
     }  # fmt: skip
+
+
+def test_should_give_each_record_in_a_column_a_name_of_its_own():
+    topology = Topology("app")
+    schema = "a STRUCT<b: STRUCT<c: INT>>, a_b STRUCT<d: STRING>, m MAP<STRING, STRUCT<a: ARRAY<STRUCT<b: INT>>>>"
+    topology.stream("in", schema=schema).to("out", value_serde="avro")
+    (sink,) = sinks(topology)
+    named: dict[str, object] = {}
+    fastavro.parse_schema(json.loads(sink.value_schema), named)
+    assert set(named) == {"out", "out.a", "out.a.b", "out.a_b", "out.m", "out.m.a"}
 
 
 def test_should_give_a_table_its_columns_and_those_of_its_window():
