@@ -389,7 +389,9 @@ class Settings(BaseSettings):
         least=16 << 20,
     )
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter", least=0)
-    store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter", least=1)
+    store_write_buffer_bytes: int = setting(
+        32 << 20, "RocksDB memtable of each open segment of a store", "rocksdb.config.setter", least=1
+    )
 
     spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
     spark_driver_host: str = setting(

@@ -331,6 +331,8 @@ def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_size(write_buffer_bytes)
+    # A log is kept until each family with a write in it was flushed, and that of the checkpoint is too small to be flushed.
+    options.set_max_total_wal_size(2 * write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
     options.set_max_open_files(256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,18 @@ def test_should_report_damage_when_a_file_is_missing(tmp_path, files):
     next((tmp_path / "store").glob(files)).unlink()
     with pytest.raises(TaskCorrupted, match="No such file"):
         rocks(tmp_path)
+
+
+def test_rocksdb_should_bound_its_write_ahead_log(tmp_path):
+    buffer_bytes = 256 << 10
+    store = RocksStore(tmp_path / "store", write_buffer_bytes=buffer_bytes)
+    for number in range(200):
+        keys = [b"%08d" % key for key in range(number * 500, number * 500 + 500)]
+        store.put_many([Writes(0, keys, [b"v" * 100] * len(keys))], a_checkpoint(), None)
+    log_bytes = 0
+    for log in (tmp_path / "store").glob("*.log"):
+        # RocksDB removes the logs that it no longer needs in a thread of its own.
+        with suppress(FileNotFoundError):
+            log_bytes += log.stat().st_size
+    store.close()
+    assert 0 < log_bytes < 8 * buffer_bytes
