@@ -128,8 +128,14 @@ class PreparedStatement:
         served = self._collect(rdd)
         with _load_from_socket(served, _Bytes()) as stream:
             messages = list(stream)
-        # The messages end in the same way if the JVM dies while it sends them. Only its server knows that all were sent.
-        served[2].getResult(self._end_within)
+        server = served[2]
+        try:
+            # The messages end in the same way if the JVM dies while it sends them. Only its server knows that all were sent.
+            server.getResult(self._end_within)
+        finally:
+            # It keeps the whole result in the JVM. The method that was called refers back to this object, so Python alone would
+            # release it only when it looks for cycles.
+            server._detach()
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), self._schema) for message in messages]
         return pa.Table.from_batches(batches, self._schema)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import json
 import logging
 import random
@@ -16,6 +17,7 @@ from spark_jobs.session import configured
 from spark_jobs.statements import Statements, _Read
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
+from tidemark.processes import wait_until
 from tidemark.tasks.partials import Partial, Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling
@@ -264,6 +266,35 @@ def test_should_give_the_newest_time_of_the_source_up_to_each_result_that_meets_
         for row in good:
             last, partition = row[Partial.LAST_OFFSET], row[Partial.PARTITION]
             assert row[Partial.NEWEST] == max(t for o, t in enumerate(times) if o % 2 == partition and o <= last)
+
+
+def test_should_release_the_result_of_a_kept_statement_before_python_looks_for_cycles(spark):
+    records = [(b"p1", canonical())] * 10
+    rows = SparkRows.of(frame_of(spark, records))
+    statements = Statements(plan_of(PATHS["counted"]), "released", AHEAD)
+    statements.tables(rows, [0], 10)
+    (prepared,) = statements._prepared._prepared.values()
+    collect, servers = prepared._collect, []
+
+    def collected(rdd):
+        served = collect(rdd)
+        server = served[2]
+        servers.append(spark._jvm.java.lang.ref.WeakReference(server))
+        server._detach()
+        return served
+
+    def is_released() -> bool:
+        spark._jvm.java.lang.System.gc()
+        return bool(servers[0].refersTo(None))
+
+    prepared._collect = collected
+    gc.disable()
+    try:
+        statements.tables(rows, [0], 10)
+        assert len(servers) == 1
+        assert wait_until(is_released, 20)
+    finally:
+        gc.enable()
 
 
 def test_should_give_tasks_the_settings_of_the_session_also_the_second_time(spark):
