@@ -153,6 +153,8 @@ def _verdict(
             f"{topology} --to earliest --state keep`; to continue behind its end if it was truncated: "
             f"{_reset(topology, newest, newest.end_offset)}",
         )
+    if newest.committed_offset is None and lag == 0 and newest.is_owned:
+        return Verdict.OK, f"nothing left to read at {committed}, the offset in the last commit record"
     if newest.committed_offset is None:
         return (
             Verdict.FAILED,

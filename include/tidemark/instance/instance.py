@@ -63,6 +63,8 @@ _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _VERDICT_SESSIONS = 0.4
 _NONE_SEEN = -1
+_COMMIT_AGAIN_MS = 86_400_000
+"""The age at which offsets are committed again; brokers delete them after 7 days (`offsets.retention.minutes`)."""
 _JVM_ENDED_LOAD = 4.0
 """A batch during which Spark's JVM ended is taken to be this many times too large, because each try costs a relaunch."""
 
@@ -337,14 +339,19 @@ class Instance:
             log.info("batches are now %d source records", self.size.records)
 
     def _tick(self) -> None:
-        """Let every task act whose wall-clock callbacks are due, without input (see invariant: ticks)."""
+        """Let every task act whose wall-clock callbacks are due, without input (see invariant: ticks).
+
+        A task without input commits its offsets again, because brokers delete offsets of topics that the group does not
+        subscribe, and it subscribes only lead topics. They delete all while the group is empty.
+        """
         now_ms = self.clock()
         changed: list[tuple[Task, TaskUpdate]] = []
         for task in self._tasks.values():
-            if not task.is_due(now_ms):
+            is_expiring = abs(now_ms - task.offsets_ms) >= _COMMIT_AGAIN_MS
+            if not is_expiring and not task.is_due(now_ms):
                 continue
             update = task.prepare(TaskInput(task.next_offsets, (), ()), now_ms)
-            if update.changes_something:
+            if update.changes_something or is_expiring:
                 changed.append((task, update))
             else:
                 task.pass_clock(update)

@@ -60,6 +60,12 @@ class TaskFacts:
         return {partition: self.committed.get(partition) for partition in self.sources}
 
     @property
+    def offsets_ms(self) -> int:
+        """When the offsets of the task were committed, in epoch milliseconds; 0 if the group does not have all of them."""
+        has_all = self.committed.keys() >= self.sources.keys()
+        return self.record.commit_time_ms if self.record is not None and has_all else 0
+
+    @property
     def last_instance(self) -> int | None:
         """The instance that committed last; None if none has."""
         return None if self.record is None else self.record.instance

@@ -141,6 +141,7 @@ class TaskOpener:
                 batch=committed.batch,
                 sink_partitions=self.sink_partitions,
                 wall_ms=self.witnesses.clock(),
+                offsets_ms=facts.offsets_ms,
                 sql_memory_bytes=self.settings.sql_memory_bytes,
                 limits=self.limits,
                 writers=self.writers,

@@ -95,12 +95,14 @@ class Task:
         batch: int,
         sink_partitions: Mapping[str, int],
         wall_ms: int,
+        offsets_ms: int = 0,
         sql_memory_bytes: int = SQL_MEMORY_BYTES,
         limits: SizeLimits = NO_LIMITS,
         writers: Mapping[str, ValueWriter] = MappingProxyType({}),
     ) -> None:
         """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock from which wall-clock schedules count.
 
+        `offsets_ms` is when the offsets were committed, 0 if the group does not have them.
         `sql_memory_bytes` is the memory for the SQL of each node, as in `Settings`. `limits` are the size limits of sinks and
         changelogs. `writers` are by the nodes of sinks; without one, a sink writes JSON. Raises `InvalidTopology` for code that
         cannot be loaded.
@@ -115,6 +117,8 @@ class Task:
         self.batch = batch
         self.wall_ms = wall_ms
         """The clock of the last committed update: everything that was due by then has been done."""
+        self.offsets_ms = offsets_ms
+        """When the offsets were committed last, by the clock of the instance; 0 if the group does not have them."""
         self.puts: Mapping[str, Period] = {}
         """When the last update was written, by store."""
         self._stores = stores
@@ -462,6 +466,7 @@ class Task:
         self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
         self.stream_times = update.stream_times
         self.batch = update.batch
+        self.offsets_ms = commit_time_ms
         self.pass_clock(update)
 
     def pass_clock(self, update: TaskUpdate) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.support.counting import counted_plan
+from tests.support.counting import PARTITIONS, counted_plan
 
 from tidemark.checks.liveness import Input
 from tidemark.checks.liveness_sampling import waiting_input
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.record import CommitKind, commit_record
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.names import TopicPartition
+from tidemark.kafka.topics import TopicSpec, create_topics
+from tidemark.names import TaskId, TopicPartition, commits_topic
 from tidemark.processes import wait_until
+from tidemark.stream_times import StreamTimes
 
 pytestmark = pytest.mark.broker
 
@@ -19,7 +23,9 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def plan(settings, admin, unique):
     """A count over two partitions of five records each; nothing is committed."""
-    return counted_plan(settings, admin, unique("app"), 5)
+    plan = counted_plan(settings, admin, unique("app"), 5)
+    create_topics(admin, [TopicSpec(commits_topic(plan.application_id), PARTITIONS, {})], settings)
+    return plan
 
 
 def commit(settings, plan, offsets):
@@ -27,6 +33,19 @@ def commit(settings, plan, offsets):
     consumer = Consumer({**librdkafka_config(settings), "group.id": plan.application_id})
     consumer.commit(offsets=[ClientPartition(topic, p, offset) for p, offset in offsets.items()], asynchronous=False)
     consumer.close()
+
+
+def record(settings, plan, partition, offset):
+    """The last commit record of a task, without offsets of the group: it has deleted them."""
+    (topic,) = plan.subtopologies[0].source_topics
+    task = TaskId(0, partition)
+    last = commit_record(
+        CommitKind.BATCH, plan.application_id, plan.version, task, 3, wall_clock_ms(),
+        spans={topic: (0, offset)}, stream_times=StreamTimes.none(), changelogs={}, ends_before={},
+    )  # fmt: skip
+    producer = Producer(librdkafka_config(settings))
+    producer.produce(commits_topic(plan.application_id), last.to_bytes(), str(task).encode(), partition=partition)
+    assert producer.flush(60) == 0
 
 
 def waiting(plan, settings, leads):
@@ -46,6 +65,16 @@ def test_should_count_the_unread_input_of_its_own_partitions(settings, plan):
     assert waiting(plan, settings, [zero, one]) == Input(3, 7)
     assert waiting(plan, settings, [zero]) == Input(0, 5)
     assert waiting(plan, settings, []) == Input(0, 0)
+
+
+def test_should_count_from_the_last_commit_record_where_the_group_has_no_offset(settings, plan):
+    zero, one = (TopicPartition(plan.subtopologies[0].lead.topic, number) for number in (0, 1))
+    record(settings, plan, 0, 5)
+    assert waiting(plan, settings, [zero]) == Input(0, 5)
+    assert waiting(plan, settings, [zero, one]) == Input(5, 5)
+    # The group's own offset counts, whatever the record says.
+    commit(settings, plan, {0: 4})
+    assert waiting(plan, settings, [zero]) == Input(1, 4)
 
 
 def test_should_not_count_what_an_open_transaction_hides(settings, plan, unique):

@@ -9,6 +9,7 @@ import threading
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaException
 from tests.support.truth.topics import read_all
 
 from tidemark.clock import wall_clock_ms
@@ -155,6 +156,32 @@ def test_should_commit_a_tick_with_its_output_its_store_and_unchanged_offsets(se
     place = TopicPartition(source, 0)
     found = committed_offsets(librdkafka_config(settings), plan.application_id, [place], 60)
     assert found[place].offset == 0
+
+
+def test_should_give_the_group_the_offsets_again_that_brokers_have_deleted(settings, admin, unique):
+    plan = prepared(a_heart(unique), settings, admin)
+    briefly = lambda number, clock, tasks: True if number == 2 else None  # noqa: E731
+    run(plan, settings, briefly)
+    assert wait_until(lambda: is_deleted(admin, plan.application_id), 60)
+    run(plan, settings, briefly)
+    records = commits(plan, settings)
+    assert [record.kind for record in records] == [CommitKind.START, CommitKind.TICK]
+    (source,) = plan.subtopologies[0].source_topics
+    assert dict(records[1].sources) == {source: {0: (0, 0)}}
+    place = TopicPartition(source, 0)
+    found = committed_offsets(librdkafka_config(settings), plan.application_id, [place], 60)
+    assert found[place].offset == 0
+    run(plan, settings, briefly)
+    assert len(commits(plan, settings)) == 2
+
+
+def is_deleted(admin, group):
+    """A group whose last member's session still runs cannot be."""
+    try:
+        admin.delete_consumer_groups([group])[group].result(60)
+    except KafkaException:
+        return False
+    return True
 
 
 def test_should_commit_a_tick_that_writes_only_an_unlogged_store(settings, admin, unique):

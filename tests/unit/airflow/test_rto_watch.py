@@ -301,6 +301,7 @@ def test_should_take_the_sources_from_the_instance_and_know_nothing_without_them
     ends = SimpleNamespace(beginnings=offsets, stable=lambda places: dict.fromkeys(places, 7))
     monkeypatch.setattr(liveness_sampling, "EndOffsets", lambda *_: ends)
     monkeypatch.setattr(liveness_sampling, "committed_offsets", lambda *_: {})
+    monkeypatch.setattr(liveness_sampling, "last_commit_records", lambda *_, **__: {})
     write_json(watched.files.standstill, {"since_ms": T, "why": "it was down"})
     watched.says("RUNNING")
     run = read_json(watched.files.run)

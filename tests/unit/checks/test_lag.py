@@ -71,8 +71,13 @@ CASES = [
 
 
 def lost(recorded, stable, low=0):
-    """The group has no offset, the last commit record says where it was."""
-    return [LagSample(NOW, PLACE, low, stable, stable, None, recorded)]
+    """The group has no offset and no member, the last commit record says where it was."""
+    return [LagSample(NOW, PLACE, low, stable, stable, None, recorded, is_owned=False)]
+
+
+def expired(recorded, stable):
+    """Five samples of a task that a member owns, whose committed offset brokers have deleted."""
+    return [replace(sample, recorded_offset=recorded) for sample in seen(*[(None, stable)] * 5)]
 
 
 CASES += [
@@ -98,6 +103,9 @@ CASES += [
     (lost(5, 10, low=6), Verdict.FAILED, "`tidemark reset run app --to offsets --state keep --offset in:0=6`"),
     (lost(6, 10, low=6), Verdict.FAILED, "4 offsets wait after 6"),
     (lost(11, 10), Verdict.FAILED, "the recorded one 11 is beyond the end 10"),
+    # Its owner continues from the record, so nothing is lost and nothing waits.
+    (expired(10, 10), Verdict.OK, "nothing left to read at 10, the offset in the last commit record"),
+    (expired(10, 11), Verdict.FAILED, "the committed offset is lost"),
     # An earlier look saw one, and the commits topic is gone too.
     (seen((3, 10), (None, 10)), Verdict.FAILED, "is lost, 3 when it was last seen, and no commit record has one"),
     (seen((None, 10), (None, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "has never committed"),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.names import TaskId
+from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.recovery.facts import TaskFacts
 
@@ -18,10 +18,22 @@ _TELL_EVERY_S = 5.0
 def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
     """Return the source offsets that are not committed yet, of all tasks."""
     return sum(
-        max(0, found.sources[p].end - committed.offset)
-        for found in facts.values()
-        for p, committed in found.committed.items()
+        max(0, found.sources[p].end - offset) for found in facts.values() for p, offset in _reached(found).items()
     )
+
+
+def _reached(facts: TaskFacts) -> dict[TopicPartition, int]:
+    """Return the offset of each source up to which a task has processed it.
+
+    A group that was empty for `offsets.retention.minutes` has no offsets; the last commit record has them.
+    """
+    recorded = {} if facts.record is None else facts.record.end_offsets
+    return {
+        partition: facts.committed[partition].offset
+        if partition in facts.committed
+        else recorded.get(partition.topic, marks.low)
+        for partition, marks in facts.sources.items()
+    }
 
 
 def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], None]) -> None:
@@ -31,8 +43,8 @@ def drain(evidence: EvidenceReader, timeout_s: float, report: Callable[[str], No
     deadline, told_at = time.monotonic() + timeout_s, 0.0
     pause = threading.Event()
     while True:
-        committed = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
-        left = sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
+        reached = {p: offset for found in facts.values() for p, offset in _reached(found).items()}
+        left = sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.items())
         if left == 0:
             report("what waited is committed")
             return
