@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, SavepointFailed
 from tidemark.names import TaskId
 from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.savepoints.manifest import SavepointManifest
 from tidemark.savepoints.repository import SavepointRepository
+from tidemark.supervision.savepoint_ids import is_ahead
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +23,14 @@ _NEWEST = 3
 
 @dataclass(frozen=True)
 class SavepointCopies:
-    """Implements `CopySource` with at most the `most` newest complete savepoints. Safe to use from several threads."""
+    """Implements `CopySource` with at most the `most` newest complete savepoints. Safe to use from several threads.
+
+    `clock` returns epoch milliseconds. Savepoints that were named by a clock that was ahead count as older than all others.
+    """
 
     repository: SavepointRepository
     most: int = _NEWEST
+    clock: Callable[[], int] = wall_clock_ms
 
     @property
     def kind(self) -> SourceOfState:
@@ -45,7 +51,8 @@ class SavepointCopies:
 
     def _newest(self) -> list[SavepointManifest]:
         whole: list[SavepointManifest] = []
-        for savepoint_id in self.repository.ids():
+        now_ms = self.clock()
+        for savepoint_id in sorted(self.repository.ids(), key=lambda each: is_ahead(each, now_ms)):
             try:
                 whole.append(self.repository.manifest(savepoint_id))
             except CopyUnusable as error:

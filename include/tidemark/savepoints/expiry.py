@@ -8,7 +8,7 @@ from itertools import islice
 
 from tidemark.errors import CopyUnusable
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
-from tidemark.supervision.savepoint_ids import begun_ms
+from tidemark.supervision.savepoint_ids import begun_ms, is_ahead
 
 GIVEN_UP_MS = 3_600_000
 """The time after which an incomplete savepoint is given up, if nothing has shown since then that it is still being taken."""
@@ -31,11 +31,12 @@ def expired_ids(
     """Return those of `savepoints`, which are sorted with the newest first, to remove. Reads nothing.
 
     A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`, and so is one whose
-    manifest cannot be read; an incomplete one, if it was last known to be taken at least an hour ago.
+    manifest cannot be read; an incomplete one, if it was last known to be taken at least an hour ago. Those that were named by
+    a clock that was ahead count as older than all others.
     """
     gone: list[str] = []
     whole = 0
-    for savepoint in savepoints:
+    for savepoint in sorted(savepoints, key=lambda each: is_ahead(each.savepoint_id, now_ms)):
         if _is_unfinished(savepoint):
             if not _is_alive(savepoint, now_ms):
                 gone.append(savepoint.savepoint_id)
@@ -82,7 +83,7 @@ def _is_unfinished(savepoint: Savepoint) -> bool:
 
 
 def _is_alive(savepoint: Savepoint, now_ms: int) -> bool:
-    return now_ms - savepoint.alive_ms < GIVEN_UP_MS
+    return abs(now_ms - savepoint.alive_ms) < GIVEN_UP_MS
 
 
 def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:

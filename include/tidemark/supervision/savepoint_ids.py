@@ -6,6 +6,7 @@ import secrets
 from datetime import UTC, datetime
 
 _ID_TIME = "%Y%m%dT%H%M%S"
+_CLOCKS_MS = 3_600_000
 
 
 def new_savepoint_id(now_ms: int) -> str:
@@ -22,3 +23,11 @@ def begun_ms(savepoint_id: str) -> int | None:
         return int(datetime.strptime(savepoint_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC).timestamp()) * 1000
     except ValueError:
         return None
+
+
+def is_ahead(savepoint_id: str, now_ms: int) -> bool:
+    """Return whether a savepoint has a time of more than an hour from now. A clock that was ahead has given it its id.
+
+    Such an id says nothing about the order of time, so the savepoint may not count as newer than others.
+    """
+    return (begun_ms(savepoint_id) or 0) > now_ms + _CLOCKS_MS

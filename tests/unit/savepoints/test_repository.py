@@ -202,6 +202,9 @@ def listed(*hours_ago: float, not_whole: tuple[float, ...] = (), unreadable: tup
         (listed(3, unreadable=(2,)), 1, None, [2, 3], "an unreadable one counts for nothing, and may be readable again"),
         (listed(2, unreadable=(3,)), 1, None, [2], "an unreadable one goes when enough newer ones are complete"),
         (listed(unreadable=(2, 3)), None, 2, [2], "the age holds for unreadable ones"),
+        (listed(0, -48, -48, -48), 3, None, [-48, -48, 0], "one of a clock that was ahead is not newer than that of now"),
+        (listed(-1, 1), 1, None, [-1], "clocks may differ by an hour"),
+        (listed(1, not_whole=(-48,)), 1, None, [1], "an unfinished one of a clock that was ahead is given up"),
     ],
 )  # fmt: skip
 def test_should_expire_by_count_and_age(savepoints, keep, max_age_h, left_h, why):
@@ -209,6 +212,15 @@ def test_should_expire_by_count_and_age(savepoints, keep, max_age_h, left_h, why
     gone = expired_ids(savepoints, keep, max_age_ms, NOW_MS)
     left = sorted((NOW_MS - begun_ms(s.savepoint_id)) / HOUR_MS for s in savepoints if s.savepoint_id not in gone)
     assert left == left_h, why
+
+
+def test_should_take_the_state_first_from_savepoints_that_no_wrong_clock_has_named(repository, stores, tmp_path):
+    named = [an_id(hours) for hours in (-48, -47, 0, 1)]
+    for savepoint_id in named:
+        save(repository, stores, tmp_path / "links" / savepoint_id, savepoint_id)
+    copies = SavepointCopies(repository, clock=lambda: NOW_MS)
+    found = copies.find(TASKS)[TASKS[0]]["counts"]
+    assert [copy.location.split("/")[-2] for copy in found] == [named[2], named[3], named[0]]
 
 
 def test_should_delete_files_that_only_expired_savepoints_name(repository, stores, tmp_path):
