@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.errors import FactsUnavailable
 from tidemark.settings import Settings
 from tidemark.verdict import Finding, Verdict
+
+_CLOCKS_MS = 3_600_000
 
 VERDICTS = Table(
     "verdicts",
@@ -108,7 +110,9 @@ def _last_verdicts() -> Select[Any]:
     known = known.union_all(select(following.scalar_subquery()).where(known.c.check_name.is_not(None)))
     inner = VERDICTS.alias()
     newest = select(func.max(inner.c.time_ms)).where(
-        inner.c.application_id == bindparam("application_id"), inner.c.check_name == known.c.check_name
+        inner.c.application_id == bindparam("application_id"),
+        inner.c.check_name == known.c.check_name,
+        inner.c.time_ms <= bindparam("latest_ms"),
     )
     same_check = columns.check_name == known.c.check_name
     of_runs = select(columns.id).join(known, same_check)
@@ -122,12 +126,16 @@ def _last_verdicts() -> Select[Any]:
 _LAST_VERDICTS = _last_verdicts()
 
 
-def last_verdicts(facts: FactsDatabase, application_id: str) -> list[PastVerdict]:
+def last_verdicts(
+    facts: FactsDatabase, application_id: str, clock: Callable[[], int] = wall_clock_ms
+) -> list[PastVerdict]:
     """Return the findings of the last run of every check, and the last finding of `rto` on each instance.
 
-    Does not read the history. Blocks. Raises `FactsUnavailable`.
+    Findings of more than an hour from now are left out: a clock that was ahead has given them their time, and they would hide
+    every later run. Does not read the history. Blocks. Raises `FactsUnavailable`.
     """
-    rows = facts.read(_LAST_VERDICTS, {"application_id": application_id})
+    latest_ms = clock() + _CLOCKS_MS
+    rows = facts.read(_LAST_VERDICTS, {"application_id": application_id, "latest_ms": latest_ms})
     return [PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row)) for row in rows]
 
 

@@ -8,10 +8,13 @@ from tidemark.topology.durations import format_ms
 from tidemark.verdict import Finding, Verdict
 
 SUBJECT = "last passing drill"
+_CLOCKS_MS = 3_600_000
 
 
 def drill_age(last_passed_ms: int | None, undrilled: Sequence[str], max_age_ms: int, now_ms: int) -> Finding:
     """Return OK up to and including an age of `max_age_ms`. `last_passed_ms` is None if no drill has passed.
+
+    A drill of more than an hour from now is no evidence: a clock that was ahead has given it its time.
 
     `undrilled` are the present stores that this drill has not compared, because they are newer. It says nothing about them, but
     the next drill may come as late as if it did: until then, they give a warning.
@@ -22,6 +25,14 @@ def drill_age(last_passed_ms: int | None, undrilled: Sequence[str], max_age_ms: 
         )
     age_ms = max(0, now_ms - last_passed_ms)
     evidence = {"age_ms": age_ms, "max_age_ms": max_age_ms, "last_passed_ms": last_passed_ms}
+    if last_passed_ms > now_ms + _CLOCKS_MS:
+        return Finding(
+            SUBJECT,
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"the last drill passed {_format(last_passed_ms - now_ms)} from now, so a clock was ahead and its age is not "
+            "known: trigger restore_drill, or use `tidemark drill run NAME`",
+            evidence,
+        )
     if undrilled and age_ms <= max_age_ms:
         more = f" and {len(undrilled) - 1} more" if len(undrilled) > 1 else ""
         return Finding(

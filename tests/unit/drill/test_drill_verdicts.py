@@ -211,12 +211,15 @@ def test_should_name_differing_keys_and_fail_a_store_that_cannot_be_rebuilt():
         (NOW - 7 * DAY, Verdict.OK),
         (NOW - 7 * DAY - 1, Verdict.FAILED),
         (NOW + 5, Verdict.OK),
+        (NOW + DAY // 24, Verdict.OK),
+        (NOW + DAY // 24 + 1, Verdict.NOT_ENOUGH_EVIDENCE),
+        (NOW + 8 * DAY, Verdict.NOT_ENOUGH_EVIDENCE),
     ],
 )
 def test_should_alert_when_the_last_passing_drill_is_too_old(passed_ms, verdict):
     found = drill_age(passed_ms, (), 7 * DAY, NOW)
     assert found.verdict is verdict
-    assert ("restore_drill" in found.message) == (verdict is Verdict.FAILED)
+    assert ("restore_drill" in found.message) == (verdict is not Verdict.OK)
 
 
 def test_should_warn_when_the_last_passing_drill_was_of_earlier_stores_until_the_next_is_due():

@@ -203,6 +203,16 @@ def test_should_trust_drills_until_a_rewind_has_replaced_the_store(settings, pla
     assert suspects(settings, plan) == ({OTHER} if clears else {TASK, OTHER})
 
 
+def test_should_take_the_drill_that_was_written_last_for_the_last_one_whatever_its_clock_said(settings):
+    facts = FactsDatabase(settings)
+    for at_ms in (NOW + 48 * HOUR, NOW):
+        write_drill(facts, drill(at_ms, compared(at_ms=at_ms)))
+    passed = last_passed(facts, "app")
+    assert passed is not None
+    assert passed.drill_id == f"d{NOW}"
+    facts.close()
+
+
 @pytest.mark.parametrize(
     ("tasks", "generation", "newer"),
     [

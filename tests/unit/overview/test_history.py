@@ -43,6 +43,16 @@ def test_the_last_verdicts_should_be_those_of_the_last_run_of_each_check(facts):
     ]
 
 
+def test_a_verdict_of_a_clock_that_was_ahead_should_not_hide_later_ones(facts):
+    hour_ms = 3_600_000
+    wrote(facts, "lag", 10 + hour_ms + 1, Verdict.FAILED)
+    wrote(facts, "lag", 5, Verdict.OK)
+    wrote(facts, "audit", 4, Verdict.FAILED)
+    wrote(facts, "audit", 10 + hour_ms, Verdict.OK)
+    found = [(row.check, row.finding.verdict) for row in last_verdicts(facts, APP, lambda: 10)]
+    assert found == [("audit", Verdict.OK), ("lag", Verdict.OK)]
+
+
 def test_the_last_deadline_verdict_of_each_instance_should_count(facts):
     def watched(time_ms, instance, verdict):
         write_verdicts(facts, APP, "rto", time_ms, [Finding(f"{APP}-{instance}", verdict, "m")])

@@ -76,11 +76,14 @@ def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
 def past_drills(
     facts: FactsDatabase, application_id: str, limit: int = 20, verdict: Verdict | None = None
 ) -> Iterator[PastDrill]:
-    """Yield the newest drills first; of every verdict if `verdict` is None. Blocks. Raises `FactsUnavailable`."""
+    """Yield the drills that were written last first, whatever their clocks said. Blocks. Raises `FactsUnavailable`.
+
+    `verdict`: only those with it; None for all.
+    """
     query = select(DRILLS).where(DRILLS.c.application_id == application_id)
     if verdict is not None:
         query = query.where(DRILLS.c.verdict == str(verdict))
-    for row in facts.read(query.order_by(DRILLS.c.ended_ms.desc(), DRILLS.c.id.desc()).limit(limit)):
+    for row in facts.read(query.order_by(DRILLS.c.id.desc()).limit(limit)):
         yield PastDrill(
             row.drill_id, row.started_ms, row.ended_ms, Verdict(row.verdict), row.rto_s, row.rpo_offsets, row.rpo_s,
             row.key_count, row.byte_count, json.loads(row.report),
