@@ -130,6 +130,8 @@ class FactsDatabase:
             with self._engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError) as error:
+            # It may have been replaced by an empty one, so its schema is looked at again.
+            self._has_tables = False
             raise FactsUnavailable(
                 f"the database of facts, {self.name}, does not answer: {self._format(error)}; start it, or set "
                 "TIDEMARK_FACTS_URL"

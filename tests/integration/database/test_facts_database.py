@@ -77,6 +77,16 @@ def test_should_wait_when_another_process_creates_the_file(facts, settings, monk
     assert len(facts.read(select(EVENTS))) == 1
 
 
+def test_should_create_the_file_again_when_it_was_removed(facts, settings):
+    write_event(facts, state_event("RUNNING"))
+    for file in settings.var_dir.glob("facts.db*"):
+        file.unlink()
+    with pytest.raises(FactsUnavailable, match="no such table"):
+        write_event(facts, state_event("REBALANCING"))
+    write_event(facts, state_event("RUNNING"))
+    assert len(facts.read(select(EVENTS))) == 1
+
+
 def test_should_write_all_rows_or_none(facts):
     row = {"application_id": "app", "topology_version": "1", "instance": 0, "time_ms": 1, "kind": "state", "body": "{}"}
     with pytest.raises(FactsUnavailable):
