@@ -51,7 +51,8 @@ class Progress:
             lines.append(f"state {self._state or '-'} -> {run.state} (pid {run.process.pid})")
             self._state = run.state
             self._said_at = now - self._every_s
-        if now - self._said_at < self._every_s:
+        # A clock that was set back would otherwise silence the reports until it has caught up.
+        if 0 <= now - self._said_at < self._every_s:
             return Said(lines)
         self._said_at = now
         figures = {name: run.values[name] for name in _SHOWN if run.values.get(name) is not None}

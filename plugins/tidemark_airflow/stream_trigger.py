@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -256,19 +256,24 @@ class _TimedTrigger(_WaitingTrigger):
         path, arguments = super().serialize()
         return path, {**arguments, "until": self.until}
 
+    def _left(self) -> Callable[[], float]:
+        """Return a function that returns the seconds until `until`.
+
+        However far the clock is set back meanwhile, it returns no more than what was left when this was called.
+        """
+        latest_s = time.monotonic() + self.until - time.time()
+        return lambda: min(self.until - time.time(), latest_s - time.monotonic())
+
 
 class BackoffTrigger(_TimedTrigger):
     """Waits until `until`, then fires."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Sleep in short steps, because the clock may be changed meanwhile.
-
-        However far it is set back, the wait takes no longer than what was left when it began.
-        """
-        latest_s = time.monotonic() + self.until - time.time()
+        """Sleep in short steps, because the clock may be changed meanwhile."""
+        left = self._left()
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
-            while (left_s := min(self.until - time.time(), latest_s - time.monotonic())) > 0:
+            while (left_s := left()) > 0:
                 await asyncio.sleep(min(left_s, 5.0))
         yield TriggerEvent({})
 
@@ -308,12 +313,13 @@ class BrokerTrigger(_TimedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask the brokers once a second."""
+        left = self._left()
         with own_thread(f"brokers of {self._files.key}") as in_thread:
             async with rto_watched(self._files):
                 await asyncio.sleep(_SETTLE_S)
                 while True:
                     outage = await in_thread(self._look)
-                    if outage is None or (outage.is_partial and time.time() >= self.until):
+                    if outage is None or (outage.is_partial and left() <= 0):
                         break
                     await asyncio.sleep(_POLL_S)
         self.log.info("%s can be launched: %s", self._name, outage.why if outage else "its brokers are back")

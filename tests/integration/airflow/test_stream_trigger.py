@@ -314,6 +314,14 @@ def test_should_log_each_state_once_and_progress_at_intervals() -> None:
     )
 
 
+def test_should_report_progress_when_the_clock_was_set_back() -> None:
+    progress = Progress(every_s=30)
+    progress.said(view("RUNNING", 5000, batch=1), 5000)
+    assert progress.said(view("RUNNING", 1400, batch=2), 1400).lines == ["RUNNING batch=2"]
+    assert progress.said(view("RUNNING", 1429, batch=3), 1429).lines == []
+    assert progress.said(view("RUNNING", 1430, batch=4), 1430).lines == ["RUNNING batch=4"]
+
+
 @pytest.mark.parametrize(("silent_s", "said"), [(59, False), (60, True), (61, True)])
 def test_should_report_an_instance_that_gives_no_sign_of_life(silent_s: float, said: bool) -> None:
     progress = Progress(every_s=30)

@@ -24,6 +24,7 @@ from tidemark.checks.verdict_table import past_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
 from tidemark.events.table import EventReader
+from tidemark.kafka import availability
 from tidemark.names import TopicPartition
 from tidemark.processes import Identity, Place, wait_until
 from tidemark.settings import Settings
@@ -35,7 +36,7 @@ from tidemark.supervision.stop import is_paused
 from tidemark_airflow import rto_watch, stream_trigger
 from tidemark_airflow.pausing import stop_launched
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill, rto_watched
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, StreamTrigger
 
 RTO_S = 300
 # Files that are written now are later than every look of a test.
@@ -181,14 +182,17 @@ def test_should_ask_the_broker_again_when_the_clock_was_set_back(watched: Watche
     assert watched.asked == 2
 
 
+@pytest.mark.parametrize("kind", [BackoffTrigger, BrokerTrigger])
 def test_should_wait_no_longer_before_a_relaunch_when_the_clock_is_set_back(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, kind: type[BackoffTrigger | BrokerTrigger]
 ) -> None:
     monkeypatch.setattr(stream_trigger, "_SETTLE_S", 0.0)
+    some_away = availability.Outage("no broker leads pulse[0]", is_partial=True)
+    monkeypatch.setattr(availability, "find_outage", lambda *_: some_away)
     real, back_s = time.time, [0.0]
     monkeypatch.setattr(stream_trigger.time, "time", lambda: real() - back_s[0])
     key = watched.files.key
-    trigger = BackoffTrigger(str(watched.files.var_dir), key.application_id, key.instance, until=real() + 0.5)
+    trigger = kind(str(watched.files.var_dir), key.application_id, key.instance, until=real() + 0.5)
 
     async def wait() -> None:
         waiting = asyncio.create_task(anext(trigger.run()))
