@@ -335,6 +335,10 @@ def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
     options.set_max_total_wal_size(2 * write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
+    # Else RocksDB's own log gets statistics of each family every ten minutes, and is bounded only at the next start. A limit of
+    # its size would not help: each new log begins with the options of all families that there ever were.
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
     options.set_max_open_files(256)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(0.1)

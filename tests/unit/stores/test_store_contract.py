@@ -146,6 +146,13 @@ def test_should_report_damage_when_a_file_is_missing(tmp_path, files):
         rocks(tmp_path)
 
 
+def test_rocksdb_should_not_write_statistics_to_its_own_log(tmp_path):
+    rocks(tmp_path).close()
+    written = "".join(file.read_text() for file in (tmp_path / "store").glob("OPTIONS-*"))
+    assert "stats_dump_period_sec=0\n" in written
+    assert "stats_persist_period_sec=0\n" in written
+
+
 def test_rocksdb_should_bound_its_write_ahead_log(tmp_path):
     buffer_bytes = 256 << 10
     store = RocksStore(tmp_path / "store", write_buffer_bytes=buffer_bytes)
