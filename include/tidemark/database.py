@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ _BUSY_TIMEOUT_S = 10
 _BUSY_PAUSE_S = 0.02
 _PRIMARY_CODE = 0xFF
 _CONNECT_TIMEOUT_S = 5
+_PAGES_AT_ONCE = 2_000
 
 
 def id_column() -> Column[int]:
@@ -114,10 +115,28 @@ class FactsDatabase:
         named = (select(t.c.application_id).where(t.c.id > newest) for t, newest in zip(tables, seen, strict=True))
         return {row.application_id for row in self.read(union(*named))}
 
-    def delete(self, rows: Delete) -> None:
-        """Remove rows. Blocks. Raises `FactsUnavailable`."""
+    def delete(self, rows: Delete) -> int:
+        """Remove rows, and return how many. Blocks. Raises `FactsUnavailable`."""
         with self._transaction() as connection:
-            connection.execute(rows)
+            return connection.execute(rows).rowcount
+
+    def release_disk(self) -> None:
+        """Give the space of removed rows back to the disk. Blocks. Raises `FactsUnavailable`.
+
+        PostgreSQL does so by itself, and SQLite only in files that were created with `auto_vacuum`; others stay as they are.
+        """
+        if self._url.get_backend_name() != "sqlite":
+            return
+        left = -1
+        while True:
+            # In parts, so that other writers wait only for a short time.
+            with self._transaction() as connection, closing(connection.connection.cursor()) as cursor:
+                # It returns an empty row for each page, and only a script is executed beyond its first row.
+                cursor.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+                free: int = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+            if free in (0, left):
+                return
+            left = free
 
     def close(self) -> None:
         """Close the connections."""
@@ -228,6 +247,11 @@ def _is_busy(error: BaseException) -> bool:
 )
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     """Switch to WAL. If two switch a new file at once, SQLite refuses one without waiting for its timeout."""
+    if cursor.execute("PRAGMA page_count").fetchone() == (0,):
+        # Only an empty file can be made to give space back, and a file with a mode is not empty.
+        cursor.execute("PRAGMA busy_timeout = 0")
+        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
     cursor.execute("PRAGMA journal_mode = WAL")
 
 

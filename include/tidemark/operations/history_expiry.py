@@ -28,6 +28,7 @@ from tidemark.supervision.run_file import INSTANCES_FOLDER, STANDBYS_FOLDER
 log = logging.getLogger(__name__)
 
 _DAY_MS = 86_400_000
+_ROWS_AT_ONCE = 10_000
 _LOGS = {
     INSTANCES_FOLDER: re.compile(r"(.+)-(\d+)\.log(\.start)?"),
     STANDBYS_FOLDER: re.compile(rf"(.+)-{STANDBY_PREFIX}(\d+)\.log(\.start)?"),
@@ -80,7 +81,9 @@ def remove_expired(plan: ExpiryPlan, facts: FactsDatabase) -> None:
     """Remove what the plan names. Blocks. Raises `FactsUnavailable`. A file that cannot be removed is logged."""
     tables = {table.name: table for table in (EVENTS, VERDICTS, AUDITS)}
     for found in plan.rows:
-        facts.delete(tables[found.table].delete().where(*_too_old(tables[found.table], found.before_ms)))
+        _delete(tables[found.table], found.before_ms, facts)
+    if plan.rows:
+        facts.release_disk()
     for kind in plan.files:
         for path in kind.paths:
             _remove(path, kind.before_ms)
@@ -94,6 +97,13 @@ def _old_rows(settings: Settings, facts: FactsDatabase, now_ms: int) -> Iterator
         query = select(func.count()).select_from(table).where(*_too_old(table, before_ms))
         if count := int(facts.read(query)[0][0]):
             yield ExpiredRows(table.name, count, before_ms)
+
+
+def _delete(table: Table, before_ms: int, facts: FactsDatabase) -> None:
+    """Delete in parts, because SQLite has one writer at a time, and others wait for it only for seconds."""
+    some = select(table.c.id).where(*_too_old(table, before_ms)).limit(_ROWS_AT_ONCE)
+    while facts.delete(table.delete().where(table.c.id.in_(some))) == _ROWS_AT_ONCE:
+        pass
 
 
 def _too_old(table: Table, before_ms: int) -> list[ColumnElement[bool]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +14,7 @@ from tidemark.checks.verdict_table import past_verdicts, write_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event, EventKind
 from tidemark.events.table import EventReader, write_event
+from tidemark.operations import history_expiry
 from tidemark.operations.history_expiry import plan_expiry, remove_expired
 from tidemark.settings import Settings
 from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
@@ -75,6 +78,27 @@ def test_should_remove_rows_older_than_the_settings_allow_and_keep_the_newest_au
     columns = [AUDITS.c.task, AUDITS.c.last_batch]
     left = {(row.task, row.last_batch) for row in facts.read(AUDITS.select().with_only_columns(*columns))}
     assert left == {("0_0", 2), ("0_1", 2)}, "an audit goes on from the newest, however old it is"
+
+
+def test_should_give_the_space_of_removed_rows_back_to_the_disk(settings, facts, monkeypatch):
+    monkeypatch.setattr(history_expiry, "_ROWS_AT_ONCE", 70)
+    message = "m" * 10_000
+    for days in [11] * 6 + [9]:
+        findings = [Finding("s", Verdict.OK, message, {})] * 40
+        write_verdicts(facts, "app", "lag", NOW_MS - days * DAY_MS, findings)
+
+    def size() -> int:
+        # Only what is no longer in the write-ahead log is in the file.
+        with closing(sqlite3.connect(settings.var_dir / "facts.db")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return (settings.var_dir / "facts.db").stat().st_size
+
+    before = size()
+    plan = remove(settings, facts)
+    assert [found.rows for found in plan.rows] == [240]
+    assert len(list(past_verdicts(facts, "app"))) == 40
+    assert before > 2_800_000
+    assert size() < 800_000
 
 
 def test_should_remove_pages_and_logs_that_are_no_longer_written(settings, facts):
