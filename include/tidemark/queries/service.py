@@ -117,6 +117,8 @@ class _Running:
         )
         self._peers = Peers(plan.application_id, verify)
         router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack)
+        self._run_file = service.run_file
+        self._is_withdrawn = False
         self._server: uvicorn.Server | None = None
         self._stopping = threading.Event()
         timeout_ms = min(settings.broker_timeout_ms, settings.query_timeout_ms)
@@ -134,6 +136,7 @@ class _Running:
     def _serve(
         self, router: Router, scrape: Scrape, tokens: Tokens, settings: Settings, version: str, live: LiveSources
     ) -> None:
+        why = "it has ended"
         try:
             if not wait_for_request(self._socket, self._stopping):
                 return
@@ -143,15 +146,33 @@ class _Running:
             self._server = make_server(make_api(router, scrape, tokens, settings, version, live), settings)
             if not self._stopping.is_set():
                 self._server.run(sockets=[self._socket])
-        except Exception:
-            log.exception("the server of queries has failed: queries are not answered until this process starts again")
+        except BaseException as error:
+            # Also `SystemExit`, with which uvicorn ends a server that cannot start.
+            why = f"{type(error).__name__}: {error}"
+            log.exception("the server of queries has failed")
+        finally:
+            if not self._stopping.is_set():
+                self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        """Let nobody ask a server that has failed: close the port, withdraw its announcement, and record the reason."""
+        error = f"the server of queries has failed ({why}): queries are not answered until this process starts again"
+        log.error("%s", error)
+        self._socket.close()
+        self._run_file.update({QUERY_URL: None, QUERY_ERROR: error}, now=True)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        if not self._is_withdrawn:
+            self._is_withdrawn = True
+            self._endpoints.close()
 
     def tasks_in_same_rack(self) -> list[TaskId]:
         return tasks_in_same_rack(self._own(), self._endpoints.others())
 
     def close(self) -> None:
         self._stopping.set()
-        self._endpoints.close()
+        self._withdraw()
         if self._server is not None:
             self._server.should_exit = True
         self._thread.join(_STOP_S)

@@ -6,10 +6,13 @@ import fcntl
 import resource
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from tidemark.queries.service import wait_for_request
+from tidemark.queries import api, service
+from tidemark.queries.service import _Running, wait_for_request
+from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL
 
 HIGH = 1500
 
@@ -43,3 +46,55 @@ def test_should_stop_to_wait_when_the_service_is_closed():
         stop.set()
         waiting.join(30)
     assert waited == [False]
+
+
+def serve(monkeypatch, made, *, is_stopping=False):
+    """Serve with a server that `made` gives; the socket, how often the announcement was withdrawn, and the run file."""
+    withdrawn, written = [], {}
+    running = _Running.__new__(_Running)
+    running._socket = socket.create_server(("127.0.0.1", 0))
+    running._stopping = threading.Event()
+    running._server, running._is_withdrawn = None, False
+    running._endpoints = SimpleNamespace(close=lambda: withdrawn.append(True))
+    running._run_file = SimpleNamespace(update=lambda entries, *, now: written.update(entries))
+    running._peers = SimpleNamespace(close=lambda: None)
+    running._thread = SimpleNamespace(join=lambda _timeout_s: None)
+    if is_stopping:
+        running._stopping.set()
+    monkeypatch.setattr(api, "make_api", lambda *_: None)
+    monkeypatch.setattr(service, "wait_for_request", lambda *_: not is_stopping)
+    monkeypatch.setattr(service, "make_server", lambda *_: made())
+    running._serve(None, None, None, None, "1", None)
+    return running, withdrawn, written
+
+
+def no_certificate():
+    raise FileNotFoundError("no certificate")
+
+
+def ends(code):
+    raise SystemExit(code)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (no_certificate, "FileNotFoundError: no certificate"),
+        (lambda: SimpleNamespace(run=lambda sockets: ends(3)), "SystemExit: 3"),
+        (lambda: SimpleNamespace(run=lambda sockets: None), "it has ended"),
+    ],
+)
+def test_should_let_nobody_ask_a_server_that_has_failed(monkeypatch, made, reason):
+    running, withdrawn, written = serve(monkeypatch, made)
+    assert running._socket.fileno() == -1
+    assert written[QUERY_URL] is None
+    assert f"has failed ({reason}): queries are not answered until" in written[QUERY_ERROR]
+    running.close()
+    assert withdrawn == [True]
+
+
+def test_should_record_no_failure_of_a_server_that_is_closed(monkeypatch):
+    running, withdrawn, written = serve(monkeypatch, no_certificate, is_stopping=True)
+    assert (withdrawn, written) == ([], {})
+    running.close()
+    assert withdrawn == [True]
