@@ -14,10 +14,10 @@ from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
 
 RUNBOOK = """\
 ### What it does
-`plan` lists in its log what is older than the settings allow: rows of events, verdicts and audited ranges
-(`facts_kept_days`); pages, quarantined rows and lineage of audits (`pages_kept_days`); logs of instances and tasks, and
-Airflow's records of runs (`logs_kept_days`, by `airflow db clean`). `remove` removes them. With **Dry run** nothing is
-removed.
+`plan` lists in its log what is older than the settings allow: rows of events, verdicts and audited ranges, and samples of
+the sizes of stores (`facts_kept_days`); pages, quarantined rows and lineage of audits (`pages_kept_days`); logs of instances
+and tasks, and Airflow's records of runs (`logs_kept_days`, by `airflow db clean`). `remove` removes them. With **Dry run**
+nothing is removed.
 
 Never removed: state, savepoints, topics, drills, reports of restores and changes, the newest audited range of each task, and
 Airflow's records of the streams' DAGs, because a run of such a DAG lasts as long as its stream.

@@ -240,7 +240,7 @@ class Settings(BaseSettings):
     )
     facts_kept_days: int = setting(
         90,
-        "days for which `history_cleanup` keeps events, verdicts and audited ranges; 0: for ever",
+        "days for which `history_cleanup` keeps events, verdicts, audited ranges and sizes of stores; 0: for ever",
         "",
         least=0,
     )

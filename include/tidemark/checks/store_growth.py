@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import TidemarkError
+from tidemark.folder_lock import locked_file
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
@@ -18,6 +22,8 @@ from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.store_sizes import StoreSize, store_sizes
 from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
 
 MEASURES = ("keys", "bytes_disk", "offsets_topic", "bytes_topic")
 _HOUR_MS = 3_600_000
@@ -72,6 +78,11 @@ def sample_stores(
     return sizes, samples
 
 
+def histories(var_dir: Path) -> list[Path]:
+    """Return the paths of the histories of all applications, sorted."""
+    return sorted(history_path(var_dir, "app").parent.glob("*.jsonl"))
+
+
 def history_path(var_dir: Path, application_id: str) -> Path:
     """Return the path of an application's history."""
     return var_dir / "store-sizes" / f"{application_id}.jsonl"
@@ -96,27 +107,54 @@ def samples_of(sizes: Sequence[StoreSize], application_id: str, now_ms: int) -> 
 
 
 def append(path: Path, samples: Sequence[StoreSample]) -> None:
-    """Append the samples in one write, so that concurrent commands do not mix their lines. Raises `TidemarkError`."""
+    """Append the samples. Blocks while another process writes. Raises `TidemarkError`.
+
+    A last line without an end, which a full disk or a crash has left, gets one, so that it does not spoil the next line.
+    """
     if not samples:
         return
-    lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            file.write(lines.encode())
+        with locked_file(_lock_of(path)), path.open("a+b", buffering=0) as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+            is_torn = file.read(1) not in (b"", b"\n")
+            file.write((b"\n" if is_torn else b"") + _lines_of(samples).encode())
     except OSError as error:
         raise TidemarkError(
             f"failed to write the history {path}: {error.strerror}; set TIDEMARK_VAR_DIR to a writable folder"
         ) from error
 
 
+def _lines_of(samples: Sequence[StoreSample]) -> str:
+    return "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
+
+
+def _lock_of(path: Path) -> Path:
+    """Return the file whose lock a writer holds. Not the history itself, which is replaced."""
+    return path.with_name(f"{path.name}.lock")
+
+
 def read(path: Path) -> list[StoreSample]:
-    """Read all samples, oldest first; [] if there is no history yet. Raises `TidemarkError` naming a broken line."""
+    """Read all samples, oldest first; [] if there is no history yet. A broken line is left out and logged."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
+    samples: list[StoreSample] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            samples.append(parse_line(line, path, number))
+        except TidemarkError as error:
+            log.warning("a sample is left out: %s", error)
+    return samples
+
+
+def drop_before(path: Path, before_ms: int) -> None:
+    """Remove the samples that are older than `before_ms`, and broken lines. Blocks. Raises `OSError`."""
+    with locked_file(_lock_of(path)):
+        kept = [sample for sample in read(path) if sample.time_ms >= before_ms]
+        replace_file(path, _lines_of(kept), synced=False)
 
 
 def parse_line(line: str, path: Path, number: int) -> StoreSample:

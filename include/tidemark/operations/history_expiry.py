@@ -1,4 +1,4 @@
-"""Deleting history after its retention time: rows of the database of facts, pages of audits, logs.
+"""Deleting history after its retention time: rows of the database of facts, sizes of stores, pages, logs.
 
 A plan lists what is older than the settings allow, and the removal takes that plan. State, savepoints, commit records, drills
 and the reports of on-call cases are never removed here.
@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, Table, func, select
 
 from tidemark.audit.table import AUDITS
+from tidemark.checks.store_growth import drop_before, histories, read
 from tidemark.checks.verdict_table import VERDICTS
 from tidemark.database import FactsDatabase
 from tidemark.events.table import EVENTS
@@ -57,16 +58,28 @@ class ExpiredFiles:
 
 
 @dataclass(frozen=True)
+class ExpiredSamples:
+    """Samples of the sizes of an application's stores in the file `path` that are older than `before_ms`."""
+
+    path: Path
+    samples: int
+    before_ms: int
+
+
+@dataclass(frozen=True)
 class ExpiryPlan:
-    """The rows and the files that are older than the settings allow."""
+    """The rows, the samples and the files that are older than the settings allow."""
 
     rows: tuple[ExpiredRows, ...]
+    samples: tuple[ExpiredSamples, ...]
     files: tuple[ExpiredFiles, ...]
 
     def lines(self) -> Iterator[str]:
         """Yield the plan as text lines for the user."""
         for found in self.rows:
             yield f"{found.rows} rows of {found.table}"
+        for old in self.samples:
+            yield f"{old.samples} samples of the sizes of stores in {old.path}"
         for kind in self.files:
             yield f"{len(kind.paths)} {kind.kind}, {kind.bytes} bytes"
             yield from (f"    {path}" for path in kind.paths)
@@ -74,7 +87,11 @@ class ExpiryPlan:
 
 def plan_expiry(settings: Settings, facts: FactsDatabase, airflow_logs: Path, now_ms: int) -> ExpiryPlan:
     """Find what is too old. Changes nothing. Blocks. Raises `FactsUnavailable`."""
-    return ExpiryPlan(tuple(_old_rows(settings, facts, now_ms)), tuple(_old_files(settings, airflow_logs, now_ms)))
+    return ExpiryPlan(
+        tuple(_old_rows(settings, facts, now_ms)),
+        tuple(_old_samples(settings, now_ms)),
+        tuple(_old_files(settings, airflow_logs, now_ms)),
+    )
 
 
 def remove_expired(plan: ExpiryPlan, facts: FactsDatabase) -> None:
@@ -84,6 +101,11 @@ def remove_expired(plan: ExpiryPlan, facts: FactsDatabase) -> None:
         _delete(tables[found.table], found.before_ms, facts)
     if plan.rows:
         facts.release_disk()
+    for old in plan.samples:
+        try:
+            drop_before(old.path, old.before_ms)
+        except OSError as error:
+            log.warning("failed to shorten %s, it is kept: %s", old.path, error)
     for kind in plan.files:
         for path in kind.paths:
             _remove(path, kind.before_ms)
@@ -97,6 +119,13 @@ def _old_rows(settings: Settings, facts: FactsDatabase, now_ms: int) -> Iterator
         query = select(func.count()).select_from(table).where(*_too_old(table, before_ms))
         if count := int(facts.read(query)[0][0]):
             yield ExpiredRows(table.name, count, before_ms)
+
+
+def _old_samples(settings: Settings, now_ms: int) -> Iterator[ExpiredSamples]:
+    before_ms = now_ms - settings.facts_kept_days * _DAY_MS
+    for path in histories(settings.var_dir) if settings.facts_kept_days else ():
+        if count := sum(sample.time_ms < before_ms for sample in read(path)):
+            yield ExpiredSamples(path, count, before_ms)
 
 
 def _delete(table: Table, before_ms: int, facts: FactsDatabase) -> None:

@@ -79,18 +79,21 @@ class SizeHistoryReader:
 
     def _forget(self) -> None:
         self._inode, self._read_bytes, self._line, self._sums = 0, 0, 0, _Sums()
+        self._fault: str | None = None
 
     def read(self, now_ms: int) -> SizeHistory:
-        """Return the points of the last 30 days. Reads the file's new lines. Does not raise."""
+        """Return the points of the last 30 days. Reads the file's new lines. Does not raise.
+
+        A broken line is left out, and named at every look until it is deleted.
+        """
         try:
             self._read_on()
-        except (OSError, TidemarkError) as error:
-            # The broken line is named at every look, until it is deleted.
+        except OSError as error:
             self._forget()
             return SizeHistory(fault=str(error))
         self._sums.forget(now_ms - SHOWN_MS)
         found = {name: _thinned(self._sums.points(name)) for name in sorted(self._sums.sizes)}
-        return SizeHistory({name: points for name, points in found.items() if points})
+        return SizeHistory({name: points for name, points in found.items() if points}, self._fault)
 
     def _read_on(self) -> None:
         try:
@@ -110,7 +113,10 @@ class SizeHistoryReader:
             self._read_bytes += len(text) + len(end)
             for line in text.decode(errors="replace").splitlines():
                 self._line += 1
-                self._take(parse_line(line, self._path, self._line))
+                try:
+                    self._take(parse_line(line, self._path, self._line))
+                except TidemarkError as error:
+                    self._fault = str(error)
 
     def _take(self, sample: StoreSample) -> None:
         self._sums.add(sample.store, sample.time_ms, sample.holder, sample.keys, sample.bytes_disk)

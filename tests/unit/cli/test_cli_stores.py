@@ -157,16 +157,20 @@ def test_should_list_copies_separately_and_sort_tasks_by_number():
     assert [(g.task, g.holder) for g in grown] == [("0_0", None), ("0_0", "1"), ("0_9", "0"), ("0_10", "0")]
 
 
-def test_should_append_to_the_history_and_name_a_broken_line(tmp_path):
+def test_should_append_to_the_history_and_leave_a_broken_line_out(tmp_path, caplog):
     path = history_path(tmp_path, "app")
     assert read(path) == []
     append(path, [sample(0), sample(0, task="0_1")])
     append(path, [sample(1)])
     assert read(path) == [sample(0), sample(0, task="0_1"), sample(1)]
+    # A full disk lets only a part of a line through.
     with path.open("a") as file:
-        file.write('{"time_ms": 5\n')
-    with pytest.raises(TidemarkError, match=r"app\.jsonl line 4 .*delete that line"):
-        read(path)
+        file.write('{"time_ms": 5')
+    append(path, [sample(2)])
+    append(path, [sample(3)])
+    assert read(path) == [sample(0), sample(0, task="0_1"), sample(1), sample(2), sample(3)]
+    assert "app.jsonl line 4 is not a sample: delete that line" in caplog.text
+    assert len(path.read_text().splitlines()) == 6
 
 
 def test_should_name_the_history_file_that_cannot_be_written(tmp_path):

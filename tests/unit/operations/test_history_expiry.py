@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from tidemark.audit.table import AUDITS
+from tidemark.checks.store_growth import StoreSample, append, history_path, read
 from tidemark.checks.verdict_table import past_verdicts, write_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event, EventKind
@@ -99,6 +100,23 @@ def test_should_give_the_space_of_removed_rows_back_to_the_disk(settings, facts,
     assert len(list(past_verdicts(facts, "app"))) == 40
     assert before > 2_800_000
     assert size() < 800_000
+
+
+def test_should_remove_old_samples_of_the_sizes_of_stores(settings, facts):
+    def sample(days):
+        return StoreSample(NOW_MS - days * DAY_MS, "app", "0_0", "n", "0", 1, 2, 3, 4)
+
+    old, new = history_path(settings.var_dir, "old"), history_path(settings.var_dir, "new")
+    append(old, [sample(days) for days in (12, 11, 10, 9)])
+    append(new, [sample(10)])
+    inode = new.stat().st_ino
+    plan = remove(settings, facts)
+    assert [(found.path, found.samples) for found in plan.samples] == [(old, 2)]
+    assert list(plan.lines()) == [f"2 samples of the sizes of stores in {old}"]
+    assert read(old) == [sample(10), sample(9)]
+    assert (read(new), new.stat().st_ino) == ([sample(10)], inode)
+    forever = settings.model_copy(update={"facts_kept_days": 0})
+    assert plan_expiry(forever, facts, settings.var_dir, NOW_MS + 100 * DAY_MS).samples == ()
 
 
 def test_should_remove_pages_and_logs_that_are_no_longer_written(settings, facts):
