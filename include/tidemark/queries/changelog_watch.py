@@ -26,7 +26,7 @@ from tidemark.queries.answer_form import KEY, VALUE, json_entry
 from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 from tidemark.queries.position import ChangelogOffset, offsets_token
-from tidemark.queries.server_events import CHANGE, GONE, POSITION, ServerEvent
+from tidemark.queries.server_events import CHANGE, GONE, POSITION, SLOW, ServerEvent
 
 _MOST_RECORDS = 200
 _FIRST_S, _MORE_S = 0.5, 0.01
@@ -171,6 +171,9 @@ class ChangelogWatch:
         return events
 
     def last_part(self, kind: str, why: str) -> bytes:
+        if kind == SLOW:
+            # The client has not received the part that was read last. Without an id here, it continues before that part.
+            return ServerEvent(kind, json.dumps({"why": why})).to_bytes()
         position = offsets_token(self._next)
         return ServerEvent(kind, json.dumps({"why": why, "position": position}), position).to_bytes()
 

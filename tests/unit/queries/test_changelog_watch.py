@@ -16,7 +16,7 @@ from tidemark.queries.catalog import Catalog, QueryableStore
 from tidemark.queries.changelog_watch import Changelogs, ChangelogWatch, _require_kept
 from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 from tidemark.queries.position import ChangelogOffset
-from tidemark.queries.server_events import GONE, POSITION, ServerEvent, parse_events
+from tidemark.queries.server_events import END, GONE, POSITION, SLOW, ServerEvent, parse_events
 
 FIRST, SECOND = TaskId(0, 0), TaskId(0, 1)
 END_OF_PARTITION = KafkaError(KafkaError._PARTITION_EOF)
@@ -134,6 +134,18 @@ def test_should_say_where_it_ends_when_the_changelog_no_longer_has_what_comes_ne
     assert (change.kind, gone.kind, gone.id) == ("change", GONE, "0_0:5")
     assert "the changes after 0_0:5 cannot be read" in json.loads(gone.data)["why"]
     assert watch.read() is None
+
+
+def test_should_not_let_a_slow_client_continue_after_changes_that_it_has_not_received(consumer):
+    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, None)
+    watch.read()
+    consumer.waiting = [Handed(0, 4, b"a", count(2))]
+    # The client does not take this part, so it is dropped, and the client is disconnected.
+    assert [event.id for event in events(watch.read())] == ["0_0:5"]
+    (slow,) = events(watch.last_part(SLOW, "nothing was read for 1 s"))
+    assert (slow.id, json.loads(slow.data)) == (None, {"why": "nothing was read for 1 s"})
+    # A process that ends has sent every part before.
+    assert events(watch.last_part(END, "this process ends"))[0].id == "0_0:5"
 
 
 def test_should_end_at_bytes_that_are_not_the_stores(consumer):
