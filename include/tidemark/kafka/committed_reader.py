@@ -42,23 +42,26 @@ class ChangelogBatch:
 def read_committed_consumer(client_config: Mapping[str, Any], name: str, queued_kbytes: int = 65_536) -> Consumer:
     """Return a consumer without a group that reports the next offset at a partition's end and never skips deleted offsets.
 
-    `queued_kbytes` bounds what it fetches ahead.
+    `queued_kbytes` bounds what it fetches ahead. Raises `OutcomeUnknown` if the client cannot be started, such as without a
+    thread for it.
     """
-    return Consumer(
-        {
-            **client_config,
-            "group.id": name,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 50,
-            # A client that has enough queued fetches again after this time; the default, a second, limits it to 100 000
-            # records a second.
-            "fetch.queue.backoff.ms": 10,
-            "queued.max.messages.kbytes": queued_kbytes,
-        }
-    )
+    config = {
+        **client_config,
+        "group.id": name,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 50,
+        # A client that has enough queued fetches again after this time; the default, a second, limits it to 100 000
+        # records a second.
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": queued_kbytes,
+    }
+    try:
+        return Consumer(config)
+    except KafkaException as error:
+        raise OutcomeUnknown(f"the client {name} cannot be started: {error}") from error
 
 
 def fetched(consumer: Consumer) -> list[Message]:

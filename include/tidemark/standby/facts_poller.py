@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import OutcomeUnknown, TidemarkError
 from tidemark.names import TaskId
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.registry.description_watch import DescriptionWatch
@@ -51,7 +51,12 @@ class FactsPoller:
 
     @property
     def newest_facts(self) -> StandbyFacts:
-        """The newest facts; asks if none are known yet, and then may raise `OutcomeUnknown`."""
+        """The newest facts; asks if none are known yet, and then may raise `OutcomeUnknown`.
+
+        Also raises `OutcomeUnknown` if the thread has ended although it was not closed: the facts would stay as they are.
+        """
+        if self._thread is not None and not self._thread.is_alive() and not self._stop.is_set():
+            raise OutcomeUnknown("the thread that reads the current tasks has ended: start the standby again")
         return self._sight or self.look()
 
     def look(self) -> StandbyFacts:
@@ -78,11 +83,13 @@ class FactsPoller:
             try:
                 self.look()
                 is_lost = False
-            except TidemarkError as error:
+            # Without this thread, the standby would report old facts for ever.
+            except Exception as error:
                 if not is_lost:
                     log.warning(
                         "failed to read the current tasks; following continues with those read last: %s",
                         error,
+                        exc_info=not isinstance(error, TidemarkError),
                     )
                 is_lost = True
             pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - started))
