@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -66,11 +67,38 @@ class Endpoint:
 
     @classmethod
     def from_bytes(cls, holder: str, data: bytes) -> Endpoint:
-        """Read what `to_bytes` wrote. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
-        body: dict[str, Any] = json.loads(data)
-        copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
-        restores = tuple(StoreRestore(**each) for each in body["restores"])
-        return cls(holder, str(body["url"]), copies, restores, str(body["rack"]), str(body["launch"]))
+        """Read what `to_bytes` wrote. Raises `ValueError` for anything else."""
+        try:
+            body: dict[str, Any] = json.loads(data)
+            copies = {TaskId.parse(task): CopyState(state) for task, state in body["copies"].items()}
+            restores = tuple(map(_restore_of, body["restores"]))
+            return cls(holder, _usable_url(body["url"]), copies, restores, str(body["rack"]), str(body["launch"]))
+        # JSON that is nested too deeply is a `RecursionError`, and a list has no `items`.
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ValueError(f"it is not the record of a process ({type(error).__name__}: {error})") from error
+
+
+def _restore_of(body: Mapping[str, Any]) -> StoreRestore:
+    found = StoreRestore(**body)
+    numbers = (found.partition, found.next_offset, found.end_offset)
+    left_s = found.remaining_s
+    if not (all(type(n) is int for n in numbers) and (left_s is None or isinstance(left_s, int | float))):
+        raise TypeError("a restore has a field that is not a number")
+    return found
+
+
+def _usable_url(url: object) -> str:
+    """Return an address to which a query can be sent. Raises `ValueError` for anything else."""
+    at = urlsplit(url) if isinstance(url, str) else None
+    if (
+        at is None
+        or at.scheme not in ("http", "https")
+        or not at.hostname
+        or at.port == 0
+        or not str(url).isprintable()
+    ):
+        raise ValueError(f"{url!r} is not the address of a process")
+    return str(url)
 
 
 def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint]) -> bool | None:
@@ -170,8 +198,13 @@ class Endpoints:
                     elif not is_passing(error):
                         self._warn(error)
                 self._producer.poll(0)
-            except KafkaException as error:
-                log.warning("endpoints of other processes are not read for now: %s", error)
+            # Without this thread, the process would ask the wrong ones until it ends, and the others would not find it.
+            except Exception as error:
+                log.warning(
+                    "endpoints of other processes are not read for now: %s",
+                    error,
+                    exc_info=not isinstance(error, KafkaException),
+                )
                 self._stop.wait(_ANNOUNCE_EVERY_S)
 
     def _warn(self, error: KafkaError) -> None:
@@ -228,7 +261,7 @@ class Endpoints:
         if value is not None:
             try:
                 known[holder] = Endpoint.from_bytes(holder, value)
-            except (ValueError, TypeError, LookupError) as error:
+            except ValueError as error:
                 log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
         self._known = known
         if holder == self._holder:
