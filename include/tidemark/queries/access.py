@@ -54,9 +54,13 @@ class Caller:
     def _named_scopes(self) -> str:
         return ", ".join(sorted(self.scopes)) or "none"
 
+    def may_read(self, store: str) -> bool:
+        """Return whether this caller may read the store."""
+        return bool(self.scopes & {READ, f"{READ}:{store}"})
+
     def require(self, store: str) -> None:
         """Raise `ScopeMissing` unless this caller may read the store."""
-        if not self.scopes & {READ, f"{READ}:{store}"}:
+        if not self.may_read(store):
             raise ScopeMissing(
                 f"the token does not allow store {store} to be read; its scopes are {self._named_scopes}",
                 f"ask with a token that has the scope read or read:{store}",

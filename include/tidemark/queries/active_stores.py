@@ -9,7 +9,7 @@ from typing import TypeGuard
 from tidemark.errors import SnapshotReleased
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.errors import QueryInvalid, StateUnavailable
-from tidemark.queries.hosts import ASK_AGAIN, CopyState, OpenStore, StoreRestore, not_here
+from tidemark.queries.hosts import ASK_AGAIN, CopyState, OpenStore, StoreRestore, not_here, not_yet_here
 from tidemark.queries.position import Position, TaskRole
 from tidemark.restore.listener import RestoreProgress
 from tidemark.stores.protocol import SnapshotStore, Store
@@ -105,9 +105,9 @@ class ActiveStores:
         held = self._tasks.get(task)
         if held is None:
             name = f"instance {self._holder}"
-            if task in self._opening and not any(r.partition == task.partition for r in self.restores()):
-                raise StateUnavailable(f"{name} opens task {task}", ASK_AGAIN)
-            raise not_here(name, task, self.restores())
+            if task in self._opening:
+                raise not_yet_here(name, task, store, self.restores())
+            raise not_here(name, task)
         opened = held.stores[store]
         if not _has_snapshots(opened):
             raise QueryInvalid(

@@ -155,7 +155,7 @@ def make_api(
         left = request.headers.get(TIME_LEFT, "")
         timeout_ms = settings.query_timeout_ms
         return Asking(
-            router.catalog.store(store),
+            router.catalog.store(store, who.may_read),
             Deadline.after(min(timeout_ms, int(left)) if _TIME.fullmatch(left) else timeout_ms),
             request.headers["authorization"],
             ARROW_STREAM in request.headers.get("accept", ""),
@@ -311,7 +311,7 @@ def make_api(
     def stores(who: known) -> dict[str, Any]:
         """List the stores that this token may read."""
         named = router.catalog.stores.items()
-        allowed = {name: store for name, store in named if _may_read(who, name)}
+        allowed = {name: store for name, store in named if who.may_read(name)}
         return {
             "application_id": router.catalog.application_id,
             "topology_version": topology_version,
@@ -383,14 +383,6 @@ def make_api(
         )
 
     return api
-
-
-def _may_read(caller: Caller, store: str) -> bool:
-    try:
-        caller.require(store)
-    except QueryRefused:
-        return False
-    return True
 
 
 def _described(name: str, store: QueryableStore) -> dict[str, Any]:

@@ -6,7 +6,7 @@ expire) cannot be queried, as in Kafka Streams. Neither can a store that the top
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +110,8 @@ class Catalog:
         public = {name: store for name, store in sorted(found.items()) if name not in private}
         return cls(plan.application_id, public, private, internal)
 
-    def store(self, name: str) -> QueryableStore:
-        """Return a store. Raises `StoreUnknown`, `StorePrivate`."""
+    def store(self, name: str, may_read: Callable[[str], bool] = lambda _: True) -> QueryableStore:
+        """Return a store. Raises `StorePrivate`, or `StoreUnknown`, which names the stores that the caller may read."""
         found = self.stores.get(name)
         if found is not None:
             return found
@@ -120,13 +120,14 @@ class Catalog:
                 f"store {name} of {self.application_id} is private: the topology does not let it be read",
                 "ask the owner of the topology to remove private=True from the store",
             )
-        known = ", ".join(self.stores) or "none"
+        known = ", ".join(filter(may_read, self.stores))
+        remedy = f"query one of the stores {known}" if known else "ask with a token that may read a store that exists"
         if name in self.internal:
             raise StoreUnknown(
                 f"store {name} of {self.application_id} belongs to an operator, which alone understands its contents",
-                f"query one of the stores {known}",
+                remedy,
             )
-        raise StoreUnknown(f"{self.application_id} has no store {name}", f"query one of the stores {known}")
+        raise StoreUnknown(f"{self.application_id} has no store {name}", remedy)
 
 
 def _readable(subtopology: SubTopology) -> list[QueryableStore]:

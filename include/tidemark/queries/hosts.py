@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -81,9 +81,23 @@ def opened(host: StoreHost, task: TaskId, store: str) -> Iterator[OpenStore]:
         found.snapshot.release()
 
 
-def not_here(holder: str, task: TaskId, restores: list[StoreRestore]) -> StateUnavailable:
-    """Return the error for a task that a process does not hold, or not yet."""
-    running = [str(each) for each in restores if each.partition == task.partition]
-    if running:
-        return StateUnavailable(f"{holder} restores task {task}: {'; '.join(running)}", ASK_AGAIN)
+def not_here(holder: str, task: TaskId) -> StateUnavailable:
+    """Return the error for a task that a process does not hold."""
     return StateUnavailable(f"{holder} does not hold task {task}", ASK_AGAIN)
+
+
+def not_yet_here(holder: str, task: TaskId, store: str, restores: Sequence[StoreRestore]) -> StateUnavailable:
+    """Return the error for a store of a task that a process restores."""
+    return StateUnavailable(f"{holder} restores task {task}: {restore_progress(task, store, restores)}", ASK_AGAIN)
+
+
+def restore_progress(task: TaskId, store: str, restores: Sequence[StoreRestore]) -> str:
+    """Return how far the restore of a task's store has come.
+
+    No other store is named, because the caller may not be allowed to read it.
+    """
+    of_partition = [each for each in restores if each.partition == task.partition]
+    for each in of_partition:
+        if each.store == store:
+            return str(each)
+    return "it restores other stores first" if of_partition else "it opens the stores"

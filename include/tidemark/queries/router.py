@@ -25,7 +25,7 @@ from tidemark.queries.errors import (
     TooManyRequests,
 )
 from tidemark.queries.export import PeerExport, TaskExport
-from tidemark.queries.hosts import CopyState, StoreHost
+from tidemark.queries.hosts import CopyState, StoreHost, restore_progress
 from tidemark.queries.part_source import PartSource
 from tidemark.queries.peers import Peers
 from tidemark.queries.position import Position, ReadBounds
@@ -278,8 +278,8 @@ class Router:
         for place, endpoint in enumerate(holders, 1):
             request.deadline.require("finding the task's state", "ask again, or raise TIDEMARK_QUERY_TIMEOUT_MS")
             if endpoint.url and not _holds(endpoint, task, store):
-                progress = [str(r) for r in endpoint.restores if r.partition == task.partition]
-                reasons.append(f"{endpoint.holder} restores it ({'; '.join(progress) or 'it opens the stores'})")
+                progress = restore_progress(task, store.spec.name, endpoint.restores)
+                reasons.append(f"{endpoint.holder} restores it ({progress})")
                 continue
             try:
                 refused = request.refusals.get(endpoint.holder)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from tidemark.errors import SnapshotReleased
 from tidemark.names import TaskId
 from tidemark.queries.errors import StateUnavailable
-from tidemark.queries.hosts import ASK_AGAIN, CopyState, OpenStore, StoreRestore, not_here
+from tidemark.queries.hosts import ASK_AGAIN, CopyState, OpenStore, StoreRestore, not_here, not_yet_here
 from tidemark.queries.position import Position, TaskRole
 from tidemark.standby.store_replica import FollowedStore
 
@@ -51,9 +51,9 @@ class StandbyStores:
     def open(self, task: TaskId, store: str) -> OpenStore:
         copy = self._copies.get((task, store))
         if copy is None:
-            raise not_here(self._holder, task, [])
+            raise not_here(self._holder, task)
         if copy.checkpoint is None:
-            raise not_here(self._holder, task, []) if copy.fault is None else self._not_followed(task, copy.fault)
+            raise not_here(self._holder, task) if copy.fault is None else self._not_followed(task, copy.fault)
         try:
             replica = copy.snapshot()
         except SnapshotReleased as released:
@@ -63,7 +63,7 @@ class StandbyStores:
             raise self._not_followed(task, replica.fault)
         if not replica.is_whole:
             replica.snapshot.release()
-            raise not_here(self._holder, task, self.restores())
+            raise not_yet_here(self._holder, task, store, self.restores())
         checkpoint = replica.checkpoint
         return OpenStore(
             replica.snapshot,

@@ -43,7 +43,7 @@ from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
-TOKENS = {"all": ["read"], "one": ["read:n"], "nothing": [], "scraper": ["metrics"]}
+TOKENS = {"all": ["read"], "one": ["read:n"], "ghost": ["read:nosuch"], "nothing": [], "scraper": ["metrics"]}
 SCRAPED = b"tidemark_tasks 2.0\n"
 
 
@@ -272,6 +272,18 @@ def test_should_say_who_restores_and_how_far():
     assert "1 restores it" in body["detail"]
     assert "offset 250 of 1000, 3 s left" in body["detail"]
     assert "no running process" in problem(client(empty).get("/v1/stores/n/count"), 503)["detail"]
+
+
+def test_should_name_no_store_that_the_token_may_not_read():
+    held = dict.fromkeys(ALL_TASKS, CopyState.RESTORING)
+    restores = tuple(StoreRestore("secret", task.partition, 5, 900, None) for task in ALL_TASKS)
+    restoring = Endpoint("1", "http://127.0.0.1:1", held, restores)
+    one = client(counts_host({}, tasks=0), token="one", others=[restoring])
+    said = problem(one.get("/v1/stores/n/key", params={"key": "a"}), 503)["detail"]
+    assert "1 restores it (it restores other stores first)" in said
+    assert "secret" not in said
+    unknown = client(counts_host({}), token="ghost")
+    assert "a token that may read" in problem(unknown.get("/v1/stores/nosuch/count"), 404)["remedy"]
 
 
 @pytest.mark.parametrize(
