@@ -41,7 +41,7 @@ from tidemark.queries.parameters import (
     parse_task,
 )
 from tidemark.queries.part_source import LiveSources
-from tidemark.queries.peers import APPLICATION, PASSED_TASK, TIME_LEFT
+from tidemark.queries.peers import APPLICATION, LAUNCH, PASSED_TASK, TIME_LEFT
 from tidemark.queries.position import parse_position, position_token
 from tidemark.queries.problems import PROBLEMS, BodyLimit, Problem, handle_errors
 from tidemark.queries.query_api import QueryApi
@@ -79,6 +79,7 @@ class Asking:
     wants_arrow: bool
     threads: Executor
     passed_task: str | None = None
+    answer_headers: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, QueryRefused] = field(default_factory=dict)
 
     def request(self, wanted: ReadParameters) -> routing.Request:
@@ -122,6 +123,7 @@ def make_api(
     between = _RATE_BETWEEN * settings.query_requests_per_second
     rates_between = RateLimit(max(between, len(router.tasks)) if between else 0)
     application_id = router.catalog.application_id
+    launched = {LAUNCH: router.launch}
     slots = StreamSlots(settings.query_streams, settings.query_stall_ms / 1000, live.closing)
 
     # This and `asking` read nothing. As plain functions they would run in the threads of queries: each request would wait for
@@ -178,7 +180,7 @@ def make_api(
         asked = asking_for(request.path_params["store"], who, request)
         if not is_between:
             return asked
-        return replace(asked, threads=threads_for_processes, passed_task=passed)
+        return replace(asked, threads=threads_for_processes, passed_task=passed, answer_headers=launched)
 
     async def pass_on(request: Request, asked: Asking, wanted: ReadParameters, named: AskedKeys) -> Response | Asking:
         keys = named.asked_keys(settings.query_page_records)
@@ -192,7 +194,8 @@ def make_api(
         try:
             answer = await router.peers.pass_on(to.url, request, found.task, body, found.answer_s)
             if answer.status == 200:
-                return Response(answer.body, media_type=answer.media_type)
+                router.require_announced(to, answer.headers.get(LAUNCH))
+                return Response(answer.body, media_type=answer.headers.get("content-type"))
             refused = routing.refusal(to, answer.status, answer.body)
         except StateUnavailable as silent:
             refused = silent
@@ -378,9 +381,11 @@ def make_api(
         asked = asking_for(store, who, request)
         bounds = asked.request(wanted).bounds
         task = router.require_task(asked.store, parse_task(task_id))
-        return await slots.respond(
+        response = await slots.respond(
             ARROW_STREAM, lambda: TaskExport(router.host, task, asked.store, bounds, settings.query_timeout_ms)
         )
+        response.headers.update(launched)
+        return response
 
     return api
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
@@ -34,10 +35,10 @@ class _Closed(NoAnswer):
 
 @dataclass(frozen=True)
 class PeerAnswer:
-    """The answer of another process, with its body as it came."""
+    """The answer of another process, with its body as it came. `headers` are by name in lower case."""
 
     status: int
-    media_type: str
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -127,7 +128,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answered: asyncio.Future[PeerAnswer] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._media_type = b""
+        self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._has_begun = False
 
@@ -140,7 +141,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is None or not self.is_open:
             raise _Closed("it closed the connection")
         self._parser = httptools.HttpResponseParser(self)
-        self._media_type, self._body, self._has_begun = b"", [], False
+        self._headers, self._body, self._has_begun = {}, [], False
         answered: asyncio.Future[PeerAnswer] = self._loop.create_future()
         self._answered = answered
         timer = self._loop.call_later(timeout_s, self._fail, AnswerLate("it took too long"))
@@ -185,8 +186,7 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header, as the parser calls it."""
-        if name.lower() == b"content-type":
-            self._media_type = value
+        self._headers[name.lower().decode("latin-1")] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -196,8 +196,8 @@ class _Connection(asyncio.Protocol):
         """Give the answer to who waits for it."""
         self.is_open = self.is_open and self._parser.should_keep_alive()
         if self._answered is not None and not self._answered.done():
-            status, media_type = self._parser.get_status_code(), self._media_type.decode("latin-1")
-            self._answered.set_result(PeerAnswer(status, media_type, b"".join(self._body)))
+            answer = PeerAnswer(self._parser.get_status_code(), self._headers, b"".join(self._body))
+            self._answered.set_result(answer)
 
     def _fail(self, error: NoAnswer) -> None:
         if self._answered is not None and not self._answered.done():

@@ -23,6 +23,8 @@ PASSED_TASK = "tidemark-task"
 """The header of a query that is passed on. It names a task, for which the receiver answers from its own stores."""
 APPLICATION, TIME_LEFT = "tidemark-application", "tidemark-time-left-ms"
 """Headers of every query of another process: the application that is meant, and the time for reading."""
+LAUNCH = "tidemark-launch"
+"""The header of an answer between processes. It is the launch that the process has announced, which no other process knows."""
 _READING = 0.8
 """The part of the time for an answer in which it is read. In the rest it is written, sent, and read by who has asked."""
 _PROOF_S = 0.25
@@ -69,6 +71,11 @@ class Peers:
         """Return whether the process did not answer a moment ago."""
         with self._lock:
             return self._monotonic() - self._silent.get(url, float("-inf")) < _SILENT_S
+
+    def note_silent(self, url: str) -> None:
+        """Ask what listens at this address last for a while."""
+        with self._lock:
+            self._silent[url] = self._monotonic()
 
     def post(self, url: str, path: str, body: dict[str, Any], authorization: str, answer_s: float) -> httpx.Response:
         """Send a request. Raises `StateUnavailable` if there is no answer in time."""
@@ -121,8 +128,7 @@ class Peers:
     def _without_answer(self, url: str, error: httpx.HTTPError | NoAnswer, waited_s: float) -> StateUnavailable:
         # A query that had hardly any time left says nothing about the process.
         if waited_s >= _PROOF_S or not isinstance(error, httpx.TimeoutException | AnswerLate):
-            with self._lock:
-                self._silent[url] = self._monotonic()
+            self.note_silent(url)
         why = str(error) if isinstance(error, NoAnswer) else type(error).__name__
         return StateUnavailable(f"{url} does not answer ({why})", "look whether that process still runs")
 

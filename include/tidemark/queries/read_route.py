@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Protocol, TypeVar, get_type_hints
@@ -25,6 +25,10 @@ class InThreads(Protocol):
     @property
     def threads(self) -> Executor:
         """They may all be busy: then it waits."""
+
+    @property
+    def answer_headers(self) -> Mapping[str, str]:
+        """The headers that the answer gets."""
 
 
 A = TypeVar("A", bound=InThreads)
@@ -66,7 +70,10 @@ def read_route(
                         return answer
                     given["asked"] = answer
                 # Takes 30 µs of processor time; AnyIO's threads take 50.
-                return await asyncio.get_running_loop().run_in_executor(given["asked"].threads, partial(read, **given))
+                threads: Executor = given["asked"].threads
+                response: Response = await asyncio.get_running_loop().run_in_executor(threads, partial(read, **given))
+                response.headers.update(given["asked"].answer_headers)
+                return response
 
             return handle
 

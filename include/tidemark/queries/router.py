@@ -27,7 +27,7 @@ from tidemark.queries.errors import (
 from tidemark.queries.export import PeerExport, TaskExport
 from tidemark.queries.hosts import CopyState, StoreHost, restore_progress
 from tidemark.queries.part_source import PartSource
-from tidemark.queries.peers import Peers
+from tidemark.queries.peers import LAUNCH, Peers
 from tidemark.queries.position import Position, ReadBounds
 from tidemark.queries.query import KeyQuery, ScanQuery, require_fitting
 from tidemark.queries.store_reader import PAGE_BYTES, Deadline
@@ -93,7 +93,7 @@ class PassedTo:
 class Router:
     """`tasks` are all tasks of the application, `others` returns the announced endpoints of the other processes.
 
-    `rack` is this process's.
+    `rack` and `launch` are those of this process.
     """
 
     catalog: Catalog
@@ -102,6 +102,7 @@ class Router:
     others: Callable[[], list[Endpoint]]
     peers: Peers
     rack: str = ""
+    launch: str = ""
 
     def keys(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> Answer:
         """Return the values of keys, in no particular order, each from the task that owns it. Blocks."""
@@ -236,6 +237,11 @@ class Router:
             path = f"/v1/stores/{store.spec.name}/tasks/{task}/export"
             answer = self.peers.stream(endpoint.url, path, params, request.authorization, wait_s)
             if answer.is_success:
+                try:
+                    self.require_announced(endpoint, answer.headers.get(LAUNCH))
+                except StateUnavailable:
+                    answer.close()
+                    raise
                 return PeerExport(endpoint.holder, answer)
             refused = refusal(endpoint, answer.status_code, answer.content)
             if isinstance(refused, TooManyRequests):
@@ -308,6 +314,18 @@ class Router:
         is_silent = bool(holder.url) and self.peers.is_silent(holder.url)
         return _holds(holder, task, store) and not is_silent
 
+    def require_announced(self, endpoint: Endpoint, launch: str | None) -> None:
+        """Raise `StateUnavailable` unless an answer with this launch is of the process that has announced the endpoint.
+
+        Another process may have got the port of one that was killed.
+        """
+        if launch == endpoint.launch:
+            return
+        if launch is None:
+            # If another process of this application has the address, that one must not be called silent.
+            self.peers.note_silent(endpoint.url)
+        raise StateUnavailable(f"another process than {endpoint.holder} answers at {endpoint.url} now", "ask again")
+
     def _read(
         self,
         endpoint: Endpoint,
@@ -324,7 +342,15 @@ class Router:
         path = f"/v1/stores/{store.spec.name}/tasks/{task}"
         answer = self.peers.post(endpoint.url, path, asked.to_dict(), request.authorization, answer_s)
         if answer.status_code == httpx.codes.OK:
-            return TaskAnswer.from_arrow(answer.content)
+            self.require_announced(endpoint, answer.headers.get(LAUNCH))
+            try:
+                return TaskAnswer.from_arrow(answer.content)
+            except (ValueError, LookupError, TypeError, OSError) as error:
+                self.peers.note_silent(endpoint.url)
+                raise StateUnavailable(
+                    f"the answer of {endpoint.holder} at {endpoint.url} cannot be read ({type(error).__name__})",
+                    "run the same version of Tidemark everywhere",
+                ) from error
         raise refusal(endpoint, answer.status_code, answer.content)
 
 

@@ -116,7 +116,9 @@ class _Running:
             lambda: create_topics(AdminClient(dict(service.client_config)), [endpoints_spec(plan)], settings),
         )
         self._peers = Peers(plan.application_id, verify)
-        router = Router(Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack)
+        router = Router(
+            Catalog.of(plan), service.tasks, service.host, self._endpoints.others, self._peers, rack, launch
+        )
         self._run_file = service.run_file
         self._is_withdrawn = False
         self._server: uvicorn.Server | None = None

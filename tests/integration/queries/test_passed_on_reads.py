@@ -6,8 +6,9 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ from tidemark.queries.answer_form import ARROW_STREAM
 from tidemark.queries.endpoints import Endpoint
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState
-from tidemark.queries.peers import APPLICATION, PASSED_TASK
+from tidemark.queries.peers import APPLICATION, LAUNCH, PASSED_TASK
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
@@ -40,6 +41,7 @@ class Process:
 
     host: HeldTasks
     url: str = ""
+    launch: str = "launch"
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def watched(self, app: FastAPI) -> Callable:
@@ -52,7 +54,7 @@ class Process:
         return noting
 
     def endpoint(self) -> Endpoint:
-        return Endpoint.of(self.host, self.url, "rack", "launch")
+        return Endpoint.of(self.host, self.url, "rack", self.launch)
 
 
 class Processes:
@@ -67,7 +69,9 @@ class Processes:
         known = [each.endpoint() for each in self.all] if others is None else others
         used = Settings(**{"query_requests_per_second": 0, "query_timeout_ms": 60_000, **settings})
         process = Process(host)
-        process.url = self._opened.enter_context(served(process.watched(api_of(host, used, known)), used))
+        process.url = self._opened.enter_context(
+            served(process.watched(api_of(host, used, known, launch=process.launch)), used)
+        )
         self.all.append(process)
         return process, self.client(process)
 
@@ -245,6 +249,73 @@ def test_should_not_answer_for_another_application(processes):
     body_of(direct.get(path, headers={APPLICATION: APP}))
     refused = problem(direct.get(path, headers={APPLICATION: "other"}), 503)
     assert refused["detail"] == f"this is a process of {APP}, not of other"
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A server of something else that answers everything with 200."""
+
+    protocol_version = "HTTP/1.1"
+    body, headers_more = b'{"entry": null}', {}
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(self.body)), **self.headers_more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        return
+
+
+@contextmanager
+def stranger(**more):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Other", (Stranger,), more))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)
+
+
+ALL_READS = ("/v1/stores/n/key?key=k7", "/v1/stores/n/count", "/v1/stores/n/export?task=0_1", "/v1/metadata?store=n")
+
+
+@pytest.mark.parametrize("path", ALL_READS)
+@pytest.mark.parametrize("more", [{}, {"headers_more": {LAUNCH: "another"}}, {"body": b""}])
+def test_should_not_believe_the_server_that_has_got_the_port_of_a_dead_process(processes, path, more):
+    with stranger(**more) as url:
+        dead = replace(Process(owner_of_everything()).endpoint(), url=url)
+        standby, _ = processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])
+        _, asked = processes.start(HeldTasks(), others=[dead, standby.endpoint()])
+        answer = asked.get(path)
+        assert answer.status_code == 200
+        assert b'"entry": null' not in answer.content
+        if path.startswith("/v1/metadata"):
+            (first, second) = answer.json()["tasks"][0]["copies"]
+            assert (second["holder"], "position" in second) == ("standby-0@b", True)
+            assert "position" not in first
+        else:
+            assert b"standby-0@b" in answer.content
+
+
+def test_should_ask_the_next_holder_when_an_answer_cannot_be_read(processes):
+    # A process of another version, for example, may write its answer in another form.
+    with stranger(body=b"no Arrow", headers_more={LAUNCH: "launch"}) as url:
+        other = replace(Process(owner_of_everything()).endpoint(), url=url)
+        standby, _ = processes.start(counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY), others=[])
+        _, asked = processes.start(HeldTasks(), others=[other, standby.endpoint()])
+        body = body_of(asked.get("/v1/stores/n/count"))
+        assert (body["count"], {each["holder"] for each in body["positions"]}) == (len(COUNTS), {"standby-0@b"})
+        _, alone = processes.start(HeldTasks(), others=[other])
+        refused = problem(alone.get("/v1/stores/n/count"), 503)
+        assert f"the answer of 1 at {url} cannot be read" in refused["detail"]
 
 
 def test_should_not_read_the_body_of_a_read_that_has_none(processes, monkeypatch):

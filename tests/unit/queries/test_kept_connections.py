@@ -70,8 +70,9 @@ def test_should_ask_again_on_the_same_connection():
             process,
             made,
         ):
-            assert await ask(process, made) == PeerAnswer(200, "application/json", b"1")
-            assert await ask(process, made) == PeerAnswer(503, "", b"ab")
+            of_json = {"content-type": "application/json", "content-length": "1"}
+            assert await ask(process, made) == PeerAnswer(200, of_json, b"1")
+            assert await ask(process, made) == PeerAnswer(503, {"content-length": "2"}, b"ab")
             assert process.opened == 1
             assert process.requests == [HEAD + f"Host: {process.url.removeprefix('http://')}\r\n\r\n".encode()] * 2
 

@@ -47,8 +47,9 @@ TOKENS = {"all": ["read"], "one": ["read:n"], "ghost": ["read:nosuch"], "nothing
 SCRAPED = b"tidemark_tasks 2.0\n"
 
 
-def api_of(host, settings: Settings, others=(), live: LiveSources | None = None) -> FastAPI:
-    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), Peers(APP, trusted(settings)))
+def api_of(host, settings: Settings, others=(), live: LiveSources | None = None, launch: str = "") -> FastAPI:
+    peers = Peers(APP, trusted(settings))
+    router = Router(Catalog.of(queried_plan()), ALL_TASKS, host, lambda: list(others), peers, launch=launch)
     sources = live or LiveSources(ScriptedChanges(), None)
     return make_api(router, lambda: SCRAPED, Tokens(APP, TOKENS), settings, "7", sources)
 

@@ -17,7 +17,7 @@ from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
 from tidemark.queries.errors import PositionGone, StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
-from tidemark.queries.peers import Peers, between_processes
+from tidemark.queries.peers import LAUNCH, Peers, between_processes
 from tidemark.queries.position import ReadBounds
 from tidemark.queries.query import RangeQuery
 from tidemark.queries.router import Request, Router
@@ -57,7 +57,7 @@ class Wire:
             answer = router.local(N, task, read, Deadline.after(10_000))
         except StateUnavailable as refused:
             return httpx.Response(503, json=refused.to_dict())
-        return httpx.Response(200, content=answer.to_arrow())
+        return httpx.Response(200, content=answer.to_arrow(), headers={LAUNCH: url})
 
     def close(self) -> None:
         return
