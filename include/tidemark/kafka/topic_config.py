@@ -104,8 +104,11 @@ def events_config() -> dict[str, str]:
 
 
 def endpoints_config() -> dict[str, str]:
-    """Return the settings of `<app>-endpoints`, which says where queries are answered; the last record of a process counts."""
-    return {"cleanup.policy": "compact"}
+    """Return the settings of `<app>-endpoints`, which says where queries are answered; the last record of a process counts.
+
+    Each process writes one every half minute, and each start reads them all, so they are compacted after an hour.
+    """
+    return {"cleanup.policy": "compact", "segment.ms": "3600000"}
 
 
 def topology_config() -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Where the processes of an application answer queries, announced on the compacted topic `<app>-endpoints`.
 
-Each process writes one record, whose key is its name, whenever what it holds has changed, and a tombstone when it stops. A
-process that was killed leaves its record behind; a process that asks it notices that it does not answer. If two processes have
-the same name, the newer one stays announced: the one whose first record comes later in the topic.
+Each process writes one record, whose key is its name, whenever what it holds has changed and every half minute, and a tombstone
+when it stops. A process that was killed leaves its record behind. Another one forgets it when three of its own records of later
+half minutes follow in the topic: the order of records needs no clock, and while no broker answers nobody is forgotten. If two
+processes have the same name, the newer one stays announced: the one whose first record comes later in the topic.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
 _ANNOUNCE_EVERY_S = 1.0
+_AGAIN_S = 30.0
+"""A process that has nothing new announces itself again after so long."""
+_MOST_MISSED = 3
 _RETRY_S = 10.0
 _REPLACED_S = 30.0
 _FLUSH_S = 2.0
@@ -101,15 +105,24 @@ def _usable_url(url: object) -> str:
     return str(url)
 
 
-def has_distant_standby(task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint]) -> bool | None:
-    """Whether a standby that answers holds the task in a rack in which no instance holds it; None if no instance is known.
+def has_distant_standby(
+    task: TaskId, holders: Iterable[Endpoint], answering: Iterable[Endpoint], unasked: Iterable[Endpoint] = ()
+) -> bool | None:
+    """Whether a standby that answers holds the task in a rack in which no instance holds it.
 
-    Then one lost rack does not take both. `holders` also has instances that do not answer.
+    Then one lost rack does not take both. None if that is not known: no instance is known, or one of the standbys that could be
+    the one is `unasked`. `holders` also has instances that do not answer.
     """
     near = _instance_racks(task, holders)
+
+    def is_distant(standby: Endpoint) -> bool:
+        return standby.copies.get(task) is CopyState.STANDBY and standby.rack not in near
+
     if not near:
         return None
-    return any(e.copies.get(task) is CopyState.STANDBY and e.rack not in near for e in answering)
+    if any(map(is_distant, answering)):
+        return True
+    return None if any(map(is_distant, unasked)) else False
 
 
 def tasks_in_same_rack(standby: Endpoint, others: Sequence[Endpoint]) -> list[TaskId]:
@@ -132,14 +145,20 @@ class Endpoints:
         client_config: Mapping[str, Any],
         own: Callable[[], Endpoint],
         create_topic: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`own` returns this process's endpoint; `create_topic` creates the topic if it is missing, and blocks."""
         self._own = own
+        self._monotonic = monotonic
         first = own()
         self._holder, self._launch = first.holder, first.launch
         self._create_topic = create_topic
         self._topic = endpoints_topic(application_id)
-        self._known: Mapping[str, Endpoint] = {}
+        # Each with the number of own rounds before its record.
+        self._known: Mapping[str, tuple[int, Endpoint]] = {}
+        self._rounds = 0
+        self._round_s = float("-inf")
+        self._is_read_back = False
         self._announced: Endpoint | None = None
         self._has_written = False
         # Of other processes with this name: the launches before this one, and when a newer one was seen. A tombstone names no
@@ -172,8 +191,10 @@ class Endpoints:
         self._thread.start()
 
     def others(self) -> list[Endpoint]:
-        """Return the endpoints of the other processes, the last announced first."""
-        return [endpoint for holder, endpoint in reversed(list(self._known.items())) if holder != self._holder]
+        """Return the endpoints of the other processes, the last announced first, without those that are silent for long."""
+        least = self._rounds - _MOST_MISSED
+        known = reversed(list(self._known.items()))
+        return [endpoint for holder, (rounds, endpoint) in known if holder != self._holder and rounds > least]
 
     def close(self) -> None:
         """Withdraw the announcement and stop. Blocks, for ten seconds at most if brokers are away."""
@@ -214,9 +235,11 @@ class Endpoints:
             log.warning("the addresses of other processes cannot be read, so this one passes no query on: %s", error)
 
     def _announce(self) -> None:
-        now = time.monotonic()
+        now = self._monotonic()
         own = self._own()
-        if self._is_replaced(own, now) or own == self._announced or now < self._retry_s:
+        # While no broker answers, records would wait, and come all at once.
+        is_due = self._is_read_back and now - self._announced_s >= _AGAIN_S
+        if self._is_replaced(own, now) or (own == self._announced and not is_due) or now < self._retry_s:
             return
         if not self._has_topic:
             try:
@@ -224,7 +247,7 @@ class Endpoints:
             except TidemarkError as error:
                 # Nothing is written before: a broker might create the topic by itself, and delete its records by age.
                 log.warning("other processes do not find the queries of this one for now: %s", error)
-                self._retry_s = time.monotonic() + _RETRY_S
+                self._retry_s = self._monotonic() + _RETRY_S
                 return
             self._has_topic = True
         # A restore changes all the time; which tasks are held must be known at once.
@@ -233,7 +256,7 @@ class Endpoints:
             return
         self._send(own.holder, own.to_bytes())
         self._has_written = True
-        self._announced, self._announced_s = own, now
+        self._announced, self._announced_s, self._is_read_back = own, now, False
 
     def _is_replaced(self, own: Endpoint, now: float) -> bool:
         """Return whether a newer process has this one's name. One that still holds tasks after a while does not believe it."""
@@ -253,25 +276,31 @@ class Endpoints:
     def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
         if error is not None:
             log.warning("the address of queries was not announced, and is announced again later: %s", error)
-            self._announced, self._retry_s = None, time.monotonic() + _RETRY_S
+            self._announced, self._retry_s = None, self._monotonic() + _RETRY_S
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
         holder = (key or b"").decode(errors="replace")
-        known = {name: endpoint for name, endpoint in self._known.items() if name != holder}
+        known = {name: found for name, found in self._known.items() if name != holder}
+        endpoint = None
         if value is not None:
             try:
-                known[holder] = Endpoint.from_bytes(holder, value)
+                endpoint = Endpoint.from_bytes(holder, value)
+                known[holder] = (self._rounds, endpoint)
             except ValueError as error:
                 log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
         self._known = known
         if holder == self._holder:
-            self._see_own_name(known.get(holder))
+            self._see_own_name(endpoint)
 
     def _see_own_name(self, found: Endpoint | None) -> None:
         """Look at the newest record with this process's name, which another process may have written."""
         launch = "" if found is None else found.launch
         if launch == self._launch:
-            self._is_own_read, self._replaced_s = True, None
+            self._is_own_read, self._replaced_s, self._is_read_back = True, None, True
+            now = self._monotonic()
+            # A restore is announced more often.
+            if now - self._round_s >= _AGAIN_S:
+                self._rounds, self._round_s = self._rounds + 1, now
         elif not self._is_own_read:
             # The record of this process comes later, and is the newest then.
             self._earlier.add(launch)
@@ -279,4 +308,4 @@ class Endpoints:
             # An earlier process has written it, most often when it stopped.
             self._replaced_s = self._announced = None
         else:
-            self._replaced_s = time.monotonic()
+            self._replaced_s = self._monotonic()

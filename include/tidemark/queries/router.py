@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,6 +41,8 @@ _KEPT_S = 1.0
 """The seconds of a query that are kept for other holders, or half of what is left if that is less."""
 _LEAST_S = 0.02
 """With less time than this, another process is not asked at all."""
+_ASKED_AT_ONCE = 16
+"""The number of processes that are asked at the same time where their copies are."""
 _FEW_BYTES = 4_096
 """Keys of so many bytes are hashed in the event loop, for which more would take too long."""
 _ORDER = {CopyState.ACTIVE: 0, CopyState.STANDBY: 1, CopyState.RESTORING: 2}
@@ -87,6 +90,15 @@ class PassedTo:
     task: TaskId
     endpoint: Endpoint
     answer_s: float
+
+
+@dataclass(frozen=True)
+class _CopyAnswer:
+    """What a process says of its copy of a task: the position, or why there is none. Without time it is not asked."""
+
+    position: Position | None
+    unavailable: str = ""
+    was_asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -183,28 +195,37 @@ class Router:
         As Kafka Streams' `queryMetadataForKey` and `streamsMetadataForStore`.
         """
         tasks = self._tasks_of(store, request) if key is None else list(self._owners(store, [key], request))
-        asked = TaskRead(CountQuery(is_approximate=True), ReadBounds())
-        return [self._about(store, task, asked, request) for task in tasks]
+        holders = {task: self._holders(task) for task in tasks}
+        by_url: dict[str, list[tuple[TaskId, Endpoint]]] = {}
+        for task, of_task in holders.items():
+            for endpoint in of_task:
+                by_url.setdefault(endpoint.url, []).append((task, endpoint))
+        said: dict[tuple[TaskId, str], _CopyAnswer] = {}
+        if by_url:
+            # One that stands still must not take the time of the others.
+            with ThreadPoolExecutor(min(len(by_url), _ASKED_AT_ONCE), "query-metadata") as pool:
+                for answers in pool.map(lambda copies: self._ask_about(store, copies, request), by_url.values()):
+                    said |= answers
+        return [_described(task, of_task, said) for task, of_task in holders.items()]
 
-    def _about(self, store: QueryableStore, task: TaskId, asked: TaskRead, request: Request) -> dict[str, Any]:
-        copies, answering = [], []
-        holders = self._holders(task)
-        for place, endpoint in enumerate(holders, 1):
-            found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
-            found["rack"] = endpoint.rack
+    def _ask_about(
+        self, store: QueryableStore, copies: Sequence[tuple[TaskId, Endpoint]], request: Request
+    ) -> dict[tuple[TaskId, str], _CopyAnswer]:
+        """Ask one process about its copies of several tasks."""
+        asked = TaskRead(CountQuery(is_approximate=True), ReadBounds())
+        found = {}
+        for task, endpoint in copies:
+            answer_s = min(request.deadline.remaining_s, _KEPT_S)
             try:
                 if endpoint.url and self.peers.is_silent(endpoint.url):
                     # Each task of a lost machine would take the time of a connection otherwise.
                     raise StateUnavailable(f"{endpoint.url} did not answer a moment ago", "ask again")
-                # One that stands still must not take the time of the others.
-                answer_s = min(self._answer_s(store, task, holders[place:], request), _KEPT_S)
-                found["position"] = self._read(endpoint, store, task, asked, request, answer_s).position.to_dict()
-                answering.append(endpoint)
+                position = self._read(endpoint, store, task, asked, request, answer_s).position
+                found[task, endpoint.holder] = _CopyAnswer(position)
             except QueryRefused as refused:
-                found["unavailable"] = refused.detail
-            copies.append(found)
-        is_distant = has_distant_standby(task, holders, answering)
-        return {"task": str(task), "standby_in_other_rack": is_distant, "copies": copies}
+                was_asked = not endpoint.url or answer_s >= _LEAST_S
+                found[task, endpoint.holder] = _CopyAnswer(None, refused.detail, was_asked)
+        return found
 
     def _owners(self, store: QueryableStore, keys: Sequence[bytes], request: Request) -> dict[TaskId, list[bytes]]:
         """Return the keys by the task that owns them; by every task if the store's keys do not say."""
@@ -352,6 +373,27 @@ class Router:
                     "run the same version of Tidemark everywhere",
                 ) from error
         raise refusal(endpoint, answer.status_code, answer.content)
+
+
+def _described(
+    task: TaskId, holders: Sequence[Endpoint], said: Mapping[tuple[TaskId, str], _CopyAnswer]
+) -> dict[str, Any]:
+    """Return what `/v1/metadata` says of a task."""
+    copies, answering, unasked = [], [], []
+    for endpoint in holders:
+        found: dict[str, Any] = {"holder": endpoint.holder, "url": endpoint.url, "state": endpoint.copies[task]}
+        found["rack"] = endpoint.rack
+        answer = said[task, endpoint.holder]
+        if answer.position is not None:
+            found["position"] = answer.position.to_dict()
+            answering.append(endpoint)
+        else:
+            found["unavailable"] = answer.unavailable
+        if not answer.was_asked:
+            unasked.append(endpoint)
+        copies.append(found)
+    is_distant = has_distant_standby(task, holders, answering, unasked)
+    return {"task": str(task), "standby_in_other_rack": is_distant, "copies": copies}
 
 
 def _holds(holder: Endpoint, task: TaskId, store: QueryableStore) -> bool:

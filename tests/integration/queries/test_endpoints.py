@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import ExitStack
 
 import pytest
@@ -44,10 +45,11 @@ def announced(settings, unique):
 
 
 def written(settings, topic) -> list[str | None]:
-    """The addresses in the records of the name 0; None for a tombstone."""
+    """The addresses in the records of the name 0, without repetitions; None for a tombstone."""
     rows = read_all(settings.bootstrap_servers, [topic])
     values = [row.value for found in rows.values() for row in found if row.key == b"0"]
-    return [None if value is None else Endpoint.from_bytes("0", value).url for value in values]
+    urls = [None if value is None else Endpoint.from_bytes("0", value).url for value in values]
+    return [url for url, _ in itertools.groupby(urls)]
 
 
 def known_to(endpoints) -> list[str]:

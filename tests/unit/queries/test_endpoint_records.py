@@ -102,3 +102,78 @@ def test_should_go_on_after_a_record_of_another_form_and_after_any_error(monkeyp
         assert wait_until(lambda: known.others() == [OTHER], 60)
     finally:
         known.close()
+
+
+class Sent:
+    """A producer that only notes the values that it is given."""
+
+    def __init__(self, _) -> None:
+        self.values: list[bytes | None] = []
+
+    def produce(self, topic, value, key, **_) -> None:
+        self.values.append(value)
+
+    def poll(self, timeout) -> None:
+        return
+
+    def flush(self, timeout) -> None:
+        return
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def own():
+    return Endpoint("0", "http://host-a:8080", {}, launch="launch-a")
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def known(monkeypatch, own, clock):
+    """The announcements of a process, without a thread and without a broker."""
+    monkeypatch.setattr(endpoints, "Producer", Sent)
+    monkeypatch.setattr(endpoints, "Consumer", lambda _: Topic([]))
+    return Endpoints("app", {}, lambda: own, lambda: None, clock)
+
+
+def test_should_forget_a_process_that_has_not_announced_itself_for_three_rounds_of_its_own(known, own, clock):
+    known._take(b"0", own.to_bytes())
+    known._take(b"1", OTHER.to_bytes())
+    for _ in range(2):
+        clock.now_s += 30.0
+        # A restore changes what is announced every second, which is no round.
+        for _ in range(5):
+            known._take(b"0", own.to_bytes())
+    assert known.others() == [OTHER]
+    # Without a broker nothing is read, and nobody is forgotten.
+    clock.now_s += 3600.0
+    assert known.others() == [OTHER]
+    known._take(b"0", own.to_bytes())
+    assert known.others() == []
+    known._take(b"1", OTHER.to_bytes())
+    assert known.others() == [OTHER]
+
+
+def test_should_announce_itself_again_after_half_a_minute_but_only_when_its_last_record_has_come_back(
+    known, own, clock
+):
+    known._announce()
+    clock.now_s += 30.0
+    known._announce()
+    assert known._producer.values == [own.to_bytes()]
+    known._take(b"0", own.to_bytes())
+    known._announce()
+    assert known._producer.values == [own.to_bytes()] * 2
+    known._take(b"0", own.to_bytes())
+    clock.now_s += 29.9
+    known._announce()
+    assert known._producer.values == [own.to_bytes()] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from dataclasses import replace
 
 import httpx
@@ -233,6 +234,44 @@ def test_should_ask_a_machine_that_is_lost_once_about_all_its_tasks():
     assert wire.asked == ["http://b"]
     said = [copy["unavailable"] for task in tasks for copy in task["copies"]]
     assert said == ["http://b does not answer (ConnectError)", *["http://b did not answer a moment ago"] * 2]
+
+
+def test_should_not_let_processes_that_stand_still_take_the_time_of_those_that_answer(monkeypatch):
+    owner = counts_host(COUNTS, name="1")
+    mute = [counts_host(COUNTS, name=f"standby-0@{n}", state=CopyState.STANDBY) for n in range(5)]
+    near = counts_host(COUNTS, name="standby-0@near", state=CopyState.STANDBY)
+    asked, wire = router(
+        counts_host({}, tasks=0),
+        {f"http://mute{n}": host for n, host in enumerate(mute)} | {"http://b": owner, "http://c": near},
+    )
+    all_are_asked = threading.Barrier(len(mute))
+    answer = wire.post
+
+    def post(url, *given):
+        if "mute" in url:
+            # It answers nothing before all the others are asked, too.
+            all_are_asked.wait(60)
+            wire.silent.add(url)
+            raise StateUnavailable(f"{url} does not answer (ReadTimeout)", "look")
+        return answer(url, *given)
+
+    monkeypatch.setattr(wire, "post", post)
+    (task, *_) = asked.metadata(N, None, request())
+    answering = [copy["holder"] for copy in task["copies"] if "position" in copy]
+    assert answering == ["1", "standby-0@near"]
+    assert {copy["unavailable"] for copy in task["copies"] if "position" not in copy} == {
+        f"http://mute{n} does not answer (ReadTimeout)" for n in range(5)
+    }
+
+
+def test_should_claim_nothing_of_a_standby_that_there_was_no_time_to_ask():
+    own, standby = counts_host(COUNTS), counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY)
+    asked, wire = router(own, {"http://b": standby})
+    late = replace(request(), deadline=Deadline(10.0, 10_000, lambda: 9.99))
+    (task,) = asked.metadata(N, b"k1", late)
+    assert (wire.asked, task["standby_in_other_rack"]) == ([], None)
+    assert task["copies"][1]["unavailable"] == "there was no time left to ask standby-0@b"
+    assert "position" in task["copies"][0]
 
 
 def test_should_not_ask_another_process_without_time_for_its_answer():
