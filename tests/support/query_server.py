@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 
 from tidemark.processes import wait_until
-from tidemark.queries.service import make_server
+from tidemark.queries.service import listening_socket, make_server
 from tidemark.queries.tls import uses_tls
 from tidemark.settings import Settings
 
@@ -18,7 +17,7 @@ from tidemark.settings import Settings
 @contextmanager
 def served(api: FastAPI, settings: Settings) -> Iterator[str]:
     """Serve until the block ends; gives the address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with listening_socket("127.0.0.1", 0, settings.query_stall_ms) as listening:
         server = make_server(api, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

@@ -102,7 +102,7 @@ class _Running:
         tokens = Tokens.load(settings, plan.application_id)
         require_usable(settings)
         verify = trusted(settings)
-        self._socket = _listening(settings.query_host, settings.query_port)
+        self._socket = listening_socket(settings.query_host, settings.query_port, settings.query_stall_ms)
         advertised = settings.query_advertised_host or settings.query_host
         host = f"[{advertised}]" if ":" in advertised else advertised
         scheme = "https" if uses_tls(settings) else "http"
@@ -197,11 +197,14 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     """Return the server of an API, which `run` serves from sockets until `should_exit` is set."""
     import uvicorn
 
+    from tidemark.queries.bounded_protocol import BoundedProtocol
+
     tls: dict[str, Any] = {}
     if uses_tls(settings):
         tls = {"ssl_certfile": settings.query_tls_certificate, "ssl_keyfile": str(key_file(settings))}
     config = uvicorn.Config(
         api,
+        http=BoundedProtocol,
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,
@@ -216,7 +219,15 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that already listens, so that requests wait until the server has started. Raises `OSError`."""
+def listening_socket(host: str, port: int, stall_ms: int) -> socket.socket:
+    """Return a socket that already listens, so that requests wait until the server has started. Raises `OSError`.
+
+    The kernel closes a connection to it whose client is gone, or has taken nothing for three times `stall_ms`: a server that
+    closes a connection first waits for the client to take what was written.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # A client has `stall_ms` to take a part, and as long to take the event that says that it is too slow.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3 * stall_ms)
+    return listening

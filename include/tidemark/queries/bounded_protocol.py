@@ -1,0 +1,52 @@
+"""Connections of the query server that nobody can hold without a token: their number and the time of a request are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_REQUEST_S = 20.0
+"""The seconds in which a whole request has to arrive, from when it begins, or from when the connection is opened."""
+_MOST_CONNECTIONS = 512
+"""Open connections of one process. One more is closed at once."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Closes a connection on which no whole request arrives in time, and those that are too many.
+
+    A connection that is idle after an answer is closed by uvicorn (`timeout_keep_alive`).
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > _MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        # An empty line before a request ends uvicorn's time for an idle connection, and begins no message.
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect_request()
+        super().data_received(data)
+
+    def on_message_complete(self) -> None:
+        """Take the end of a request, as the parser calls it."""
+        self._forget_request()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_request()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(_REQUEST_S, self.transport.abort)
+
+    def _forget_request(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
