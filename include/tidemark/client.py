@@ -118,10 +118,22 @@ class Result:
     def to_pandas(self) -> pd.DataFrame:
         """Return a frame with one column per field of the value. `key` is text if all keys are UTF-8, else bytes.
 
-        A field that has the name of another column becomes `value.NAME`.
+        Whole numbers and booleans have the types of pandas in which values may be missing (`Int64`, `boolean`), so that none is
+        changed. A field that has the name of another column becomes `value.NAME`.
         """
+        import pandas as pd
+
+        nullable = {
+            pa.int8(): pd.Int8Dtype(),
+            pa.int16(): pd.Int16Dtype(),
+            pa.int32(): pd.Int32Dtype(),
+            pa.int64(): pd.Int64Dtype(),
+            pa.bool_(): pd.BooleanDtype(),
+        }
+        # The second is for numbers inside of lists and structures.
+        exact: dict[str, Any] = {"types_mapper": nullable.get, "integer_object_nulls": True}
         names = [name for name in self.table.column_names if name != VALUE]
-        frame: pd.DataFrame = self.table.select(names).to_pandas()
+        frame: pd.DataFrame = self.table.select(names).to_pandas(**exact)
         try:
             frame[KEY] = [key.decode() for key in frame[KEY]]
         except UnicodeDecodeError:
@@ -130,7 +142,7 @@ class Result:
         if isinstance(values, pa.ChunkedArray):
             values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
         for field, column in zip(values.type, values.flatten(), strict=True):
-            frame[f"{VALUE}.{field.name}" if field.name in names else field.name] = column.to_pandas()
+            frame[f"{VALUE}.{field.name}" if field.name in names else field.name] = column.to_pandas(**exact)
         return frame
 
     def to_json(self) -> list[dict[str, Any]]:

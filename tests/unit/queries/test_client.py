@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from tests.support.overview import write_run_file, write_standby_file
 from tests.support.queries import APP, TASKS, counts_host, fill, queried_plan, stored_key
@@ -12,7 +13,7 @@ from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of
 
-from tidemark.client import Entry, QueryFailed, QueryUnavailable, StateClient, local_url, token_of
+from tidemark.client import Entry, QueryFailed, QueryUnavailable, Result, StateClient, local_url, token_of
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries import store_reader
@@ -119,6 +120,23 @@ def test_should_make_frames(client):
     assert list(windows.columns) == ["key", "window_start_ms", "window_end_ms", "n"]
     empty = client.store("n").range(prefix="nothing").to_pandas()
     assert (list(empty.columns), len(empty)) == (["key", "n"], 0)
+
+
+def test_should_change_no_whole_number_in_a_frame_in_which_some_are_missing():
+    large = 2**53 + 1
+    fields = {"n": [large, None], "is_new": [True, None], "all": [[large, None], None]}
+    value = pa.StructArray.from_arrays([pa.array(column) for column in fields.values()], [*fields])
+    ends = pa.array([large, None], pa.int64())
+    frame = Result(pa.table({"key": [b"a", b"b"], "window_end_ms": ends, "value": value}), (), "").to_pandas()
+    assert (int(frame["n"][0]), int(frame["window_end_ms"][0]), frame["all"][0][0]) == (large, large, large)
+    assert bool(frame["is_new"][0]) is True
+    assert frame["n"].isna().tolist() == frame["is_new"].isna().tolist() == [False, True]
+    # The type does not depend on whether a value is missing.
+    assert dict(frame.dtypes.astype(str)[["n", "is_new", "window_end_ms"]]) == {
+        "n": "Int64",
+        "is_new": "boolean",
+        "window_end_ms": "Int64",
+    }
 
 
 def test_should_name_stores_and_copies(client):
