@@ -270,7 +270,11 @@ class StateClient:
         max_lag_ms: int | None = None,
         at_least: str | None = None,
     ) -> StoreClient:
-        """Return a reader of one store. Every answer is within these bounds; asks nothing yet."""
+        """Return a reader of one store. Asks nothing yet.
+
+        What it reads is within these bounds. They do not concern `watch`, which sends what is committed from its position
+        on, nor `metadata`, `copies` and `tasks`, which show every copy.
+        """
         bounds = {"max_lag_records": max_lag_records, "max_lag_ms": max_lag_ms, "at_least": at_least}
         return StoreClient(self, name, {key: value for key, value in bounds.items() if value is not None})
 
@@ -311,7 +315,9 @@ class StateClient:
                     answer.read()
                     raise refusal(answer)
                 yield answer
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.InvalidURL as error:
+            raise _unusable_url(at, given, error) from error
+        except httpx.HTTPError as error:
             raise no_answer(at, error) from error
 
     @property
@@ -346,7 +352,9 @@ class StateClient:
         given = {name: value for name, value in params.items() if value is not None}
         try:
             answer = self._http.request(method, f"{at}{path}", params=given, json=body, headers=self._headers(headers))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.InvalidURL as error:
+            raise _unusable_url(at, given, error) from error
+        except httpx.HTTPError as error:
             raise no_answer(at, error) from error
         if not answer.is_success:
             raise refusal(answer)
@@ -587,9 +595,20 @@ def no_answer(url: str, error: Exception) -> QueryUnavailable:
     )
 
 
+def _unusable_url(url: str, params: Mapping[str, Any], error: httpx.InvalidURL) -> QueryFailed:
+    """Return the error for a request that no URL can carry. Asking again would not help."""
+    key = params.get(f"{KEY}{HEX}")
+    if key is None:
+        return QueryFailed(f"{url} cannot be asked ({error}): give the address as http://HOST:PORT")
+    return QueryFailed(
+        f"{url} cannot be asked for a key of {len(key) // 2:,} bytes ({error}): its hexadecimal form must fit into the URL, as "
+        "a key of 30,000 bytes does; `get_many` reads longer keys"
+    )
+
+
 def refusal(answer: httpx.Response) -> QueryFailed:
     """Return the error that a process answered."""
-    kind = QueryUnavailable if answer.status_code in (429, 503) else QueryFailed
+    kind = QueryUnavailable if answer.status_code in (429, 503, 504) else QueryFailed
     try:
         said = answer.json()
         return kind(f"{said['detail']}: {said['remedy']}")

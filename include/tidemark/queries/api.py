@@ -35,6 +35,7 @@ from tidemark.queries.parameters import (
     ScanParameters,
     SessionParameters,
     SessionsInUrl,
+    TaskParameters,
     WatchParameters,
     WindowParameters,
     WindowsInUrl,
@@ -82,7 +83,7 @@ class Asking:
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, QueryRefused] = field(default_factory=dict)
 
-    def request(self, wanted: ReadParameters) -> routing.Request:
+    def request(self, wanted: TaskParameters) -> routing.Request:
         """Return the request with the parameters of the URL. Raises `QueryInvalid`."""
         passed = self.passed_task
         task = wanted.only_task() if passed is None else parse_task(passed)

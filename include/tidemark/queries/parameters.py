@@ -20,21 +20,29 @@ class AskedKeys(BaseModel):
         return None
 
 
-class ReadParameters(AskedKeys):
+class TaskParameters(AskedKeys):
+    """Which task is asked. The state may be of any age."""
+
+    task: str | None = Field(None, description="ask this task only, such as 0_1")
+
+    def bounds(self) -> ReadBounds:
+        """Return what the state must fulfil. Raises `QueryInvalid`."""
+        return ReadBounds()
+
+    def only_task(self) -> TaskId | None:
+        """Return the task that is asked; None: each that may hold results. Raises `QueryInvalid`."""
+        return None if self.task is None else parse_task(self.task)
+
+
+class ReadParameters(TaskParameters):
     """Parameters of every read: how old the state may be, and which task is asked."""
 
     max_lag_records: int | None = Field(None, ge=0, description="maximum lag of the state in records")
     max_lag_ms: int | None = Field(None, ge=0, description="maximum lag of the state in milliseconds")
     at_least: str = Field("", description="position that the state must contain, from an earlier answer")
-    task: str | None = Field(None, description="ask this task only, such as 0_1")
 
     def bounds(self) -> ReadBounds:
-        """Return what the state must fulfil. Raises `QueryInvalid`."""
         return ReadBounds.of(self.max_lag_records, self.max_lag_ms, self.at_least)
-
-    def only_task(self) -> TaskId | None:
-        """Return the task that is asked; None: each that may hold results. Raises `QueryInvalid`."""
-        return None if self.task is None else parse_task(self.task)
 
 
 class _OneKey(BaseModel):
@@ -60,13 +68,13 @@ class KeyParameters(ReadParameters, _OneKey):
         return [self.required_key()]
 
 
-class MetadataParameters(KeyParameters):
+class MetadataParameters(TaskParameters, _OneKey):
     """A store, and a key or nothing for all tasks."""
 
     store: str
 
 
-class WatchParameters(KeyParameters):
+class WatchParameters(TaskParameters, _OneKey):
     """A key, or nothing for all keys, and where the watch begins."""
 
     after: str = Field("", description="position after which the watch begins; without it, now")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import httpx
 import pyarrow as pa
 import pytest
 from tests.support.overview import write_run_file, write_standby_file
@@ -13,7 +14,7 @@ from tests.support.query_server import served
 from tests.support.standby import count as count_value
 from tests.unit.queries.test_query_api import api_of
 
-from tidemark.client import Entry, QueryFailed, QueryUnavailable, Result, StateClient, local_url, token_of
+from tidemark.client import Entry, QueryFailed, QueryUnavailable, Result, StateClient, local_url, refusal, token_of
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId
 from tidemark.queries import store_reader
@@ -206,6 +207,25 @@ def test_should_say_why_it_got_no_answer(client, address):
         StateClient(APP, url=address, token="wrong", settings=Settings()).stores()
     with pytest.raises(QueryUnavailable, match="does not answer"):
         StateClient(APP, url="http://127.0.0.1:1", token="all", settings=Settings()).stores()
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda store, key: store.metadata(key), lambda store, key: next(store.watch(key, patience_s=60))]
+)
+def test_should_say_at_once_that_a_key_is_too_long_for_a_url(client, ask):
+    with pytest.raises(QueryFailed, match=r"a key of 32,768 bytes .*get_many") as refused:
+        ask(client.store("n"), b"k" * 32_768)
+    assert not isinstance(refused.value, QueryUnavailable)
+
+
+def test_should_answer_where_the_longest_key_is_that_its_message_allows(client):
+    assert client.store("n").copies(b"k" * 30_000)
+
+
+@pytest.mark.parametrize(("status", "is_later"), [(422, False), (429, True), (500, False), (503, True), (504, True)])
+def test_should_say_whether_the_same_query_may_succeed_later(status, is_later):
+    answer = httpx.Response(status, json={"detail": "why", "remedy": "what to do"})
+    assert isinstance(refusal(answer), QueryUnavailable) is is_later
 
 
 def test_should_have_the_json_of_the_http_interface(client):

@@ -304,6 +304,19 @@ def test_should_not_take_bytes_that_are_no_text_for_another_key(url):
     assert body_of(asked.get("/v1/stores/n/key?key_hex=ff"))["entry"]["value"] == {"n": 2}
 
 
+def test_should_describe_bounds_only_where_they_have_an_effect():
+    paths = body_of(client(counts_host({})).get("/v1/openapi.json"))["paths"]
+
+    def described(path: str) -> set[str]:
+        return {each["name"] for each in paths[path]["get"]["parameters"]}
+
+    bounds = {"max_lag_records", "max_lag_ms", "at_least"}
+    assert bounds < described("/v1/stores/{store}/key")
+    for path, more in (("/v1/metadata", "store"), ("/v1/stores/{store}/watch", "after")):
+        assert {"key", "key_hex", "task", more} <= described(path)
+        assert not bounds & described(path)
+
+
 def test_should_limit_how_often_a_token_asks(monkeypatch):
     # All requests come at one time: on a busy machine ten of them may take seconds.
     monkeypatch.setattr(api, "RateLimit", lambda per_second: RateLimit(per_second, lambda: 0.0))
