@@ -25,6 +25,8 @@ from tidemark.settings import Settings
 # 2 000 records fit into a processor's cache, are handled twice as fast as 50 000, and make threads wait less for each other.
 _FETCH_RECORDS = 2_000
 _FIRST_S, _MORE_S = 0.2, 0.01
+# Transaction markers in a row: one of each commit, and some of transactions that were aborted.
+_LOOKED_BACK = 100
 _KEY: Any = Message.key
 _VALUE: Any = Message.value
 _OFFSET: Any = Message.offset
@@ -182,6 +184,25 @@ def messages_of_ranges(
         raise OutcomeUnknown(f"reading {', '.join(map(str, left))} failed: {error}") from error
     finally:
         consumer.close()
+
+
+def last_record_ends(
+    client_config: Mapping[str, Any],
+    offsets: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    stalled_after_s: float,
+) -> dict[TopicPartition, int]:
+    """Return the next offset after the last committed record before an offset. Blocks.
+
+    `offsets` has by partition the oldest offset that exists, and the offset to look before, which must not be after the last
+    stable offset. Looks at the 100 offsets before it; without a record in them, the offset itself is returned. Raises
+    `OutcomeUnknown` as `read_committed_until` does.
+    """
+    found = {partition: offset for partition, (_, offset) in offsets.items()}
+    ranges = {p: (max(oldest, offset - _LOOKED_BACK), offset) for p, (oldest, offset) in offsets.items()}
+    for partition, messages in messages_of_ranges(client_config, ranges, stalled_after_s=stalled_after_s):
+        found[partition] = _OFFSET(messages[-1]) + 1
+    return found
 
 
 def first_record_ms(

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown, TaskCorrupted
-from tidemark.kafka.committed_reader import is_passing, read_committed_consumer
+from tidemark.kafka.committed_reader import is_passing, last_record_ends, read_committed_consumer
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, changelog_topic
 from tidemark.queries.answer_form import KEY, VALUE, json_entry
@@ -73,7 +73,13 @@ class Changelogs:
             if at is not None:
                 _require_kept(store, task, at, oldest[partition], newest[partition])
             starts[task] = stable[partition] if at is None else at.offset
-        return ChangelogWatch(self.client_config, store, topic, starts, key)
+        looked_at = {p: (oldest[p], min(starts[task], stable[p])) for task, p in partitions.items()}
+        try:
+            record_ends = last_record_ends(self.client_config, looked_at, stalled_after_s=self.timeout_ms / 1000)
+        except OutcomeUnknown as unknown:
+            raise StateUnavailable(str(unknown), "ask again") from unknown
+        promised = {task: record_ends[partition] for task, partition in partitions.items()}
+        return ChangelogWatch(self.client_config, store, topic, starts, promised, key)
 
 
 def _require_kept(store: QueryableStore, task: TaskId, at: ChangelogOffset, oldest: int, newest: int) -> None:
@@ -101,7 +107,11 @@ def _require_kept(store: QueryableStore, task: TaskId, at: ChangelogOffset, olde
 
 
 class ChangelogWatch:
-    """A `PartSource` of the changes of one store. The id of an event has the position of all watched tasks."""
+    """A `PartSource` of the changes of one store.
+
+    The id of an event says how far all watched tasks were read, and a watch continues there. A position for `at_least` ends
+    with a record, because an owner counts no transaction marker after its last one.
+    """
 
     def __init__(
         self,
@@ -109,12 +119,15 @@ class ChangelogWatch:
         store: QueryableStore,
         topic: str,
         starts: Mapping[TaskId, int],
+        promised: Mapping[TaskId, int],
         key: bytes | None,
     ) -> None:
+        """`promised` is by task the end of the last record before its start."""
         self._store = store
         self._key = key
         self._tasks = {task.partition: task for task in starts}
         self._next = {task: ChangelogOffset(offset, store.spec.generation) for task, offset in starts.items()}
+        self._promised = {task: ChangelogOffset(offset, store.spec.generation) for task, offset in promised.items()}
         self._has_begun = self._has_ended = False
         self._consumer = read_committed_consumer(client_config, f"tidemark-watch-{topic}", _QUEUED_KBYTES)
         self._consumer.assign([ClientPartition(topic, task.partition, offset) for task, offset in starts.items()])
@@ -122,8 +135,8 @@ class ChangelogWatch:
     @property
     def keep_alive(self) -> bytes:
         # Also a watch of a key that does not change must be able to continue where it is.
-        position = offsets_token(self._next)
-        return ServerEvent(POSITION, json.dumps({"position": position}), position).to_bytes()
+        body = {"position": offsets_token(self._promised)}
+        return ServerEvent(POSITION, json.dumps(body), offsets_token(self._next)).to_bytes()
 
     def read(self) -> bytes | None:
         if self._has_ended:
@@ -138,16 +151,25 @@ class ChangelogWatch:
         except KafkaException as failed:
             raise StateUnavailable(f"the changelog cannot be read: {failed}", "ask again") from failed
         records: list[Any] = []
+        ends: list[Any] = []
         for message in messages:
             error = message.error()
             if error is None:
                 records.append(message)
-            elif error.code() != KafkaError._PARTITION_EOF and not is_passing(error):
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ends.append(message)
+            elif not is_passing(error):
                 changes = self._changes(records)
                 self._has_ended = True
                 why = f"the changes after {offsets_token(self._next)} cannot be read: {error.str()}"
                 return changes + self.last_part(GONE, why)
-        return self._changes(records)
+        changes = self._changes(records)
+        for message in ends:
+            task = self._tasks[message.partition()]
+            end = ChangelogOffset(message.offset(), self._store.spec.generation)
+            # Only markers are in between. What is deleted up to here is not missing.
+            self._next[task] = max(self._next[task], end, key=lambda at: at.offset)
+        return changes
 
     def _changes(self, messages: Sequence[Any]) -> bytes:
         try:
@@ -164,7 +186,9 @@ class ChangelogWatch:
         for (message, _, value), row in zip(given, keys, strict=True):
             new = None if value is None else next(values)
             task = self._tasks[message.partition()]
-            at = self._next[task] = ChangelogOffset(message.offset() + 1, self._store.spec.generation)
+            at = self._next[task] = self._promised[task] = ChangelogOffset(
+                message.offset() + 1, self._store.spec.generation
+            )
             if self._key in (None, row[KEY]):
                 body = {**json_entry({**row, VALUE: new}), "position": offsets_token({task: at})}
                 events.append(ServerEvent(CHANGE, json.dumps(body), offsets_token(self._next)))
@@ -174,8 +198,8 @@ class ChangelogWatch:
         if kind == SLOW:
             # The client has not received the part that was read last. Without an id here, it continues before that part.
             return ServerEvent(kind, json.dumps({"why": why})).to_bytes()
-        position = offsets_token(self._next)
-        return ServerEvent(kind, json.dumps({"why": why, "position": position}), position).to_bytes()
+        body = {"why": why, "position": offsets_token(self._promised)}
+        return ServerEvent(kind, json.dumps(body), offsets_token(self._next)).to_bytes()
 
     def close(self) -> None:
         self._consumer.close()

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.atomic_file import replace_file
 from tidemark.errors import OutcomeUnknown, TaskCorrupted, TidemarkError
-from tidemark.kafka.committed_reader import ChangelogBatch, read_committed_consumer
+from tidemark.kafka.committed_reader import ChangelogBatch, last_record_ends, read_committed_consumer
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.facts import Witnesses
 from tidemark.registry.description_watch import DescriptionWatch
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 FOLLOWED_FILE = ".followed"
 _READ_RECORDS = 20_000
 _READ_S = 0.1
+_LOOK_BACK_S = 5.0
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 # Errors of a topic that was deleted, or is being deleted.
 _UNKNOWN = {
@@ -98,10 +99,26 @@ class Follower:
                 for spec in specs:
                     self._open(witnesses, task, spec)
             self._see()
+            self._note_records_ends()
         except BaseException:
             self.close()
             raise
         self._lookout.start()
+
+    def _note_records_ends(self) -> None:
+        """Read where the last records of the copies from disk end, so that their positions count no transaction marker."""
+        offsets = {
+            partition: (store.bounds.changelog.low, store.next_offset)
+            for partition, store in self._stores.items()
+            if store.fault is None and store.holds_something
+        }
+        try:
+            found = last_record_ends(self._witnesses.client_config, offsets, stalled_after_s=_LOOK_BACK_S)
+        except OutcomeUnknown as error:
+            log.warning("positions of copies count transaction markers until the next record: %s", error)
+            return
+        for partition, offset in found.items():
+            self._stores[partition].note_records_end(offset)
 
     def _drop_replaced(self, root: Path, specs: Iterable[StoreSpec]) -> None:
         """Remove copies of topics that were deleted and created again, and note the topics that are followed now."""

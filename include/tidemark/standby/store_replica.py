@@ -204,6 +204,12 @@ class FollowedStore:
         end = max(bounds.changelog.end, self.next_offset)
         return replace(bounds, changelog=Watermarks(bounds.changelog.low, end))
 
+    def note_records_end(self, offset: int) -> None:
+        """Take the next offset after the last record that a copy from disk contains, which its checkpoint does not name."""
+        with self._changing:
+            if self._records_end is None:
+                self._records_end = offset
+
     def write(self, batch: ChangelogBatch, records_end: int | None = None) -> bool:
         """Write a batch that begins at `next_offset`. Returns False if it came too late, so that the copy was emptied.
 

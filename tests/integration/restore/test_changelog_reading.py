@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.committed_reader import ChangelogBatch, larger, read_committed_until
+from tidemark.kafka.committed_reader import ChangelogBatch, larger, last_record_ends, read_committed_until
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -173,3 +174,17 @@ def test_should_return_the_same_records_in_larger_batches():
     # Where the last ones hold nothing, how far was read is still told.
     assert list(larger([*batches, ChangelogBatch([], [], 9)], 2))[-1] == ChangelogBatch([], [], 9)
     assert list(larger([], 2)) == []
+
+
+def test_should_find_where_the_last_committed_record_before_an_offset_ends(client, admin, changelog, writer):
+    def ends(oldest: int, offset: int) -> int:
+        return last_record_ends(client, {changelog: (oldest, offset)}, stalled_after_s=60.0)[changelog]
+
+    assert ends(0, 0) == 0
+    write(writer, changelog, b"a", b"b")
+    write(writer, changelog, b"x", end="abort")
+    # Two records, a marker, a record that was aborted, and its marker.
+    assert wait_until(lambda: EndOffsets(admin, 60).stable([changelog])[changelog] == 5, 60)
+    assert [ends(0, offset) for offset in range(6)] == [0, 1, 2, 2, 2, 2]
+    # Without a record, an offset says as much as is known.
+    assert (ends(2, 5), ends(5, 5)) == (5, 5)

@@ -62,6 +62,20 @@ def test_should_answer_every_query_as_the_folded_changelog_does(counting, standb
     answers()
 
 
+def test_should_promise_the_same_position_after_it_has_started_again(counting, standby):
+    """An owner counts no transaction marker after its last record, so it would refuse a position that does."""
+    counting.commit({"n": {0: [(b"a", count(1))]}})
+    follower = standby(counting)
+    counting.follow(follower)
+    before = read(counting, stores_of(follower), "n", RangeQuery()).position
+    follower.end()
+    again = standby(counting)
+    counting.follow(again)
+    after = read(counting, stores_of(again), "n", RangeQuery()).position
+    assert (before.promised_offset, before.changelog_offset) == (1, 2)
+    assert (after.promised_offset, after.changelog_offset) == (1, 2)
+
+
 def test_should_answer_windows_as_the_folded_changelog_does(windowed, standby):
     starts = [n * MINUTE_MS for n in range(8)]
     records = [(in_window(key, at), count(at // MINUTE_MS)) for key in (b"", b"a", b"ab", b"\0" * 8) for at in starts]

@@ -87,10 +87,12 @@ def bodies(part: bytes | None) -> list[dict]:
 
 
 def test_should_begin_with_its_position_and_send_every_change_with_the_position_after_it(consumer):
-    watch = ChangelogWatch({}, store("n"), "app-n-changelog", {FIRST: 4, SECOND: 7}, None)
+    watch = ChangelogWatch({}, store("n"), "app-n-changelog", {FIRST: 4, SECOND: 7}, {FIRST: 3, SECOND: 7}, None)
     assert consumer.assigned == [("app-n-changelog", 0, 4), ("app-n-changelog", 1, 7)]
     (begin,) = events(watch.read())
     assert (begin.kind, begin.id) == (POSITION, "0_0:4,0_1:7")
+    # The record before the start ends at offset 3, and a marker follows.
+    assert json.loads(begin.data) == {"position": "0_0:3,0_1:7"}
     consumer.waiting = [
         Handed(1, 7, b"a", count(1)),
         Handed(0, 4, b"\xff", None),
@@ -105,12 +107,13 @@ def test_should_begin_with_its_position_and_send_every_change_with_the_position_
     ]
     assert [event.id for event in events(part)] == ["0_0:4,0_1:8", "0_0:5,0_1:8", "0_0:6,0_1:8"]
     assert watch.read() == b""
-    # The end of a partition counts a marker that no owner counts, so it is not part of the position.
-    assert events(watch.keep_alive)[0].id == "0_0:6,0_1:8"
+    # The end of a partition counts a marker: a watch continues after it, and no owner counts it.
+    (position,) = events(watch.keep_alive)
+    assert (position.id, json.loads(position.data)) == ("0_0:7,0_1:8", {"position": "0_0:6,0_1:8"})
 
 
 def test_should_send_the_changes_of_one_key_and_remember_how_far_it_has_read(consumer):
-    watch = ChangelogWatch({}, store("w"), "t", {FIRST: 4}, b"a")
+    watch = ChangelogWatch({}, store("w"), "t", {FIRST: 4}, {FIRST: 3}, b"a")
     watch.read()
     at = time_bytes(60_000)
     consumer.waiting = [
@@ -127,7 +130,7 @@ def test_should_send_the_changes_of_one_key_and_remember_how_far_it_has_read(con
 
 
 def test_should_say_where_it_ends_when_the_changelog_no_longer_has_what_comes_next(consumer):
-    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, None)
+    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, {FIRST: 3}, None)
     watch.read()
     consumer.waiting = [Handed(0, 4, b"a", count(2)), Handed(0, 5, failure=TRUNCATED)]
     change, gone = events(watch.read())
@@ -137,7 +140,7 @@ def test_should_say_where_it_ends_when_the_changelog_no_longer_has_what_comes_ne
 
 
 def test_should_not_let_a_slow_client_continue_after_changes_that_it_has_not_received(consumer):
-    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, None)
+    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, {FIRST: 3}, None)
     watch.read()
     consumer.waiting = [Handed(0, 4, b"a", count(2))]
     # The client does not take this part, so it is dropped, and the client is disconnected.
@@ -149,7 +152,7 @@ def test_should_not_let_a_slow_client_continue_after_changes_that_it_has_not_rec
 
 
 def test_should_end_at_bytes_that_are_not_the_stores(consumer):
-    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, None)
+    watch = ChangelogWatch({}, store("n"), "t", {FIRST: 4}, {FIRST: 3}, None)
     watch.read()
     consumer.waiting = [Handed(0, 4, b"a", b"xx")]
     (gone,) = events(watch.read())
