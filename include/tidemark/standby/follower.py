@@ -209,7 +209,8 @@ class Follower:
         for partition, store in self._stores.items():
             if store.fault is not None:
                 continue
-            bounds = bounds_of(newest_facts.tasks[store.task], store.job, newest_facts.asked_ms)
+            facts = newest_facts.tasks[store.task]
+            bounds = bounds_of(facts, store.job, newest_facts.asked_ms, newest_facts.asked_s)
             if partition.topic in newest_facts.lost:
                 store.stop(newest_facts.lost[partition.topic].reason, bounds)
                 continue

@@ -96,7 +96,7 @@ def run_standby(
         handovers = Handovers(directory.folder)
         opened.callback(handovers.close)
         # Each machine numbers its standbys by itself.
-        stores = StandbyStores(f"{name}@{socket.gethostname()}", clock)
+        stores = StandbyStores(f"{name}@{socket.gethostname()}")
         metrics = MetricRegistry({"application": app, "instance": stores.holder})
         process = _Process(settings, admin, directory, run_file, handovers, report, clock, stores, metrics)
         while not stop.is_set():

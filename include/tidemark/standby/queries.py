@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from tidemark.errors import SnapshotReleased
@@ -15,10 +16,10 @@ from tidemark.standby.store_replica import FollowedStore
 class StandbyStores:
     """Implements `StoreHost`. The standby's loop tells which copies it follows; readers take snapshots of them."""
 
-    def __init__(self, holder: str, clock: Callable[[], int]) -> None:
-        """`clock` returns epoch milliseconds."""
+    def __init__(self, holder: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`monotonic` returns seconds. Ages are measured with it, because a clock that was set back would make them 0."""
         self._holder = holder
-        self._clock = clock
+        self._monotonic = monotonic
         self._copies: Mapping[tuple[TaskId, str], FollowedStore] = {}
 
     @property
@@ -76,13 +77,16 @@ class StandbyStores:
                 promised_offset=replica.records_end,
                 end_offset=max(replica.end_offset, checkpoint.changelog_offset),
                 lag_records=max(0, replica.end_offset - checkpoint.changelog_offset),
-                lag_ms=max(0, self._clock() - checkpoint.commit_time_ms),
+                lag_ms=self._age_ms(replica.complete_s),
                 stream_time_ms=checkpoint.stream_time_ms,
                 batch=None,
                 generation=copy.job.spec.generation,
-                end_age_ms=max(0, self._clock() - replica.asked_ms),
+                end_age_ms=self._age_ms(replica.asked_s),
             ),
         )
+
+    def _age_ms(self, at_s: float) -> int:
+        return round((self._monotonic() - at_s) * 1000)
 
     def _not_followed(self, task: TaskId, fault: str) -> StateUnavailable:
         return StateUnavailable(

@@ -29,11 +29,15 @@ _MARK_EVERY_MS = 10_000
 
 @dataclass(frozen=True)
 class ReplicaBounds:
-    """The offsets and times that were last read from Kafka for one store."""
+    """The offsets and times that were last read from Kafka for one store.
+
+    `asked_ms` is the wall clock before that, `asked_s` the monotonic clock, which nobody can set back.
+    """
 
     asked_ms: int
     changelog: Watermarks
     stream_time_ms: int
+    asked_s: float
 
     @property
     def end_offset(self) -> int:
@@ -41,11 +45,11 @@ class ReplicaBounds:
         return self.changelog.end
 
 
-def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> ReplicaBounds:
+def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int, asked_s: float) -> ReplicaBounds:
     """Select the store's part of the facts. Stream time is that of its node in the task's last commit record."""
     changelog = facts.changelogs[job.spec.name]
     stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_times.of(job.spec.name)
-    return ReplicaBounds(asked_ms, changelog, stream_time_ms)
+    return ReplicaBounds(asked_ms, changelog, stream_time_ms, asked_s)
 
 
 def rebuild_reason(
@@ -65,7 +69,7 @@ def rebuild_reason(
 @dataclass(frozen=True)
 class ReplicaSnapshot:
     """The contents of a copy and its checkpoint, which belong together. `end_offset` is that of the newest bounds,
-    which Kafka was asked for at `asked_ms`.
+    which Kafka was asked for at `asked_s`. At `complete_s` the copy was known to be complete. Both are of the monotonic clock.
 
     `records_end` is the next offset after the last record; where that is not known, the checkpoint's.
 
@@ -76,7 +80,8 @@ class ReplicaSnapshot:
     snapshot: StoreSnapshot
     checkpoint: StoreCheckpoint
     end_offset: int
-    asked_ms: int
+    asked_s: float
+    complete_s: float
     records_end: int
     is_whole: bool
     fault: str | None
@@ -113,6 +118,7 @@ class FollowedStore:
         self._aim: ReplicaBounds | None = None
         self.fault: str | None = None
         self._records_end: int | None = None
+        self._complete_s = float("-inf")
         self.is_whole = False
         """Whether the copy has reached an end of the changelog since it was opened or built again.
 
@@ -243,6 +249,7 @@ class FollowedStore:
             is_future = checkpoint.commit_time_ms > self._clock()
             at_ms = aim.asked_ms if is_future else max(checkpoint.commit_time_ms, aim.asked_ms)
             checkpoint = replace(checkpoint, commit_time_ms=at_ms)
+            self._complete_s = max(self._complete_s, aim.asked_s)
             self._aim = self._bounds
             self.is_whole = True
         return checkpoint
@@ -277,7 +284,7 @@ class FollowedStore:
     def _begin(self, bounds: ReplicaBounds) -> None:
         """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
-        self.is_whole, self._records_end = False, None
+        self.is_whole, self._records_end, self._complete_s = False, None, float("-inf")
         self._checkpoint = replace(
             self.job.target,
             commit_time_ms=self._clock(),
@@ -308,7 +315,8 @@ class FollowedStore:
                 snapshot=self._store.snapshot(),
                 checkpoint=checkpoint,
                 end_offset=self.bounds.end_offset,
-                asked_ms=self.bounds.asked_ms,
+                asked_s=self.bounds.asked_s,
+                complete_s=self._complete_s,
                 records_end=checkpoint.changelog_offset if self._records_end is None else self._records_end,
                 is_whole=self.is_whole,
                 fault=self.fault,

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.standby import count, in_window
 
-from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.errors import StateUnavailable
@@ -26,7 +25,7 @@ KEYS = st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=4), st.
 
 
 def stores_of(follower) -> StandbyStores:
-    made = StandbyStores("standby-0@here", wall_clock_ms)
+    made = StandbyStores("standby-0@here")
     made.replace(follower.stores)
     return made
 

@@ -26,7 +26,7 @@ PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 
 def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
     job = RestoreJob(spec, CHANGELOG, 0, CHECKPOINT, None, None)
-    bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms)
+    bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms, 0.0)
     return rebuild_reason(checkpoint, job, bounds, KeptDeletions(24 * HOUR, NOW - 3 * HOUR), NOW)
 
 
@@ -74,7 +74,7 @@ def test_should_rebuild_when_reading_paused_longer_than_tombstones_are_kept(tmp_
         lambda folder: RocksStore(folder, write_buffer_bytes=1 << 20),
         lambda: now[0],
     )
-    store.see(ReplicaBounds(NOW, Watermarks(0, 100), 500))
+    store.see(ReplicaBounds(NOW, Watermarks(0, 100), 500, 0.0))
     assert store.write(ChangelogBatch([b"deleted since"], [b"1"], 50))
     now[0] += asleep_ms
     assert store.write(ChangelogBatch([b"a"], [b"1"], 60)) is continues_from
