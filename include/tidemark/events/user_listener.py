@@ -134,7 +134,7 @@ class UserListener:
                 if listener is None:
                     listener = self._class(*self._of)
                 getattr(listener, method)(*arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's code raises, the stream continues.
+            except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the stream continues.
                 self._failed(method, error)
 
     def _failed(self, method: str, error: BaseException) -> None:

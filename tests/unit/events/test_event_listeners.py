@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
@@ -165,7 +166,12 @@ def test_should_name_a_users_listener_that_raises_once_and_keep_calling_it(caplo
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(OSError("no such host"), "OSError: no such host"), (SystemExit(3), "SystemExit: 3")]
+    ("error", "said"),
+    [
+        (OSError("no such host"), "OSError: no such host"),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError("cut"), "CancelledError: cut"),
+    ],
 )
 def test_should_continue_when_a_users_listener_cannot_be_created(caplog, error, said):
     class NotMade(Raising):
