@@ -303,7 +303,10 @@ class Settings(BaseSettings):
     )
     query_host: str = setting("127.0.0.1", "address on which queries are answered", "application.server")
     query_advertised_host: str = setting(
-        "", "host name at which other instances reach this one's queries; if empty, `query_host`", "application.server"
+        "",
+        "host name at which other instances reach this one's queries; if empty, `query_host`, or the machine's name if that is "
+        "`0.0.0.0`",
+        "application.server",
     )
     rack: str = setting(
         "",

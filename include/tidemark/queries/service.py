@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _STOP_S = 5.0
 _LOOK_MS = 500
 _BACKLOG = 128
+# A server may listen at these, and nobody can be reached at them from another machine.
+_EVERY_ADDRESS = {"", "0.0.0.0", "::"}
 
 
 @dataclass(eq=False, repr=False)
@@ -103,10 +105,7 @@ class _Running:
         require_usable(settings)
         verify = trusted(settings)
         self._socket = listening_socket(settings.query_host, settings.query_port, settings.query_stall_ms)
-        advertised = settings.query_advertised_host or settings.query_host
-        host = f"[{advertised}]" if ":" in advertised else advertised
-        scheme = "https" if uses_tls(settings) else "http"
-        self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
+        self.url = announced_url(settings, self._socket.getsockname()[1])
         rack, launch = settings.rack or socket.gethostname(), uuid.uuid4().hex
         self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack, launch)
         self._endpoints = Endpoints(
@@ -180,6 +179,14 @@ class _Running:
         self._thread.join(_STOP_S)
         self._peers.close()
         self._socket.close()
+
+
+def announced_url(settings: Settings, port: int) -> str:
+    """Return the address under which others reach the queries of this process."""
+    own = socket.gethostname() if settings.query_host in _EVERY_ADDRESS else settings.query_host
+    advertised = settings.query_advertised_host or own
+    host = f"[{advertised}]" if ":" in advertised else advertised
+    return f"{'https' if uses_tls(settings) else 'http'}://{host}:{port}"
 
 
 def wait_for_request(listening: socket.socket, stop: threading.Event) -> bool:

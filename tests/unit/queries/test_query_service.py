@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.queries import api, service
-from tidemark.queries.service import _Running, wait_for_request
+from tidemark.queries.service import _Running, announced_url, wait_for_request
+from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL
 
 HIGH = 1500
@@ -35,6 +36,22 @@ def test_should_see_the_first_request_however_many_files_are_open(many_files):
     ):
         assert listening.fileno() >= HIGH
         assert wait_for_request(listening, threading.Event())
+
+
+@pytest.mark.parametrize(
+    ("host", "advertised", "announced"),
+    [
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("::1", "", "[::1]"),
+        ("0.0.0.0", "", socket.gethostname()),
+        ("::", "", socket.gethostname()),
+        ("", "", socket.gethostname()),
+        ("0.0.0.0", "host-b", "host-b"),
+    ],
+)
+def test_should_announce_an_address_at_which_others_can_reach_it(host, advertised, announced):
+    settings = Settings(query_host=host, query_advertised_host=advertised)
+    assert announced_url(settings, 8080) == f"http://{announced}:8080"
 
 
 def test_should_stop_to_wait_when_the_service_is_closed():
