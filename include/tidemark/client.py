@@ -383,8 +383,21 @@ class StoreClient:
     bounds: Mapping[str, Any]
 
     def get(self, key: str | bytes) -> Entry | None:
-        """Return a key of a key-value store; None if it does not exist."""
-        return next(iter(self.get_many([key])), None)
+        """Return a key of a key-value store; None if it does not exist.
+
+        Raises `QueryFailed` if several tasks hold the key, as may be in a processor's own store; `get_many` returns all values.
+        """
+        return self.only_entry(key, self.get_many([key]))
+
+    def only_entry(self, key: str | bytes, found: Result) -> Entry | None:
+        """Return the entry of a key in the result of `get_many`, as `get` does. Raises `QueryFailed`."""
+        entries = list(found)
+        if len(entries) > 1:
+            raise QueryFailed(
+                f"{len(entries)} tasks of store {self.name} hold key {key!r}: `get_many`, or `tidemark state keys`, returns "
+                "all values"
+            )
+        return entries[0] if entries else None
 
     def get_many(self, keys: Sequence[str | bytes]) -> Result:
         """Return those keys of a key-value store that exist. The number of keys is limited by `query_page_records`."""

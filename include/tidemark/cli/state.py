@@ -64,6 +64,7 @@ def optional_key(text: str | None, as_hex: bool) -> bytes | None:
 def show_key(asked: StoreClient, key: bytes, output: Output) -> None:
     """Show the value of a key. Ends with 1 if the key does not exist."""
     found = asked.get_many([key])
+    asked.only_entry(key, found)
     entries = found.to_json()
     output.show(
         {"entry": entries[0] if entries else None, **_where(found.position, found.positions)}, *_views(asked, found)

@@ -219,6 +219,11 @@ def make_api(
         if asked.wants_arrow:
             return _arrow(answer)
         entries = _entries(answer)
+        if len(entries) > 1:
+            raise QueryInvalid(
+                f"{len(entries)} tasks of store {asked.store.spec.name} hold the key",
+                "ask one of them with task=, or POST /keys, which returns the value of each",
+            )
         return _json({"entry": entries[0] if entries else None, **_positions(answer)})
 
     @reads.post("/v1/stores/{store}/keys", tags=["key-value stores"], responses=AS_ARROW)

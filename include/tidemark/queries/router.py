@@ -240,7 +240,22 @@ class Router:
             found.setdefault(of_store[partition], []).append(key)
         return found
 
+    def _require_bounds_of(self, store: QueryableStore, bounds: ReadBounds) -> None:
+        """Raise `QueryInvalid` for bounds of a task that the store does not have, which no answer could fulfil or violate.
+
+        Raises `PositionGone` if the store may have had that task, in an earlier generation of its changelog.
+        """
+        for task in (*bounds.least_offsets, *bounds.least_batches):
+            if task in self.tasks and task.subtopology == store.subtopology.index:
+                continue
+            least = bounds.least_offsets.get(task)
+            what = f"at_least names task {task}, which store {store.spec.name} does not have"
+            if least is not None and least.generation < store.spec.generation:
+                raise PositionGone(what, "ask without at_least once, and pass the position of that answer from then on")
+            raise QueryInvalid(what, "pass the position of an earlier answer of the same store")
+
     def _tasks_of(self, store: QueryableStore, request: Request) -> list[TaskId]:
+        self._require_bounds_of(store, request.bounds)
         if request.task is not None:
             self.require_task(store, request.task)
             return [request.task]
@@ -251,6 +266,7 @@ class Router:
     ) -> PartSource:
         """Return all contents of a task's store, of which one holder's copy is read. `params` are the caller's. Blocks."""
         self.require_task(store, task)
+        self._require_bounds_of(store, request.bounds)
 
         def open_copy(endpoint: Endpoint, _: float) -> PartSource:
             if not endpoint.url:

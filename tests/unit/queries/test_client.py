@@ -140,6 +140,15 @@ def test_should_change_no_whole_number_in_a_frame_in_which_some_are_missing():
     }
 
 
+def test_should_not_choose_one_of_several_values_of_a_key(client):
+    store = client.store("n")
+    one = pa.table({"key": [b"a"], "value": [{"n": 1}]})
+    assert store.only_entry("a", Result(one, (), "")).value == {"n": 1}
+    assert store.only_entry("a", Result(one.slice(0, 0), (), "")) is None
+    with pytest.raises(QueryFailed, match="2 tasks of store n hold key 'a'"):
+        store.only_entry("a", Result(pa.concat_tables([one, one]), (), ""))
+
+
 def test_should_name_stores_and_copies(client):
     kinds = {store.name: store.kind for store in client.stores()}
     assert kinds.keys() == {"n", "w", "s"}

@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -41,6 +42,7 @@ from tidemark.queries.router import Router
 from tidemark.queries.task_read import TaskAnswer
 from tidemark.queries.tls import trusted
 from tidemark.settings import Settings
+from tidemark.stores.protocol import WHOLE
 from tidemark.topology.plan import StoreKind
 
 TOKENS = {"all": ["read"], "one": ["read:n"], "ghost": ["read:nosuch"], "nothing": [], "scraper": ["metrics"]}
@@ -262,6 +264,32 @@ def test_should_refuse_a_state_that_is_too_old_and_say_how_old_it_is():
         "at_least is 11"
         in problem(asked.get("/v1/stores/n/key", params={"key": "a", "at_least": newer}), 503)["detail"]
     )
+
+
+def test_should_not_choose_one_of_several_tasks_that_hold_a_key(monkeypatch):
+    catalog = Catalog.of(queried_plan())
+    # As a processor's own store, whose keys may be in any task.
+    anywhere = replace(catalog, stores={**catalog.stores, "n": replace(catalog.store("n"), is_by_key=False)})
+    monkeypatch.setattr(Catalog, "of", lambda _: anywhere)
+    host = counts_host({})
+    for number, task in enumerate(ALL_TASKS):
+        fill(host.held[task]["n"], {(WHOLE, b"total"): count_value(10 + number)})
+    fill(host.held[ALL_TASKS[1]]["n"], {(WHOLE, b"once"): count_value(1)})
+    asked = client(host)
+    refused = problem(asked.get("/v1/stores/n/key", params={"key": "total"}), 422)
+    assert "3 tasks of store n hold the key" in refused["detail"]
+    assert body_of(asked.get("/v1/stores/n/key", params={"key": "total", "task": "0_2"}))["entry"]["value"] == {"n": 12}
+    assert body_of(asked.get("/v1/stores/n/key", params={"key": "once"}))["entry"]["value"] == {"n": 1}
+    entries = body_of(asked.post("/v1/stores/n/keys", json={"keys": ["total"]}))["entries"]
+    assert sorted(entry["value"]["n"] for entry in entries) == [10, 11, 12]
+
+
+@pytest.mark.parametrize("at_least", ["7_9:5", "0_99:5", "1_0@17", "0_0:5,0_3:5"])
+@pytest.mark.parametrize("path", ["key?key=a", "count", "range?limit=1"])
+def test_should_refuse_bounds_of_a_task_that_the_store_does_not_have(path, at_least):
+    asked = client(counts_host({b"a": 1}))
+    refused = problem(asked.get(f"/v1/stores/n/{path}", params={"at_least": at_least, "key": "a"}), 422)
+    assert f"at_least names task {at_least.split(',')[-1][:3]}" in refused["detail"]
 
 
 def test_should_say_who_restores_and_how_far():

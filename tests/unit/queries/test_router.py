@@ -16,10 +16,10 @@ from tidemark.queries import router as routing
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.cursor import Cursor
 from tidemark.queries.endpoints import Endpoint, has_distant_standby, tasks_in_same_rack
-from tidemark.queries.errors import PositionGone, StateUnavailable
+from tidemark.queries.errors import PositionGone, QueryInvalid, StateUnavailable
 from tidemark.queries.hosts import CopyState, StoreRestore
 from tidemark.queries.peers import LAUNCH, Peers, between_processes
-from tidemark.queries.position import ReadBounds
+from tidemark.queries.position import ChangelogOffset, ReadBounds
 from tidemark.queries.query import RangeQuery
 from tidemark.queries.router import Request, Router
 from tidemark.queries.store_reader import Deadline
@@ -148,6 +148,16 @@ def test_should_end_a_page_of_several_tasks_when_their_results_fill_its_bytes(mo
         page = asked.scan(N, RANGE, page.cursor, 100, request())
         found |= as_counts(page)
     assert found == COUNTS
+
+
+def test_should_call_a_position_gone_that_names_a_task_of_an_earlier_generation():
+    own = counts_host(COUNTS, tasks=2)
+    rewritten = Catalog.of(with_generations(queried_plan(), {"n": 2}))
+    asked = Router(rewritten, ALL_TASKS[:2], own, list, Wire({}))
+    for generation, refusal in ((1, PositionGone), (2, QueryInvalid)):
+        bounds = {"least_offsets": {ALL_TASKS[2]: ChangelogOffset(5, generation)}}
+        with pytest.raises(refusal, match="at_least names task 0_2, which store n does not have"):
+            asked.count(rewritten.store("n"), False, request(**bounds))
 
 
 def test_should_prefer_the_owner_to_its_own_standby_copy_and_use_that_without_one():
