@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,15 +16,15 @@ from tidemark.standby.queries import StandbyStores
 
 @dataclass(frozen=True)
 class StandbyMetrics:
-    """Reads everything for a scrape, in the thread of its caller. `clock` returns epoch milliseconds."""
+    """Reads everything for a scrape, in the thread of its caller. `monotonic` returns seconds."""
 
     stores: StandbyStores
     cache: Cache
-    clock: Callable[[], int]
+    monotonic: Callable[[], float] = time.monotonic
 
     def read(self, readings: Readings) -> None:
         """Add everything to the values of a scrape. Waits for a write to a store that runs, not for brokers."""
-        now_ms = self.clock()
+        now_s = self.monotonic()
         readings.add(table.ROCKSDB_CACHE, self.cache.get_usage())
         for copy in self.stores.followed:
             place = (str(copy.task), copy.job.spec.name)
@@ -31,6 +32,6 @@ class StandbyMetrics:
             readings.add(table.STANDBY_RECORDS, copy.records, *place)
             readings.add(table.STANDBY_WHOLE, int(copy.is_whole), *place)
             readings.add(table.STANDBY_FAULT, int(copy.fault is not None), *place)
-            if copy.checkpoint is not None and copy.is_whole:
-                readings.add(table.STANDBY_LAG_TIME, max(0, now_ms - copy.checkpoint.commit_time_ms) / 1000, *place)
+            if copy.is_whole:
+                readings.add(table.STANDBY_LAG_TIME, now_s - copy.complete_s, *place)
             read_store(readings, copy.task, copy.job.spec.name, copy.figures())

@@ -196,7 +196,7 @@ class _Process:
         )
         cache = Cache(self.settings.store_cache_bytes)
         opener = StoreOpener(self.settings, cache, self.clock)
-        scrape = partial(self.metrics.scrape, StandbyMetrics(self.stores, cache, self.clock).read)
+        scrape = partial(self.metrics.scrape, StandbyMetrics(self.stores, cache).read)
         tasks = task_ids(plan, description.partitions)
         with (
             closing(Follower(witnesses, standby, self.directory, opener, description)) as follower,

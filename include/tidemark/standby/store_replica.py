@@ -118,7 +118,8 @@ class FollowedStore:
         self._aim: ReplicaBounds | None = None
         self.fault: str | None = None
         self._records_end: int | None = None
-        self._complete_s = float("-inf")
+        self.complete_s = float("-inf")
+        """The time of the monotonic clock at which the copy was last known to be complete."""
         self.is_whole = False
         """Whether the copy has reached an end of the changelog since it was opened or built again.
 
@@ -249,7 +250,7 @@ class FollowedStore:
             is_future = checkpoint.commit_time_ms > self._clock()
             at_ms = aim.asked_ms if is_future else max(checkpoint.commit_time_ms, aim.asked_ms)
             checkpoint = replace(checkpoint, commit_time_ms=at_ms)
-            self._complete_s = max(self._complete_s, aim.asked_s)
+            self.complete_s = max(self.complete_s, aim.asked_s)
             self._aim = self._bounds
             self.is_whole = True
         return checkpoint
@@ -284,7 +285,7 @@ class FollowedStore:
     def _begin(self, bounds: ReplicaBounds) -> None:
         """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
-        self.is_whole, self._records_end, self._complete_s = False, None, float("-inf")
+        self.is_whole, self._records_end = False, None
         self._checkpoint = replace(
             self.job.target,
             commit_time_ms=self._clock(),
@@ -316,7 +317,7 @@ class FollowedStore:
                 checkpoint=checkpoint,
                 end_offset=self.bounds.end_offset,
                 asked_s=self.bounds.asked_s,
-                complete_s=self._complete_s,
+                complete_s=self.complete_s,
                 records_end=checkpoint.changelog_offset if self._records_end is None else self._records_end,
                 is_whole=self.is_whole,
                 fault=self.fault,

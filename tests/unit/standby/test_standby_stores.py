@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rocksdict import Cache
 
 from tidemark.kafka.committed_reader import ChangelogBatch
+from tidemark.metrics.registry import MetricRegistry
 from tidemark.names import TaskId, TopicPartition
 from tidemark.queries.errors import StateUnavailable
 from tidemark.queries.hosts import CopyState
 from tidemark.queries.position import ReadBounds
 from tidemark.recovery.evidence import KeptDeletions, Watermarks
 from tidemark.restore.restorer import RestoreJob
+from tidemark.standby.metrics import StandbyMetrics
 from tidemark.standby.queries import StandbyStores
 from tidemark.standby.store_replica import FollowedStore, ReplicaBounds
 from tidemark.stores.rocksdb import RocksStore
@@ -86,6 +89,17 @@ def test_should_not_claim_a_lag_in_records_once_kafka_has_not_been_heard(copy, s
     with pytest.raises(StateUnavailable, match="its lag in records is not known"):
         ReadBounds(max_lag_records=0).require(cut_off.position)
     ReadBounds().require(cut_off.position)
+
+
+def test_should_give_the_age_of_a_copy_as_a_metric_also_when_the_clock_was_set_back(copy, stores, clock, monotonic):
+    copy.see(ReplicaBounds(NOW, Watermarks(0, 50), 500, MONOTONIC_S))
+    copy.write(ChangelogBatch([b"a"], [b"1"], 50))
+    clock[0] -= 600_000
+    monotonic[0] += 90
+    scrape = MetricRegistry({"application": "app", "instance": stores.holder}).scrape
+    text = scrape(StandbyMetrics(stores, Cache(1 << 20), lambda: monotonic[0]).read).decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("tidemark_standby_lag_seconds{")]
+    assert line.endswith(" 90.0")
 
 
 def test_should_hide_no_lag_behind_a_time_that_is_in_the_future_since_the_clock_was_set_back(
