@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.cli.output import Output
 from tidemark.cli.state import show_changes, show_key
-from tidemark.client import Change, Result
+from tidemark.client import Change, Result, StoreClient
 
 
 class Watched:
@@ -24,6 +24,7 @@ class Empty:
     """A store without keys."""
 
     name = "totals"
+    only_entry = StoreClient.only_entry
 
     def get_many(self, keys):
         return Result(pa.table({"key": [], "value": []}), (), "")

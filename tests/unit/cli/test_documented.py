@@ -239,7 +239,7 @@ def test_the_topic_of_addresses_should_be_listed_if_queries_are_answered_or_it_e
         assert said["clicks-endpoints"] == {
             "topic": "clicks-endpoints",
             "partitions": 1 if existing else None,
-            "needed_settings": {"cleanup.policy": "compact"},
+            "needed_settings": {"cleanup.policy": "compact", "segment.ms": "3600000"},
         }
 
 

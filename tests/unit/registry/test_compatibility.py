@@ -334,7 +334,7 @@ def test_should_not_compute_a_store_again_whose_past_no_description_has_recorded
     for name in ("generations", "computations", "not_recomputable"):
         del body[name]
     old = Description.from_bytes(json.dumps(body).encode())
-    found = describe_resolved(later.plan(), old, {}, {})
+    found = describe_resolved(later.plan(), old, {}, {}, {})
     assert found.not_recomputable == dict.fromkeys(found.stores, UNRECORDED)
     assert followed(found, later).not_recomputable == found.not_recomputable
 

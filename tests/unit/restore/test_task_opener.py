@@ -71,7 +71,7 @@ def test_should_close_the_stores_and_the_folder_when_a_processor_cannot_be_initi
         witnesses=SimpleNamespace(clock=lambda: 0), settings=SimpleNamespace(sql_memory_bytes=1 << 20),
     )  # fmt: skip
     with pytest.raises(UserCodeFailed):
-        opening._open_one(REFUSED, None, {}, lambda: True)
+        opening._open_one(REFUSED, SimpleNamespace(offsets_ms=0), {}, lambda: True)
     assert closed == ["s"]
     # The folder was released, too.
     directory.open_task(REFUSED.task).close()

@@ -48,4 +48,4 @@ def test_should_load_the_example_of_the_readme_beside_the_topologies_of_the_repo
 
 
 def test_should_find_examples_in_the_docs() -> None:
-    assert len(MODULES) == 5
+    assert len(MODULES) == 6
