@@ -47,10 +47,11 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class KeptDeletions:
-    """For how long a changelog keeps deletions. Also younger ones may be gone if they are from before `removed_before_ms`."""
+    """For how long a changelog keeps deletions; those from before `raised_ms` only for `smaller_retention_ms`."""
 
     retention_ms: int
-    removed_before_ms: int = 0
+    raised_ms: int = 0
+    smaller_retention_ms: int = 0
 
     def gap_since(self, since_ms: int, now_ms: int) -> str | None:
         """Return why deletions since a time may be missing from the changelog; None if all of them are there.
@@ -59,8 +60,8 @@ class KeptDeletions:
         """
         if now_ms - since_ms >= self.retention_ms:
             return "is older than delete.retention.ms"
-        if since_ms < self.removed_before_ms:
-            return "is from before a raise of delete.retention.ms, and was older than the smaller value then"
+        if since_ms < self.raised_ms and now_ms - since_ms >= self.smaller_retention_ms:
+            return "is from before a raise of delete.retention.ms, and older than the smaller value"
         return None
 
 

@@ -102,7 +102,8 @@ class Witnesses:
         known = self.kept_history.get(changelog_of(self.plan.application_id, spec))
         if known is None:
             return KeptDeletions(policy_ms)
-        return KeptDeletions(min(policy_ms, known.delete_retention_ms), known.deletions_removed_before_ms)
+        retention_ms = min(policy_ms, known.delete_retention_ms)
+        return KeptDeletions(retention_ms, known.deletions_raised_ms, known.smaller_delete_retention_ms)
 
     def logged_stores(self, task: TaskId) -> list[StoreSpec]:
         """Return the stores that can be restored."""

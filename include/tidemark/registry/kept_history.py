@@ -8,7 +8,7 @@ and the application's description keeps them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _LAG, _DELETIONS = "min.compaction.lag.ms", "delete.retention.ms"
 _SPREAD_MS = 60_000
@@ -19,24 +19,32 @@ _SPREAD_MS = 60_000
 class KeptHistory:
     """The settings that a changelog had at the last start of an instance. Times are epoch milliseconds.
 
-    Values that were superseded before `compacted_before_ms`, and deletions from before `deletions_removed_before_ms`, may have
-    been removed under a smaller setting. Each is 0 if its setting was never seen to be raised.
+    Values that were superseded before `compacted_before_ms` may have been removed under a smaller setting; it is 0 if the
+    setting was never seen to be raised. Deletions from before `deletions_raised_ms` may have been kept only for
+    `smaller_delete_retention_ms`, also after the raise: Kafka decides how long it keeps a tombstone when it first cleans it.
     """
 
     min_compaction_lag_ms: int
     delete_retention_ms: int
     compacted_before_ms: int = 0
-    deletions_removed_before_ms: int = 0
+    deletions_raised_ms: int = 0
+    smaller_delete_retention_ms: int = 0
 
     def observed(self, config: Mapping[str, str], now_ms: int) -> KeptHistory:
         """Return what is known once the topic was seen with this configuration at `now_ms`.
 
         A setting that is larger than before may have been raised a moment ago.
         """
-        lag_ms, deletions_ms = int(config[_LAG]), int(config[_DELETIONS])
-        compacted = _horizon(self.compacted_before_ms, self.min_compaction_lag_ms, lag_ms, now_ms)
-        removed = _horizon(self.deletions_removed_before_ms, self.delete_retention_ms, deletions_ms, now_ms)
-        return KeptHistory(lag_ms, deletions_ms, compacted, removed)
+        found = replace(self, min_compaction_lag_ms=int(config[_LAG]), delete_retention_ms=int(config[_DELETIONS]))
+        if found.min_compaction_lag_ms > self.min_compaction_lag_ms:
+            left_ms = now_ms + _SPREAD_MS - self.min_compaction_lag_ms
+            found = replace(found, compacted_before_ms=max(self.compacted_before_ms, left_ms))
+        if found.delete_retention_ms > self.delete_retention_ms:
+            smaller_ms = self.delete_retention_ms
+            if self.deletions_raised_ms:
+                smaller_ms = min(smaller_ms, self.smaller_delete_retention_ms)
+            found = replace(found, deletions_raised_ms=now_ms + _SPREAD_MS, smaller_delete_retention_ms=smaller_ms)
+        return found
 
 
 def compacted_until_ms(known: KeptHistory | None, config: Mapping[str, str], now_ms: int) -> int:
@@ -59,7 +67,3 @@ def observed_histories(
         topic: known.get(topic, KeptHistory(int(config[_LAG]), int(config[_DELETIONS]))).observed(config, now_ms)
         for topic, config in configs.items()
     }
-
-
-def _horizon(before_ms: int, old_ms: int, new_ms: int, now_ms: int) -> int:
-    return max(before_ms, now_ms + _SPREAD_MS - old_ms) if new_ms > old_ms else before_ms

@@ -73,7 +73,7 @@ def test_should_begin_where_the_setting_says_and_skip_nothing_between_sub_topolo
         (None, KeptDeletions(DAY_MS)),
         (KeptHistory(1, 2 * DAY_MS), KeptDeletions(DAY_MS)),
         (KeptHistory(1, 5), KeptDeletions(5)),
-        (KeptHistory(1, DAY_MS, 3, 4), KeptDeletions(DAY_MS, 4)),
+        (KeptHistory(1, DAY_MS, 3, 4, 2), KeptDeletions(DAY_MS, 4, 2)),
     ],
 )
 def test_should_judge_copies_by_the_smallest_time_for_which_deletions_were_kept(

@@ -43,15 +43,44 @@ def test_should_count_a_raised_lag_only_for_what_the_smaller_one_has_left(
 
 
 @pytest.mark.parametrize(
-    ("deletions_ms", "removed_before_ms"),
-    [(24 * HOUR - 1, 0), (24 * HOUR, 0), (24 * HOUR + 1, NOW + MINUTE - 24 * HOUR)],
+    ("deletions_ms", "raised_ms", "smaller_ms"),
+    [(24 * HOUR - 1, 0, 0), (24 * HOUR, 0, 0), (24 * HOUR + 1, NOW + MINUTE, 24 * HOUR)],
 )
-def test_should_count_raised_tombstones_only_for_what_the_smaller_setting_has_left(
-    deletions_ms: int, removed_before_ms: int
+def test_should_keep_when_the_retention_of_deletions_was_raised_and_its_smaller_value(
+    deletions_ms: int, raised_ms: int, smaller_ms: int
 ) -> None:
     assert KNOWN.observed(config(10 * MINUTE, deletions_ms), NOW) == replace(
-        KNOWN, delete_retention_ms=deletions_ms, deletions_removed_before_ms=removed_before_ms
+        KNOWN,
+        delete_retention_ms=deletions_ms,
+        deletions_raised_ms=raised_ms,
+        smaller_delete_retention_ms=smaller_ms,
     )
+
+
+def test_should_keep_the_smallest_retention_of_deletions_over_several_raises() -> None:
+    first = KNOWN.observed(config(10 * MINUTE, 48 * HOUR), NOW)
+    second = first.observed(config(10 * MINUTE, 72 * HOUR), NOW + HOUR)
+    assert (second.deletions_raised_ms, second.smaller_delete_retention_ms) == (NOW + HOUR + MINUTE, 24 * HOUR)
+    lowered = second.observed(config(10 * MINUTE, HOUR), NOW + 2 * HOUR)
+    assert (lowered.deletions_raised_ms, lowered.smaller_delete_retention_ms) == (NOW + HOUR + MINUTE, 24 * HOUR)
+    third = lowered.observed(config(10 * MINUTE, 2 * HOUR), NOW + 3 * HOUR)
+    assert (third.deletions_raised_ms, third.smaller_delete_retention_ms) == (NOW + 3 * HOUR + MINUTE, HOUR)
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "has_gap"),
+    [
+        (NOW + HOUR // 2 - 1, False),
+        (NOW + HOUR // 2, True),
+        # A tombstone that was first cleaned before the raise still ends after the smaller value.
+        (NOW + 2 * HOUR, True),
+        (NOW + 6 * 24 * HOUR, True),
+    ],
+)
+def test_should_end_tombstones_from_before_a_raise_after_the_smaller_retention(now_ms: int, has_gap: bool) -> None:
+    raised = KeptHistory(MINUTE, HOUR).observed(config(MINUTE, 168 * HOUR), NOW)
+    kept = KeptDeletions(168 * HOUR, raised.deletions_raised_ms, raised.smaller_delete_retention_ms)
+    assert (kept.gap_since(NOW - HOUR // 2, now_ms) is not None) is has_gap
 
 
 def test_should_remember_an_earlier_raise_after_later_starts() -> None:
@@ -84,15 +113,12 @@ def test_should_judge_history_by_the_smallest_lag_that_it_was_kept_under(
     ("since_ms", "gap"),
     [
         (NOW - 2 * HOUR, None),
-        (
-            NOW - 2 * HOUR - 1,
-            "is from before a raise of delete.retention.ms, and was older than the smaller value then",
-        ),
+        (NOW - 2 * HOUR - 1, "is from before a raise of delete.retention.ms, and older than the smaller value"),
         (NOW - 24 * HOUR, "is older than delete.retention.ms"),
     ],
 )
 def test_should_find_deletions_missing_that_a_smaller_setting_has_removed(since_ms: int, gap: str | None) -> None:
-    assert KeptDeletions(24 * HOUR, NOW - 2 * HOUR).gap_since(since_ms, NOW) == gap
+    assert KeptDeletions(24 * HOUR, NOW - 2 * HOUR, HOUR).gap_since(since_ms, NOW) == gap
 
 
 def test_should_keep_the_history_in_the_description_until_the_next_start() -> None:

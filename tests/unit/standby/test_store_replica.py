@@ -27,7 +27,7 @@ PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
     job = RestoreJob(spec, CHANGELOG, 0, CHECKPOINT, None, None)
     bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms, 0.0)
-    return rebuild_reason(checkpoint, job, bounds, KeptDeletions(24 * HOUR, NOW - 3 * HOUR), NOW)
+    return rebuild_reason(checkpoint, job, bounds, KeptDeletions(24 * HOUR, NOW - 3 * HOUR, HOUR), NOW)
 
 
 @pytest.mark.parametrize(
