@@ -194,6 +194,14 @@ class ForwardsWithTextAsPosition(ForwardsWithPositions):
     at = staticmethod(str)
 
 
+class ForwardsWithAnArrowPosition(ForwardsWithPositions):
+    at = staticmethod(pa.scalar)
+
+
+class ForwardsWithEarlierPositions(ForwardsWithPositions):
+    at = staticmethod(lambda sequence: sequence - 100)
+
+
 class ForwardsWithUnknownPositions(ForwardsWithPositions):
     at = staticmethod(lambda sequence: sequence + 100)
 

@@ -280,7 +280,12 @@ class TaskContext:
                 f"{self._where}: forward() without sequence, but {NEEDS_POSITIONS}; give sequence, the {SEQUENCE} of the "
                 f"record from which the row comes"
             )
-        if not isinstance(sequence, int | np.integer) or sequence not in self._batch_places:
+        if not isinstance(sequence, int | np.integer):
+            raise InvalidTopology(
+                f"{self._where}: forward() with sequence={sequence!r}, which is {type(sequence).__name__}; give an int"
+            )
+        found = np.searchsorted(self._batch_places, sequence)
+        if found == len(self._batch_places) or self._batch_places[found] != sequence:
             raise InvalidTopology(
                 f"{self._where}: forward() with sequence={sequence!r}, which is not the {SEQUENCE} of a row of the batch"
             )

@@ -16,7 +16,7 @@ from tests.support.batches import Batches
 from tidemark.errors import ExitCode, InvalidTopology, StoreFailed, UserCodeFailed
 from tidemark.processors import Punctuate
 from tidemark.stream_times import LATEST_TIMESTAMP_MS
-from tidemark.tasks.operators.context import Schedule
+from tidemark.tasks.operators.context import Schedule, TaskContext
 from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
@@ -528,7 +528,9 @@ def test_should_refuse_rows_that_a_batched_processor_forwards_without_a_position
     ("name", "is_batched", "message"),
     [
         ("ForwardsWithUnknownPositions", True, "sequence=101, which is not the __seq of a row of the batch"),
-        ("ForwardsWithTextAsPosition", True, "sequence='1', which is not the __seq of a row of the batch"),
+        ("ForwardsWithTextAsPosition", True, "sequence='1', which is str; give an int"),
+        ("ForwardsWithAnArrowPosition", True, "sequence=<pyarrow.Int64Scalar: 1>, which is Int64Scalar; give an int"),
+        ("ForwardsWithEarlierPositions", True, "sequence=-99, which is not the __seq of a row of the batch"),
         ("ForwardsOneRecordWithPosition", False, "sequence=0; only ArrowProcessor.process chooses the record"),
         ("ForwardsWithPositionInACallback", True, "sequence=0; only ArrowProcessor.process chooses the record"),
     ],
@@ -536,6 +538,20 @@ def test_should_refuse_rows_that_a_batched_processor_forwards_without_a_position
 def test_should_refuse_a_position_that_no_row_of_the_batch_has(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}: forward\\(\\) with {message}"):
         processing(name, is_batched).run(rows(("a", 1, 7), ("b", 20, 8)), newest_ms=20)
+
+
+def test_should_find_the_position_of_a_forwarded_row_without_a_search_through_the_batch():
+    class Unscanned(np.ndarray):
+        def __contains__(self, place):
+            raise AssertionError("one forward reads all positions of the batch")
+
+    context = TaskContext(a_node("PassesOn", is_batched=True), OPENED_MS, needs_positions=True)
+    context.take_batch(np.array([3, 5, 9], dtype=np.int64).view(Unscanned))
+    for place in (3, np.int64(5), 9):
+        context.forward("a", {"n": 1}, 5, sequence=place)
+    for place in (2, 4, 8, 10, 2**70):
+        with pytest.raises(InvalidTopology, match=f"sequence={place}, which is not the __seq of a row of the batch"):
+            context.forward("a", {"n": 1}, 5, sequence=place)
 
 
 def test_should_need_no_positions_of_a_table_without_rows():
