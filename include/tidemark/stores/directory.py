@@ -32,6 +32,7 @@ CORRUPT_STORE = re.compile(r"(?P<store>.+)\.corrupt-\d+")
 RESTORING_STORE = re.compile(r"(?P<store>.+)\.restoring")
 """Names of folders next to a task's stores: a store that could not be read and was moved aside, and one that is half built."""
 _LOCK_WAIT_S = 10.0
+_TASK_LOCK_WAIT_S = 1.0
 STANDBY_PREFIX = "standby-"
 
 
@@ -77,8 +78,12 @@ class TaskDirectory:
     """One task's folder, locked while this object is open."""
 
     def __init__(self, folder: Path) -> None:
+        """Lock the folder. Raises `TaskLocked`, `PreflightFailed`.
+
+        Waits for the lock for up to a second: who only asks whether a task is open has its lock for a moment.
+        """
         self.folder = folder
-        self._lock = FolderLock(folder)
+        self._lock = _lock_within(folder, _TASK_LOCK_WAIT_S)
 
     @property
     def checkpoint_file(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
-from tidemark.folder_lock import FolderLock, is_locked
+from tidemark.folder_lock import LOCK_FILE, FolderLock, is_locked
 from tidemark.names import TaskId, TopicPartition
 from tidemark.processes import wait_until
 from tidemark.stores import directory
@@ -128,6 +129,22 @@ def test_should_wait_while_an_heir_takes_a_task_out_of_the_folder(tmp_path, monk
         moving_folder.may_end.set()
         for opened in (taken.result(60), returned.result(60), heir):
             opened.close()
+
+
+def test_should_wait_for_one_that_asks_whether_the_task_is_open(tmp_path, monkeypatch):
+    """The Streams page and `tidemark stores` ask, and an instance that starts meanwhile would end for good."""
+    monkeypatch.setattr(directory, "_TASK_LOCK_WAIT_S", 60)
+    instance = InstanceDirectory(tmp_path, "app", 1)
+    lock = instance.folder / str(TASK) / LOCK_FILE
+    lock.parent.mkdir()
+    lock.touch()
+    with ThreadPoolExecutor(1) as pool:
+        with lock.open() as asking:
+            fcntl.flock(asking, fcntl.LOCK_SH)
+            opened = pool.submit(instance.open_task, TASK)
+            assert not wait_until(opened.done, 0.3)
+        opened.result(60).close()
+    instance.close()
 
 
 def test_should_arrange_folders_by_instance_application_and_task(tmp_path):
