@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidemark.atomic_file import as_full_disk
-from tidemark.errors import TaskLocked
+from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.folder_lock import FolderLock, _held, is_locked, locked_file
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
@@ -173,8 +173,11 @@ class InstanceDirectory:
             return []
         ranks: dict[Path, FolderRank] = {}
         for peer in peers:
-            with suppress(TaskLocked), FolderLock(peer.parent):
-                ranks[peer] = rank(peer)
+            try:
+                with suppress(TaskLocked), FolderLock(peer.parent):
+                    ranks[peer] = rank(peer)
+            except PreflightFailed as error:
+                log.warning("task %s: the state in %s cannot be taken over: %s", task, peer, error)
         better = [peer for peer in ranks if not is_held or ranks[peer].state is FolderState.LEVEL]
         # Copies of standbys have no batch, and no stores without a changelog.
         is_instance = {peer: not peer.parents[1].name.startswith(STANDBY_PREFIX) for peer in better}

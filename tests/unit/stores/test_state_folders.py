@@ -308,6 +308,18 @@ def test_should_take_the_best_folder_over(tmp_path, ranks, taken):
     heir.close()
 
 
+def test_should_start_beside_a_dead_peers_folder_that_cannot_be_locked(tmp_path, caplog):
+    for holder in ("0", "2"):
+        (tmp_path / holder / "app" / str(TASK) / STORES_FOLDER / holder).mkdir(parents=True)
+    (tmp_path / "0" / "app" / LOCK_FILE).mkdir()
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    task = heir.open_task(TASK)
+    assert task.store_path("2").is_dir()
+    assert f"task {TASK}: the state in {tmp_path}/0/app/{TASK} cannot be taken over: state folder" in caplog.text
+    task.close()
+    heir.close()
+
+
 def test_should_not_replace_a_folder_that_is_open(tmp_path):
     """Its stores would be another folder's from one moment to the next."""
     heir = InstanceDirectory(tmp_path, "app", 1)
