@@ -48,7 +48,8 @@ class StoreCopy:
     """One copy of one task's store on this machine.
 
     `holder` is the folder below `state_dir` that has the copy, None if there is no copy here. `keys` is RocksDB's estimate.
-    `bytes_disk` counts every file in the store's folder. `is_old`: another instance here has processed the task since.
+    `bytes_disk` counts every file in the store's folder. `is_old`: another instance here is known to have processed the
+    task since. It is not known of a custom store, or beside a copy that cannot be read, unless an instance has the task open.
     """
 
     holder: str | None
@@ -122,34 +123,44 @@ def copies_on_disk(state_dir: Path, application_id: str, task: TaskId, spec: Sto
         folder.relative_to(state_dir).parts[0]: folder
         for folder in sorted(state_dir.glob(f"*/{application_id}/{task}/{STORES_FOLDER}/{spec.name}"))
     }
-    instances = [holder for holder in folders if not holder.startswith(STANDBY_PREFIX)]
-    # A task that moves between instances leaves its folder behind, as a start there continues from it.
-    ages = {holder: _age(folders[holder], spec) for holder in instances} if len(instances) > 1 else {}
+    old = _old_copies({h: folder for h, folder in folders.items() if not h.startswith(STANDBY_PREFIX)}, spec)
     found = [
         StoreCopy(
             holder,
             KnownSizes(None, "custom") if spec.custom is not None else estimated_keys(folder),
             KnownSizes(folder_bytes(folder)),
-            is_old=holder in ages and ages[holder] < max(ages.values()),
+            is_old=holder in old,
         )
         for holder, folder in folders.items()
     ]
     return found or [StoreCopy(None, KnownSizes(None, "not here"), KnownSizes(None, "not here"))]
 
 
-def _age(folder: Path, spec: StoreSpec) -> tuple[bool, int]:
-    """Return a value that is greater for the instance that processed the task later: whether it does so now, and its batch.
+def _old_copies(folders: Mapping[str, Path], spec: StoreSpec) -> set[str]:
+    """Return the instances whose copy is old: a task that moves leaves its folder, as a start there continues from it.
 
-    A custom store's batch is not known; neither is that of a store that cannot be read.
+    `folders` are the store's, by instance. If nobody has the task open, the copies' batches decide; if one of these is not
+    known, no copy is called old.
     """
-    is_open = is_locked(folder.parents[1])
+    if len(folders) < 2:
+        return set()
+    current = {holder for holder, folder in folders.items() if is_locked(folder.parents[1])} or set(folders)
+    batches = {holder: _last_batch(folders[holder], spec) for holder in current}
+    known = [batch for batch in batches.values() if batch is not None]
+    if len(known) == len(batches):
+        current = {holder for holder, batch in batches.items() if batch == max(known)}
+    return folders.keys() - current
+
+
+def _last_batch(folder: Path, spec: StoreSpec) -> int | None:
+    """Return the batch of a store's checkpoint, -1 if it has none yet; None for a custom store or one that cannot be read."""
     if spec.custom is not None:
-        return is_open, -1
+        return None
     try:
         _, checkpoint = segments_on_disk(folder)
     except TidemarkError:
-        return is_open, -1
-    return is_open, -1 if checkpoint is None else checkpoint.batch
+        return None
+    return -1 if checkpoint is None else checkpoint.batch
 
 
 def folder_bytes(folder: Path) -> int:

@@ -132,7 +132,10 @@ class Application:
 
     @property
     def bytes_disk(self) -> int | None:
-        """The bytes of the instances' stores on this machine; None if they were not measured yet."""
+        """The bytes of the instances' stores on this machine; None if they were not measured yet.
+
+        Copies that are known to be old do not count. So a task whose copies have no known age counts with each of them.
+        """
         if self.stores is None:
             return None
         return sum(row.bytes_disk.value or 0 for row in self.stores if row.is_counted)

@@ -19,7 +19,7 @@ _TRIED = 3
 class StoreView:
     """One copy of one task's store on this machine. `holder` is the folder that has it: an instance or a standby.
 
-    `is_old`: another instance here has processed the task since.
+    `is_old` is as in `StoreCopy`.
     """
 
     task: TaskId
@@ -36,7 +36,7 @@ class StoreView:
 
     @property
     def is_counted(self) -> bool:
-        """Whether sums over all tasks contain the copy: each task counts once."""
+        """Whether sums over all tasks contain the copy: it is an instance's, and not known to be old."""
         return not (self.is_standby or self.is_old)
 
 

@@ -125,6 +125,15 @@ def test_should_call_the_other_copy_of_a_custom_store_old_while_an_instance_has_
         assert [copy.is_old for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), custom)] == [True, False]
 
 
+def test_should_call_no_copy_old_beside_one_that_cannot_be_read(tmp_path):
+    copy_at(tmp_path, "0", 7)
+    unreadable = tmp_path / "1" / "app" / "0_1"
+    (unreadable / "rocksdb" / "n").mkdir(parents=True)
+    assert [copy.is_old for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [False, False]
+    with FolderLock(unreadable):
+        assert [copy.is_old for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [True, False]
+
+
 def test_should_take_the_largest_replica_and_ignore_one_that_is_being_moved():
     folders = [[replica("a-b-0", 5), replica("a-b-1", 1)], [replica("a-b-0", 7), replica("a-b-1", 99, True)]]
     brokers = [{"broker": i, "logDirs": [{"logDir": "/d", "partitions": p}]} for i, p in enumerate(folders)]
