@@ -16,7 +16,7 @@ from bench.measure import Result
 from bench.pages import measured_on, median_and_runs
 
 GOALS: dict[str, float | None] = {"latency": 2.0, "start": 1.0, "first_commit": None, "memory": 1.3}
-"""The most that these ratios of the last line may be; None: no goal. The others are rates of cases, which have their own."""
+"""Ratios of the last line, with their goals if any: the most that each may be. The others are rates of cases, with own ones."""
 _START, _FIRST_COMMIT, _MEMORY = "started again, until RUNNING", "until first commit", "peak memory"
 
 
