@@ -25,6 +25,8 @@ class Course:
     """Behind each kind, after the calm: how many seconds of input were not committed."""
     missed: Counter[str] = field(default_factory=Counter)
     """How often a kind found nothing to harm. Such a time counts as no fault."""
+    happened: set[str] = field(default_factory=set)
+    """The kinds that were brought about once at least, also if the stream did not recover from it."""
     stuck: list[str] = field(default_factory=list)
     rounds: list[tuple[str, dict[Place, int]]] = field(default_factory=list)
     """The kind that came first, and where the ends of the outputs were then."""
@@ -40,7 +42,7 @@ class Course:
     @property
     def never_happened(self) -> list[str]:
         """The kinds that were tried and have not happened once."""
-        return sorted(name for name in self.missed if not self.recoveries.get(name))
+        return sorted(self.missed.keys() - self.happened)
 
     @property
     def faults(self) -> int:

@@ -83,6 +83,7 @@ def run_faults(
         course.rounds.append((names[0], world.ends(_OUTPUTS)))
         recovery_s, missed = _bring_about(world, names, chance, is_held)
         course.missed.update(missed.keys())
+        course.happened.update(name for name in names if name not in missed)
         done.update(name for name in names if name not in missed or course.missed[name] >= _TRIES)
         what = " + ".join(names)
         for name, why in missed.items():

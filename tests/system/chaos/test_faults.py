@@ -66,13 +66,15 @@ def test_should_say_that_another_process_did_not_come(world, name, monkeypatch):
         KINDS[name].fault(world, CHANCE)
 
 
-def run_with(monkeypatch, fault):
+def run_with(monkeypatch, fault, recovers=True):
     monkeypatch.setitem(KINDS, "x: a fault", Kind(fault, "x"))
     monkeypatch.setattr(run, "_PAUSE_S", (0, 0))
+    monkeypatch.setattr(run, "_STUCK_S", 0)
     world = SimpleNamespace(
         ends=lambda _places: {},
         brokers=SimpleNamespace(cluster=SimpleNamespace(start=lambda: None)),
-        committed_from_now=lambda: lambda: True,
+        committed_from_now=lambda: lambda: recovers,
+        progress_report=lambda: "no progress",
         feeding=SimpleNamespace(sent=0),
     )
     course = Course()
@@ -92,6 +94,21 @@ def test_should_try_a_fault_again_that_found_nothing_to_harm(monkeypatch):
     course = run_with(monkeypatch, fault)
     assert (len(tried), course.faults, course.missed) == (3, 1, {"x: a fault": 2})
     assert verdict(course, Findings(records=9))[1] is True
+
+
+def test_should_not_say_of_a_fault_from_which_nothing_recovered_that_it_never_happened(monkeypatch):
+    tried = []
+
+    def fault(_world, _chance):
+        tried.append(1)
+        if len(tried) < 2:
+            raise NothingToHarm("it does not run")
+
+    course = run_with(monkeypatch, fault, recovers=False)
+    # The first time it harmed nothing, and the stream did not recover then either.
+    assert course.stuck == ["x: a fault", "x: a fault"]
+    assert (course.missed, course.never_happened) == ({"x: a fault": 1}, [])
+    assert verdict(course, Findings(records=9))[1] is False
 
 
 def test_should_not_pass_when_a_fault_never_found_anything_to_harm(monkeypatch):
