@@ -85,8 +85,10 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
             held = ours.stores.get(our_name, ()), theirs.stores.get(their_name, ())
             mine_held, other_held = _contents(*held)
             if isinstance(node, JoinNode):
+                everything = held
                 for newest in _newest(case, known[place], [n for _, n in names], theirs):
-                    mine_held, other_held = _contents(*_unexpired(held, newest - node.reach - node.grace))
+                    held = _unexpired(everything, newest - node.reach - node.grace)
+                    mine_held, other_held = _contents(*held)
                     if mine_held == other_held:
                         break
             if mine_held == other_held:

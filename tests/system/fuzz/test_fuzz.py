@@ -162,6 +162,18 @@ def test_should_excuse_only_what_a_late_record_can_change(line, is_excused):
         assert (compare(case, ours, theirs).difference is None) is is_excused
 
 
+@pytest.mark.parametrize(("at", "is_excused"), [(79, True), (80, True), (81, False)])
+def test_should_not_compare_expired_rows_of_a_join_beside_late_records(at, is_excused):
+    """Each side drops rows that no partner can meet any more when it pleases, also of keys without late records."""
+    nodes = (StreamNode("t0", ("u0",)), StreamNode("t1", ("u1",)), JoinNode(0, 1, "inner", within=10), ToNode(2))
+    case = Case(nodes, tuple(Record("t0", key, {"u0": 1}, time) for key, time in (("a", 100), ("a", 3), ("b", 100))))
+    kept = [Line(key, 100, None, {"u0": 1}, 100) for key in "ab"]
+    theirs = Results({"out3": []}, {"j2-this-join-store": kept, "j2-other-join-store": []}, 1)
+    own = {"j2-this-store": [*kept, Line("b", at, None, {"u0": 1}, at), Line("a", 90, None, {"u0": 1}, 90)]}
+    ours = Results({"out3": []}, {**own, "j2-other-store": []}, 0)
+    assert (compare(case, ours, theirs).difference is None) is is_excused
+
+
 def test_should_order_a_batch_by_running_maximum_then_source_then_offset():
     nodes = (StreamNode("t0", ("u0",)), StreamNode("t1", ("u1",)), JoinNode(0, 1, "inner", within=10), ToNode(2))
     times = [("t1", 7), ("t0", 10), ("t0", 5), ("t1", 12), ("t1", 10), ("t0", 20), ("t0", 12)]
