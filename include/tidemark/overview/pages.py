@@ -112,7 +112,8 @@ def overview_sections(overview: Overview, rights: Rights, links: Links) -> dict[
         "concerns": sorted(found, key=lambda one: list(Severity).index(one[1].severity)),
         "concerned": {app.topology for app, _ in found},
         "idle": sum(_is_idle(app) for app in overview.applications),
-        "unreadable": [app.topology for app in overview.applications if not _is_idle(app) and _live_fault(app)],
+        "unreadable": [app.topology for app in overview.applications if not _is_idle(app) and app.live_fault],
+        "uncounted": [app.topology for app in overview.applications if not _is_idle(app) and _letters_fault(app)],
         "unread": _unread(overview),
         "is_named": True,
     }
@@ -123,9 +124,9 @@ def _is_idle(app: Application) -> bool:
     return _TONES[app.state] == "idle"
 
 
-def _live_fault(app: Application) -> str | None:
-    """Return why live figures of the stream cannot be read; None if they are known, or are still being read."""
-    return app.live_fault or (None if app.live is None else app.live.letters_fault)
+def _letters_fault(app: Application) -> str | None:
+    """Return why the stream's dead letters cannot be counted, although its other live figures are known; None if they can."""
+    return None if app.live is None else app.live.letters_fault
 
 
 def _unread(overview: Overview) -> list[str]:
@@ -134,7 +135,7 @@ def _unread(overview: Overview) -> list[str]:
     Live figures that cannot be read are a fault, which is named with the stream.
     """
     active = [app for app in overview.applications if not _is_idle(app)]
-    live = [app.live for app in active if not _live_fault(app)]
+    live = [app.live for app in active if not app.live_fault]
     unread = {
         "the state of the processes": not all(app.are_files_known for app in active),
         "the live figures": any(one is None or one.figures is None for one in live),

@@ -106,14 +106,19 @@ def test_nothing_should_be_called_well_before_everything_is_known_of_it(app, giv
         assert "lead good" not in summary
 
 
+UNREADABLE = replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT)
+UNCOUNTED = replace(WELL, live=replace(live(), letters_fault=FAULT))
+
+
 @pytest.mark.parametrize(
-    "app",
+    ("app", "said"),
     [
-        replace(WELL, live=LiveView(PLAN, fault=FAULT), live_fault=FAULT),
-        replace(WELL, live=replace(live(), letters_fault=FAULT)),
+        (UNREADABLE, "The live figures of clicks cannot be read"),
+        # Its lag and rates are known.
+        (UNCOUNTED, "The dead letters of clicks cannot be counted"),
     ],
 )
-def test_the_first_sentence_should_name_the_stream_whose_live_figures_cannot_be_read(app):
+def test_the_first_sentence_should_name_the_stream_of_which_something_cannot_be_read(app, said):
     reading = replace(WELL, live=None)
     for others, more in (
         ([], ""),
@@ -122,9 +127,22 @@ def test_the_first_sentence_should_name_the_stream_whose_live_figures_cannot_be_
         ([reading], ", and this has not been read: the live figures"),
     ):
         summary = of_all(app, *others)["summary"]
-        assert text(summary).endswith(f"The live figures of clicks cannot be read{more}")
+        assert text(summary).endswith(f"Streams {said}{more}")
         assert "No fault is known" not in text(summary)
         assert "lead bad" in summary
+
+
+def test_the_first_sentence_should_tell_live_figures_and_dead_letters_apart():
+    summary = text(of_all(UNREADABLE, replace(UNCOUNTED, topology="other"))["summary"])
+    assert summary.endswith("The live figures of clicks cannot be read. The dead letters of other cannot be counted")
+
+
+def test_the_row_of_a_stream_should_say_why_its_dead_letters_cannot_be_counted():
+    said = f"Its dead letters cannot be counted: {FAULT}."
+    assert said in text(of_all(UNCOUNTED)["streams"])
+    assert said not in text(of_all(UNCOUNTED, live_fault=FAULT)["streams"])
+    stopped = application(is_wanted=False, live=UNCOUNTED.live)
+    assert said not in text(of_all(stopped)["streams"])
 
 
 def test_what_is_not_known_of_a_stream_that_is_stopped_should_not_matter():
