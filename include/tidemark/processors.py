@@ -114,8 +114,9 @@ class Processor:
     def close(self) -> None:
         """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
 
-        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds.
-        An exception is only logged. A process that is killed does not call it.
+        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds,
+        and at the same time as `close` of processors of other tasks, or `process` of those that stay. An exception is only
+        logged. A process that is killed does not call it.
         """
 
     def process(self, record: Record) -> None:
@@ -136,8 +137,9 @@ class ArrowProcessor:
     def close(self) -> None:
         """Release what `init` opened. Called once, when the task is closed or moves, also after an error.
 
-        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds.
-        An exception is only logged. A process that is killed does not call it.
+        The stores cannot be used any more. It runs in a thread of its own, for which the instance waits only a few seconds,
+        and at the same time as `close` of processors of other tasks, or `process` of those that stay. An exception is only
+        logged. A process that is killed does not call it.
         """
 
     def process(self, rows: pa.Table) -> pa.Table | None:

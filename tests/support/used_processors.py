@@ -140,6 +140,12 @@ class CannotBeClosed(PassesOn):
         sys.exit(3)
 
 
+class IsInterruptedInClose(CannotBeClosed):
+    def close(self):
+        self.closed.append(type(self).__name__)
+        raise KeyboardInterrupt
+
+
 class CannotBeClosedEither(CannotBeClosed):
     pass
 

@@ -474,20 +474,17 @@ class Task:
         self.wall_ms = update.wall_ms
         self._graph.committed(update.wall_ms)
 
-    def start_closing(self) -> ClosingProcessors:
-        """Copy the checkpoints' offsets to `.checkpoint`, close the stores, release the folder, and start closing processors.
-
-        Those are user code, which may not return, and nothing of the task must wait for it.
-        """
+    def release(self) -> None:
+        """Close the stores, copy the checkpoints' offsets to `.checkpoint`, and release the folder. Raises `OSError`."""
         offsets = self.changelog_offsets
         for store in self._stores.values():
             store.close()
-        try:
-            write_checkpoint(self._directory.checkpoint_file, offsets)
-            self._directory.close()
-        finally:
-            closing = self._graph.start_closing()
-        return closing
+        write_checkpoint(self._directory.checkpoint_file, offsets)
+        self._directory.close()
+
+    def start_closing(self) -> ClosingProcessors:
+        """Start to close the processors. They are user code, which may not return, so nothing of the task waits for it."""
+        return self._graph.start_closing()
 
     def close(self) -> None:
         """Close a single task: as `close_tasks`."""
@@ -495,8 +492,22 @@ class Task:
 
 
 def close_tasks(tasks: Iterable[Task]) -> None:
-    """Close tasks. Blocks until their processors are closed too, but for these no longer than `PROCESSORS_CLOSE_S` in total."""
-    wait_for_all([task.start_closing() for task in tasks])
+    """Close tasks. Blocks until their processors are closed too, but for these no longer than `PROCESSORS_CLOSE_S` in total.
+
+    The processors of all tasks are closed at the same time. If the release of a task fails, the others are closed
+    nevertheless, and the first error is raised in the end.
+    """
+    failures: list[Exception] = []
+    closing: list[ClosingProcessors] = []
+    for task in tasks:
+        try:
+            task.release()
+        except Exception as error:  # noqa: BLE001 - raised below.
+            failures.append(error)
+        closing.append(task.start_closing())
+    wait_for_all(closing)
+    if failures:
+        raise failures[0]
 
 
 def _with_written_keys(sink: Sink, messages: Sequence[Message]) -> tuple[Sequence[Message], Mapping[int, ValueError]]:

@@ -159,7 +159,9 @@ class OneOwnedTask(Instance):
 
     def opened(self, assignment):
         closing = SimpleNamespace(wait=lambda _: self.journal.append("close"))
-        task = SimpleNamespace(lead=assignment.partition, epoch=assignment.epoch, start_closing=lambda: closing)
+        task = SimpleNamespace(
+            lead=assignment.partition, epoch=assignment.epoch, release=lambda: None, start_closing=lambda: closing
+        )
         return SimpleNamespace(task=task, is_fresh=False)
 
     def _start_source(self):

@@ -16,7 +16,7 @@ from tidemark.events.event import failure_body
 from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.record_sizes import SizeLimits, record_bytes
 from tidemark.names import TaskId
-from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.directory import CHECKPOINT_FILE, InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks import closing
@@ -309,6 +309,35 @@ def test_should_close_the_processors_before_one_that_cannot_be_initialised(tmp_p
     with pytest.raises(UserCodeFailed):
         a_task(topology.plan(), directory, {})
     assert CannotBeClosed.closed == ["CannotBeClosed", "CannotBeClosedEither"]
+
+
+def test_should_close_the_processors_after_one_whose_close_raises_anything(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(CannotBeClosed, "closed", [])
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    for name in ("IsInterruptedInClose", "CannotBeClosed"):
+        stream.process(f"tests.support.used_processors:{name}", emits="n BIGINT").to(name)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    a_task(topology.plan(), directory, {}).close()
+    assert CannotBeClosed.closed == ["IsInterruptedInClose", "CannotBeClosed"]
+    assert "IsInterruptedInClose: close() raised KeyboardInterrupt" in caplog.text
+    directory.close()
+
+
+def test_should_close_all_tasks_also_if_the_first_cannot_be_released(tmp_path, monkeypatch):
+    monkeypatch.setattr(CannotBeClosed, "closed", [])
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
+    stream.process("tests.support.used_processors:CannotBeClosed", emits="n BIGINT").to("out")
+    tasks = [a_task(topology.plan(), directory, {}, number) for number in range(3)]
+    for number in (0, 1):
+        (directory.folder / f"0_{number}" / CHECKPOINT_FILE).mkdir()
+    with pytest.raises(IsADirectoryError, match="0_0"):
+        close_tasks(tasks)
+    assert CannotBeClosed.closed == ["CannotBeClosed"] * 3
+    directory.open_task(TaskId(0, 2)).close()
+    directory.close()
 
 
 def test_should_not_wait_for_ever_for_a_processor_that_does_not_return_from_close(tmp_path, monkeypatch, caplog):

@@ -78,10 +78,10 @@ class ProcessOperator:
         self._context.committed(wall_ms)
 
     def close(self) -> None:
-        """Let the processor release what it opened. An exception of its `close` is only logged."""
+        """Let the processor release what it opened. Whatever its `close` raises is only logged, as more of them may follow."""
         try:
             self._processor.close()
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             text = " ".join("".join(traceback.format_exception(error)).split())
             log.warning("%s: close() raised %s\n%s%s", self.where, type(error).__name__, RECORDS_PREFIX, text)
 
