@@ -61,8 +61,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         # Most values that cannot be computed become null, like a missing field. Where Spark raises nevertheless, the record
         # becomes a dead letter.
         "spark.sql.ansi.enabled": "false",
-        # Otherwise Spark ends the JVM in which a task has overflowed its stack, instead of reporting which job has failed. It
-        # would also do so when a task is out of memory: executors still end then, and the driver tries a smaller batch.
+        # Otherwise Spark ends the JVM in which a task has overflowed its stack, or is out of memory, instead of reporting which
+        # job has failed. If a task is out of memory, an executor of a cluster still ends, and a smaller batch is tried.
         "spark.executor.killOnFatalError.depth": "0",
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         "spark.sql.session.timeZone": "UTC",

@@ -284,19 +284,24 @@ class Instance:
             if self._stop.is_set():
                 raise
             if self.size.is_least:
-                log.exception(
-                    "Spark's JVM has ended although a batch has at most %d records. One record may take more memory, or in "
-                    "a regular expression more stack, than the JVM has. It follows %s",
-                    self.size.records,
-                    ", ".join(f"{place} offset {at}" for place, at in sorted(self._next_offsets().items())),
-                )
+                self._log_failed_batch()
             self._reduce(_JVM_ENDED_LOAD)
             raise
         except BatchTooLarge as error:
             if self.size.is_least:
+                self._log_failed_batch()
                 raise
             self._shrink(f"was too large: {error}")
             return None
+
+    def _log_failed_batch(self) -> None:
+        """Log where the batch begins that Spark could not compute, although no smaller one can be tried."""
+        log.exception(
+            "Spark failed to compute a batch although it has at most %d records. One record may take more memory than Spark "
+            "has: look among those from %s on",
+            self.size.records,
+            ", ".join(f"{place} offset {at}" for place, at in sorted(self._next_offsets().items())),
+        )
 
     def _process(self, batch: SourceBatch) -> None:
         """Prepare, commit and apply one batch; discard it if its start offsets are not those of its tasks."""

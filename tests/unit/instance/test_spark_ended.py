@@ -51,9 +51,9 @@ def test_should_explain_what_a_smaller_batch_may_help_against(error, spark, kind
     assert explained is error or explained.__cause__ is error
 
 
-def an_instance(*, is_stopped=False, most_records=1_000_000):
+def an_instance(*, is_stopped=False, most_records=1_000_000, failure=SparkEnded):
     def fail(_timeout_s):
-        raise SparkEnded("the JVM has ended")
+        raise failure("the JVM has ended, or was too small")
 
     written = []
     stop = threading.Event()
@@ -82,8 +82,10 @@ def test_should_keep_the_size_when_the_jvm_ends_with_a_stop():
     assert written == []
 
 
-def test_should_say_where_it_reads_when_the_jvm_ends_with_the_smallest_batch(caplog):
-    instance, _ = an_instance(most_records=1000)
-    with pytest.raises(SparkEnded):
+@pytest.mark.parametrize("failure", [SparkEnded, BatchTooLarge])
+def test_should_say_where_it_reads_when_spark_fails_with_the_smallest_batch(caplog, failure):
+    """A task that is out of memory ends the JVM of an executor, but not that of `local[*]`."""
+    instance, _ = an_instance(most_records=1000, failure=failure)
+    with pytest.raises(failure):
         instance._next_batch()
-    assert "It follows in[0] offset 17" in caplog.text
+    assert "look among those from in[0] offset 17 on" in caplog.text
