@@ -12,14 +12,18 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.commit.history import last_commit_records
 from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
 from tidemark.restore.fencing import await_empty_group
 from tidemark.savepoints.manifest import SavepointManifest
-from tidemark.savepoints.offline import StoppedFolders, raise_if_nothing
+from tidemark.savepoints.offline import StoppedFolders, format_behind, raise_if_nothing
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.upload import CopyCount, copy_linked
+from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked
 from tidemark.settings import Settings
 from tidemark.supervision.hold import holding, require_not_held
 from tidemark.supervision.live_instances import (
@@ -101,8 +105,9 @@ class SavepointCommand:
     def take(self) -> Taken:
         """Take the savepoint. Blocks until it is complete. Asks again for some seconds while no instance holds a task.
 
-        Raises `SavepointFailed`, which names the instance, the tasks that are missing, or the instances that run on another
-        machine while none runs on this one.
+        Raises `SavepointFailed`, which names the instance, the tasks that are missing, the instances that run on another
+        machine while none runs on this one, or the tasks whose folders on this machine lack the last commit. Raises
+        `OutcomeUnknown` if no instance runs and the brokers do not answer.
         """
         repository = SavepointRepository(self.settings.savepoint_location, self.plan.application_id)
         pause = threading.Event()
@@ -174,6 +179,29 @@ class SavepointCommand:
                 f"({', '.join(found)}): take the savepoint on the machine where they run, or stop the application there"
             )
 
+    def _require_last_commits(self, linked: LinkedSavepoint) -> None:
+        """Raise `SavepointFailed`, and delete the links, if a task was processed elsewhere since: its folder here is old.
+
+        Blocks. Raises `OutcomeUnknown`.
+        """
+        app = self.plan.application_id
+        try:
+            records = last_commit_records(
+                librdkafka_config(self.settings),
+                EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000),
+                app,
+                [task.task for task in linked.tasks if task.task in self.tasks],
+                stalled_after_s=stalled_after(self.settings),
+            )
+            if behind := format_behind(linked, self.plan, records):
+                raise SavepointFailed(
+                    f"no savepoint was taken, because the folders in {self.settings.state_dir} lack the last commit of "
+                    f"{', '.join(behind)}: take it on the machine where {app} ran last, or start {app} here first"
+                )
+        except BaseException:
+            shutil.rmtree(linked.folder, ignore_errors=True)
+            raise
+
     def _take_stopped(
         self, repository: SavepointRepository, savepoint_id: str, taken_ms: int, alive: _SignOfLife
     ) -> int:
@@ -183,6 +211,7 @@ class SavepointCommand:
             with holding(self.settings.var_dir, app, log.warning, takes_over=False):
                 self._require_stopped_everywhere()
                 linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
+                self._require_last_commits(linked)
         except TaskLocked as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)

@@ -9,14 +9,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.commit.record import CommitRecord
 from tidemark.errors import SavepointFailed, StoreUnavailable, TaskCorrupted, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
+from tidemark.recovery.candidates import level_batches
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.savepoints.manifest import left_out
 from tidemark.savepoints.upload import LinkedSavepoint, LinkedTask, link_task
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import StoreCheckpoint
+from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
@@ -99,6 +104,35 @@ class StoppedFolders:
             return None
         opened.callback(store.close)
         return store
+
+
+def format_behind(linked: LinkedSavepoint, plan: TopologyPlan, records: Mapping[TaskId, CommitRecord]) -> list[str]:
+    """Return the tasks with a store that lacks the task's last commit, each with both batches. `records` are the last ones."""
+    behind: list[str] = []
+    for task in linked.tasks:
+        record = records.get(task.task)
+        specs = {spec.name: spec for spec in plan.subtopologies[task.task.subtopology].stores}
+        batches = [
+            store.checkpoint.batch
+            for store in task.stores
+            if record is not None and not _has_last_commit(store.checkpoint, specs[store.store], record)
+        ]
+        if record is not None and batches:
+            behind.append(f"task {task.task} (batch {min(batches)}, the last one is {record.batch})")
+    return behind
+
+
+def _has_last_commit(checkpoint: StoreCheckpoint, spec: StoreSpec, record: CommitRecord) -> bool:
+    committed = CommittedProgress(record.end_offsets, record.batch, record.stream_times)
+    if checkpoint.batch in level_batches(record, committed) and all(
+        checkpoint.source_offsets.get(topic) == offset for topic, offset in committed.next_offsets.items()
+    ):
+        return True
+    # A copy of a standby has no batch, but all that the commit wrote to the changelog, in one transaction, or nothing of it.
+    changelog = changelog_of(record.application_id, spec)
+    before = record.ends_before.get(changelog, {}).get(record.task.partition)
+    wrote = record.changelogs.get(changelog, 0)
+    return before is not None and checkpoint.changelog_offset >= before + wrote
 
 
 def _place(store: RocksStore) -> tuple[int, int]:

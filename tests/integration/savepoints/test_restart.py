@@ -217,6 +217,19 @@ def test_should_take_a_savepoint_of_a_stopped_application_and_start_from_it(plan
     assert starts_of_restores(caplog) == [], "the savepoint is up to date with the last commit"
 
 
+def test_should_take_no_savepoint_of_folders_that_lack_the_last_commit(plan, settings):
+    with running(plan, settings, 1000) as run:
+        run.counts()
+    old = settings.model_copy(update={"state_dir": settings.state_dir.with_name("old")})
+    shutil.copytree(settings.state_dir, old.state_dir)
+    with running(plan, settings, 1500) as run:
+        run.counts()
+    lacking = r"lack the last commit of task 0_0 \(batch \d+, the last one is \d+\), task 0_1 \(batch \d+"
+    with pytest.raises(SavepointFailed, match=lacking):
+        take(plan, old)
+    assert take(plan, settings).manifest.tasks == ("0_0", "0_1")
+
+
 def test_should_leave_a_final_savepoint_that_matches_the_committed_offsets(plan, settings, caplog):
     # Its disk may be slow.
     settings = settings.model_copy(update={"last_savepoint_timeout_ms": 60_000})

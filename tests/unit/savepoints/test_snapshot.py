@@ -16,8 +16,11 @@ from confluent_kafka.admin import AdminClient
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import ApplicationHeld, SavepointFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
+from tidemark.names import changelog_topic
+from tidemark.operations import savepoint
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.processes import Identity, wait_until
 from tidemark.restore import fencing
@@ -25,11 +28,13 @@ from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
+from tidemark.stream_times import StreamTimes
 from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, holding, require_not_held, take_hold
 from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import InstanceState
 
+CHANGELOG = changelog_topic(APP, SPEC.name)
 PLAN = SimpleNamespace(application_id=APP, version="1", subtopologies=(SimpleNamespace(stores=(SPEC,)),))
 
 
@@ -302,6 +307,24 @@ def group(monkeypatch):
     return found
 
 
+@pytest.fixture(autouse=True)
+def last_records(monkeypatch):
+    """The last commit record of each task; none, unless a test adds one."""
+    found = {}
+    monkeypatch.setattr(savepoint, "last_commit_records", lambda *_, **__: dict(found))
+    return found
+
+
+def a_record(task, batch, *, kind=CommitKind.BATCH, offset=None, before=1000, wrote=5):
+    """The record of a commit after which the task's store has the checkpoint `a_checkpoint(batch)`."""
+    offset = batch * 100 if offset is None else offset
+    return CommitRecord(
+        kind, APP, "1", task, 0, batch, batch * 10, {"t": {task.partition: (0, offset)}}, StreamTimes.none(),
+        rows=1, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={CHANGELOG: wrote},
+        ends_before={CHANGELOG: {task.partition: before}},
+    )  # fmt: skip
+
+
 def stopped_command(tmp_path, folders, **settings):
     settings = Settings.load(var_dir=tmp_path / "var2", state_dir=folders, **settings)
     return SavepointCommand(PLAN, settings, AdminClient({}), TASKS, lambda copied: None, lambda: 1_800_000_000_000)
@@ -397,6 +420,37 @@ def test_should_refuse_to_save_old_folders_while_the_application_runs_on_another
     ):
         command.take()
     assert SavepointRepository(command.settings.savepoint_location, APP).ids() == []
+    require_not_held(command.settings.var_dir, APP)
+
+
+@pytest.mark.parametrize(
+    ("record", "is_behind"),
+    [
+        ({"batch": 4}, False),
+        ({"batch": 5}, True),
+        # Another history, as after a rewind.
+        ({"batch": 4, "offset": 399}, True),
+        ({"batch": 5, "offset": 400, "kind": CommitKind.REPAIR}, False),
+        ({"batch": 6, "offset": 400, "kind": CommitKind.REPAIR}, True),
+        # A standby's copy is judged by its changelog offset, which is 12 here.
+        ({"batch": 5, "before": 7, "wrote": 5}, False),
+        ({"batch": 5, "before": 8, "wrote": 5}, True),
+    ],
+)
+def test_should_refuse_to_save_folders_that_lack_the_last_commit(folders, tmp_path, last_records, record, is_behind):
+    """The application ran on another machine since, and has stopped."""
+    last_records.update({TASKS[0]: a_record(TASKS[0], 3), TASKS[1]: a_record(TASKS[1], **record)})
+    command = stopped_command(tmp_path, folders)
+    if not is_behind:
+        assert command.take().manifest.tasks == ("0_0", "0_1")
+        return
+    lacking = (
+        rf"lack the last commit of task 0_1 \(batch 4, the last one is {record['batch']}\): take it on the machine"
+    )
+    with pytest.raises(SavepointFailed, match=lacking):
+        command.take()
+    assert SavepointRepository(command.settings.savepoint_location, APP).ids() == []
+    assert list(folders.glob(".savepoints*/*")) == []
     require_not_held(command.settings.var_dir, APP)
 
 
