@@ -321,19 +321,29 @@ class StreamOperator(BaseOperator):
 
     def _hand_over(self, context: Mapping[str, Any], files: InstanceFiles, launched: Launched) -> NoReturn:
         seen = launched.seen
-        if seen.launch:
-            context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
         pid = seen.launch.pid if seen.launch else seen.run.process.pid if seen.run else None
         did = "adopted" if launched.adopted else "launched"
         self.log.info("%s %s %s, pid %s", did, files.key.kind, files.key, pid)
         self.log.info("its log is %s", files.log)
         if self._must_end or self._was_ended(context):
-            self._stop_watched()
-            raise LaunchCancelled(f"the task was told to end, so {files.key.kind} {files.key} is asked to stop")
+            self._cancel(files)
+        try:
+            if seen.launch:
+                context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
+        except AirflowRuntimeError:
+            # Airflow stores nothing for a task whose run was deleted.
+            if self._was_ended(context):
+                self._cancel(files)
+            raise
         self.defer(
             trigger=StreamTrigger.of(files, launch_id=seen.launch_id),
             method_name="resume",
         )
+
+    def _cancel(self, files: InstanceFiles) -> NoReturn:
+        """Stop the instance that was just launched or adopted, and end the task: no trigger will watch it."""
+        self._stop_watched()
+        raise LaunchCancelled(f"the task was told to end, so {files.key.kind} {files.key} is asked to stop")
 
     def _was_ended(self, context: Mapping[str, Any]) -> bool:
         """Return whether a user has ended this task, or has deleted its run.

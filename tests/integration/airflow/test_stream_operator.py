@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from tests.support.airflow.stream_bench import Bench
 from tests.support.airflow.stream_task import Task
 from tests.support.overview import write_launch, write_run_file
@@ -428,13 +428,38 @@ def test_should_stop_what_it_launched_when_a_user_has_ended_the_task_meanwhile(t
     assert task.bench.living() == []
 
 
-def test_should_stop_what_it_launched_when_its_run_was_deleted_meanwhile(task: Task) -> None:
-    """Airflow reports no state of it, refuses its deferral, and retries nothing."""
-    task.context["ti"] = SimpleNamespace(**{**vars(task_instance()), "get_task_states": lambda **_: {}})
+@pytest.mark.parametrize("asks_before", [0, 1], ids=["before its state is read", "after it was read"])
+def test_should_stop_what_it_launched_when_its_run_was_deleted_meanwhile(
+    task: Task, monkeypatch: pytest.MonkeyPatch, asks_before: int
+) -> None:
+    """Airflow reports no state of it, stores nothing for it, refuses its deferral, and retries nothing."""
+    start, store, asks = launch._start, task.context["task_state_store"], 0
+
+    def deleted_meanwhile(*arguments: Any) -> None:
+        start(*arguments)
+        store.is_deleted = True
+
+    def states(**_: object) -> dict[str, dict[str, str]]:
+        nonlocal asks
+        asks += 1
+        return {"r": {"instance_0": "running"}} if asks <= asks_before else {}
+
+    monkeypatch.setattr(launch, "_start", deleted_meanwhile)
+    task.context["ti"] = SimpleNamespace(**{**vars(task_instance()), "get_task_states": states})
     with pytest.raises(LaunchCancelled, match="is asked to stop"):
         task.operator.execute(context=task.context)
     task.bench.await_end()
     assert task.bench.living() == []
+
+
+def test_should_retry_when_airflow_stores_no_launch_of_a_task_that_runs(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task.context["task_state_store"], "is_deleted", True)
+    task.context["ti"] = task_instance()
+    with pytest.raises(AirflowRuntimeError):
+        task.operator.execute(context=task.context)
+    assert observe(task.bench.files).liveness.is_alive_here
 
 
 def test_should_stop_nothing_that_a_trigger_already_watches(task: Task) -> None:

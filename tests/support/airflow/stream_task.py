@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, ErrorType, TaskDeferred
+from airflow.sdk.execution_time.comms import ErrorResponse
 from tests.support.airflow.stream_bench import Bench
 
 from tidemark_airflow.stream_operator import StandbyOperator, StreamOperator
@@ -16,16 +17,19 @@ Waiting = StreamTrigger | BackoffTrigger | BrokerTrigger | ElsewhereTrigger | Ho
 
 
 class TaskState:
-    """Airflow's task state store: JSON values, None not allowed."""
+    """Airflow's task state store: JSON values, None not allowed. It refuses to store anything once the run is deleted."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
+        self.is_deleted = False
 
     def get(self, key: str, default: Any = None) -> Any:
         return json.loads(self.values[key]) if key in self.values else default
 
     def set(self, key: str, value: Any) -> None:
         assert value is not None
+        if self.is_deleted:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
         self.values[key] = json.dumps(value)
 
 
