@@ -1,17 +1,19 @@
 """Bounds the log of an instance while it runs.
 
 Driver, JVM and Python workers append to one file that all of them have open, so renaming it would take their output along.
-Instead it is copied to `<log>.1` and cut to nothing: as the file is open for appending, they continue at its new end. Lines
-that are written between the end of the copy and the cut, which is microseconds, are lost.
+Instead it is copied to `<log>.1` and cut to nothing: as the file is open for appending, they continue at its new end. The lines
+that come during the copy are added to it. Only those of the microseconds between the last look for them and the cut are lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
 
 _START_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def earlier_part(log: Path) -> Path:
@@ -37,6 +39,7 @@ def bound_log(log: Path, start_bytes: int, most_bytes: int) -> int:
         _copy(log, start_bytes, start_part(log), _START_BYTES)
     # Larger only if no supervisor was there to cut it.
     end = _copy(log, 0 if size < 2 * most_bytes else size - most_bytes, earlier_part(log))
+    end += _add_newest(log, end, earlier_part(log))
     os.truncate(log, 0)
     return start_bytes - end
 
@@ -57,3 +60,16 @@ def _copy(log: Path, start: int, to: Path, most_bytes: int | None = None) -> int
         temporary.unlink(missing_ok=True)
         raise
     return end
+
+
+def _add_newest(log: Path, start: int, to: Path) -> int:
+    """Append to a file what the log has from `start` on, until there is no more. Returns how many bytes were appended.
+
+    On a full disk that may be less: the file is complete up to there, so the log can be cut all the same.
+    """
+    added = 0
+    with contextlib.suppress(OSError), log.open("rb") as source, to.open("ab", buffering=0) as copy:
+        source.seek(start)
+        while more := source.read(_CHUNK_BYTES):
+            added += copy.write(more)
+    return added

@@ -87,6 +87,27 @@ def test_should_copy_only_the_end_of_a_log_that_grew_without_a_supervisor(log: P
     assert earlier_part(log).read_bytes() == b"y" * 10
 
 
+def test_should_lose_no_line_that_is_written_while_the_log_is_copied(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, "first")
+    replace = Path.replace
+
+    def writes_meanwhile(path: Path, target: Path) -> Path:
+        append(log, "second")
+        replaced = replace(path, target)
+        append(log, "third")
+        return replaced
+
+    monkeypatch.setattr(Path, "replace", writes_meanwhile)
+    at = cut(log, 0)
+    # The start of the launch is copied first, with the same two steps.
+    assert earlier_part(log).read_text() == "first\nsecond\nthird\nsecond\nthird\n"
+    assert log.read_text() == ""
+    append(log, "fourth")
+    assert read_part(log, at) == ["first", "second", "third", "second", "third", "fourth"]
+
+
 def test_should_leave_the_log_as_it_was_when_the_disk_is_full(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(log, "first")
     earlier_part(log).write_text("kept")
