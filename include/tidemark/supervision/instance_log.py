@@ -25,10 +25,11 @@ def error_lines(error: TidemarkError) -> str:
 
 
 class LogTail:
-    """Reads a log from `start_bytes` on as it grows. A file that is missing or shorter counts as empty.
+    """Reads a log from `start_bytes` on as it grows. A missing file counts as empty, as does a shorter one that was not cut.
 
-    A negative position counts back from the end of the earlier part of a log that was cut (see `log_rotation`). Lines with the
-    records of an error are left out, because everybody who may read the DAG can read the log of a task.
+    A negative position counts back from the end of the earlier part of a log that was cut (see `log_rotation`). If only the end
+    of a log was copied, reading continues with what was written after the cut. Lines with the records of an error are left out,
+    because everybody who may read the DAG can read the log of a task.
     """
 
     def __init__(self, path: Path, start_bytes: int) -> None:
@@ -57,9 +58,10 @@ class LogTail:
         with self._path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             earlier = _bytes_of(earlier_part(self._path))
-            if size < self._at:
-                # The log was cut since the last call, or before the launch record could say so.
-                self._at -= earlier
+            if size < self._at and earlier:
+                # The log was cut since the last call, or before the launch record could say so. Of one that was longer than the
+                # earlier part, only the end was copied, so the position in that part is unknown.
+                self._at = self._at - earlier if self._at <= earlier else 0
             start = max(self._at, size - _MAX_BYTES, -earlier)
             if start >= size:
                 return size, b""

@@ -154,3 +154,15 @@ def test_should_go_on_to_follow_a_log_that_is_cut(log: Path) -> None:
     append(log, WRONG, FINE)
     assert (tail.lines(), warnings.new()) == ([WRONG, FINE], [WRONG])
     assert (tail.lines(), warnings.new()) == ([], [])
+
+
+def test_should_go_on_with_what_is_written_after_a_cut_that_kept_only_the_end_of_the_log(log: Path) -> None:
+    """The log had grown for as long as no supervisor was there to cut it."""
+    tail = LogTail(log, 0)
+    append(log, *["x" * 9] * 10)
+    assert len(tail.lines()) == 10
+    bound_log(log, 0, 40)
+    append(log, "after the cut")
+    assert tail.lines() == ["after the cut"]
+    append(log, "and later")
+    assert tail.lines() == ["and later"]
