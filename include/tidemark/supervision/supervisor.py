@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,15 +25,14 @@ from tidemark.atomic_file import keep_files_private
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.processes import Identity, Place
 from tidemark.stores.directory import locks_around
+from tidemark.supervision.bounded_log import BoundedLog
 from tidemark.supervision.instance_files import LaunchRecord, write_json
-from tidemark.supervision.log_rotation import bound_log
 from tidemark.temporary_folder import remove_abandoned, use_temporary_folder
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 _WAITED_FOR = _STOP_SIGNALS | {signal.SIGCHLD}
 _TICK_S = 0.25
-_LOG_EVERY_S = 2.0
 # Processes that are left after the command ended (a driver whose JVM was killed) may end by themselves within this time.
 _LEFTOVER_GRACE_S = 5.0
 
@@ -99,11 +98,10 @@ def run(order: Order, launch: LaunchRecord) -> int:
     )
     stop_by: float | None = None
     summary: int | None = None
-    log_at = time.monotonic() + _LOG_EVERY_S
+    log = BoundedLog(order.launch_file, launch, order.log_most_bytes)
     while child.poll() is None:
-        if time.monotonic() >= log_at:
-            launch = _with_bounded_log(order, launch)
-            log_at = time.monotonic() + _LOG_EVERY_S
+        if stop_by is None:
+            log.look()
         received = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
         if received and received.si_signo in _STOP_SIGNALS and stop_by is None:
             stop_by = time.monotonic() + order.grace_s
@@ -117,20 +115,10 @@ def run(order: Order, launch: LaunchRecord) -> int:
         if time.monotonic() >= stop_by:
             _kill_session()
     _wait_for_leftovers()
+    log.finish()
     if temporary:
         temporary.release()
     return 128 - child.returncode if child.returncode < 0 else child.returncode
-
-
-def _with_bounded_log(order: Order, launch: LaunchRecord) -> LaunchRecord:
-    """Cut the log if it is too long. Returns the launch record, which says where in the log the launch begins."""
-    # On a full disk the log cannot grow either, and it is cut when there is room for the copy.
-    with contextlib.suppress(OSError):
-        at = bound_log(Path(launch.log), launch.log_start_bytes, order.log_most_bytes)
-        if at != launch.log_start_bytes:
-            launch = replace(launch, log_start_bytes=at)
-            write_json(order.launch_file, launch.as_json())
-    return launch
 
 
 def _wait_for_leftovers() -> None:

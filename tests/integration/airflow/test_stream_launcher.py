@@ -302,3 +302,22 @@ def test_should_bound_the_log_of_a_running_instance_and_keep_its_first_and_newes
     numbers = [int(line.split()[1].rstrip(":")) for line in lines if line.startswith("batch ")]
     assert numbers == list(range(numbers[0], numbers[-1] + 1)), "no line is missing around the cut"
     assert len(log.read_text().splitlines()) < len(lines)
+
+
+def test_should_leave_the_log_of_an_instance_that_stops_as_it_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.supervision.launch.LOG_MOST_BYTES", 400)
+    monkeypatch.setattr("tidemark.supervision.launch.STOP_GRACE_S", 5.0)
+    bench.order(says="x" * 100, deaf=True)
+    launch_or_adopt(bench.files, bench.command)
+
+    def was_cut() -> bool:
+        seen = observe(bench.files).launch
+        return seen is not None and seen.log_start_bytes < 0
+
+    assert wait_until(was_cut, 60)
+    ask_to_stop(observe(bench.files))
+    earlier = earlier_part(bench.files.log)
+    cut_at_ns = earlier.stat().st_mtime_ns
+    bench.await_end()
+    assert earlier.stat().st_mtime_ns == cut_at_ns
+    assert bench.files.log.stat().st_size > 2 * 400
