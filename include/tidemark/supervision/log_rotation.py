@@ -14,6 +14,8 @@ from pathlib import Path
 
 _START_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
+# A copy leaves this much of the disk to the stores.
+_RESERVE_BYTES = 64 << 20
 
 
 def earlier_part(log: Path) -> Path:
@@ -30,10 +32,11 @@ def bound_log(log: Path, start_bytes: int, most_bytes: int) -> int:
     """Cut the log if it has `most_bytes`, and return where the present launch begins now.
 
     `start_bytes` is where it began before. A negative position counts back from the end of the earlier part. The first cut of a
-    launch also keeps its first lines. Blocks for the time of a copy. Raises `OSError`; then the log is as it was.
+    launch also keeps its first lines. Nothing is changed if the disk has no room for the copy. Blocks for the time of a copy.
+    Raises `OSError`; then the log is as it was.
     """
     size = log.stat().st_size if log.exists() else 0
-    if size < most_bytes:
+    if size < most_bytes or not _has_room(log, size):
         return start_bytes
     if 0 <= start_bytes < size:
         _copy(log, start_bytes, start_part(log), _START_BYTES)
@@ -42,6 +45,10 @@ def bound_log(log: Path, start_bytes: int, most_bytes: int) -> int:
     end += _add_newest(log, end, earlier_part(log))
     os.truncate(log, 0)
     return start_bytes - end
+
+
+def _has_room(log: Path, size: int) -> bool:
+    return shutil.disk_usage(log.parent).free >= size + _START_BYTES + _RESERVE_BYTES
 
 
 def _copy(log: Path, start: int, to: Path, most_bytes: int | None = None) -> int:

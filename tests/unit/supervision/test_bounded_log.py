@@ -73,3 +73,23 @@ def test_should_not_hold_up_the_supervisor_and_make_one_copy_at_a_time(
     log.look()
     log.finish()
     assert cuts == [3, 3 - MOST_BYTES]
+
+
+@pytest.mark.parametrize(("after_error_s", "copies"), [(60.0, 1), (0.0, 2)])
+def test_should_copy_again_only_some_time_after_a_copy_that_failed(
+    launch: LaunchRecord, launch_file: Path, monkeypatch: pytest.MonkeyPatch, after_error_s: float, copies: int
+) -> None:
+    monkeypatch.setattr(bounded_log, "_EVERY_S", 0.0)
+    monkeypatch.setattr(bounded_log, "_AFTER_ERROR_S", after_error_s)
+    begun = []
+
+    def fails(_log: Path, start_bytes: int, _most_bytes: int) -> int:
+        begun.append(start_bytes)
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(bounded_log, "bound_log", fails)
+    log = BoundedLog(launch_file, launch, MOST_BYTES)
+    for _ in range(2):
+        log.look()
+        log.finish()
+    assert len(begun) == copies

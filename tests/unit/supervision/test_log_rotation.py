@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,18 @@ def test_should_lose_no_line_that_is_written_while_the_log_is_copied(
     assert log.read_text() == ""
     append(log, "fourth")
     assert read_part(log, at) == ["first", "second", "third", "second", "third", "fourth"]
+
+
+@pytest.mark.parametrize(("more_bytes", "is_cut"), [(-1, False), (0, True), (1, True)])
+def test_should_cut_the_log_only_if_the_disk_has_room_for_the_copy(
+    log: Path, monkeypatch: pytest.MonkeyPatch, more_bytes: int, is_cut: bool
+) -> None:
+    append(log, "first")
+    free = 6 + log_rotation._START_BYTES + log_rotation._RESERVE_BYTES + more_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert cut(log, 2) == (2 - 6 if is_cut else 2)
+    assert log.read_text() == ("" if is_cut else "first\n")
+    assert (earlier_part(log).exists(), start_part(log).exists()) == (is_cut, is_cut)
 
 
 def test_should_leave_the_log_as_it_was_when_the_disk_is_full(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
