@@ -247,7 +247,7 @@ class StreamOperator(BaseOperator):
         except Held as held:
             self._wait_for_release(files, str(held))
         except LivesElsewhere as elsewhere:
-            self._wait_for_end(files, str(elsewhere))
+            self._wait_for_end(files, str(elsewhere), time.time() + _ENDS_ELSEWHERE_S)
         self._hand_over(context, files, launched)
 
     def _claim(self, files: InstanceFiles) -> None:
@@ -264,18 +264,25 @@ class StreamOperator(BaseOperator):
         trigger = HoldTrigger.of(files)
         self.defer(trigger=trigger, method_name="relaunch")
 
-    def _wait_for_end(self, files: InstanceFiles, why: str) -> NoReturn:
+    def _wait_for_end(self, files: InstanceFiles, why: str, until: float) -> NoReturn:
         """Wait without a worker slot until the copy on another machine, which may be a container that was replaced, ends."""
         self._watched = None
         self.log.info("%s %s is not launched yet: %s", files.key.kind, files.key, why)
-        trigger = ElsewhereTrigger.of(files, until=time.time() + _ENDS_ELSEWHERE_S)
-        self.defer(trigger=trigger, method_name="after_elsewhere")
+        trigger = ElsewhereTrigger.of(files, until=until)
+        self.defer(trigger=trigger, method_name="after_elsewhere", kwargs={"until": until})
 
-    def after_elsewhere(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """Launch the instance if it no longer runs on another machine. Fails if it still does."""
+    def after_elsewhere(
+        self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None, *, until: float
+    ) -> NoReturn:
+        """Launch the instance if it no longer runs on another machine. Fails if it still does at `until` (epoch seconds)."""
+        files = self._files(Settings.load())
         try:
-            find_live(self._files(Settings.load()))
+            find_live(files)
         except LivesElsewhere as elsewhere:
+            # The triggerer may see the instance from another machine than this worker. More time than the whole wait is left
+            # only if the clock was set back.
+            if 0 < until - time.time() <= _ENDS_ELSEWHERE_S:
+                self._wait_for_end(files, str(elsewhere), until)
             raise AirflowFailException(f"{elsewhere}; then clear this task") from elsewhere
         self._watch(context)
 

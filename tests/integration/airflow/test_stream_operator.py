@@ -201,7 +201,7 @@ def test_should_wait_without_a_retry_or_a_relaunch_while_a_replaced_container_ma
     assert task.deferred is not None
     assert task.deferred.method_name == "after_elsewhere"
     make_old(files)
-    assert isinstance(task.step("after_elsewhere"), StreamTrigger)
+    assert isinstance(task.step("after_elsewhere", **task.deferred.kwargs), StreamTrigger)
     task.bench.await_state("RUNNING")
     assert task.bench.starts() == 1
     assert task.context["task_state_store"].get("restarts") in (None, [])
@@ -215,11 +215,23 @@ def test_should_count_no_relaunch_of_an_instance_whose_container_was_replaced_a_
     assert task.context["task_state_store"].get("restarts") in (None, [])
 
 
-def test_should_fail_for_good_while_another_machine_goes_on_to_run_the_instance(task: Task) -> None:
+def test_should_wait_on_while_the_triggerer_alone_says_that_the_instance_no_longer_runs_elsewhere(task: Task) -> None:
     run_in_another_container(task.bench.files)
-    task.step()
+    first = task.step()
+    assert task.deferred is not None
+    again = task.step("after_elsewhere", **task.deferred.kwargs)
+    assert isinstance(first, ElsewhereTrigger)
+    assert isinstance(again, ElsewhereTrigger)
+    assert again.until == first.until
+    assert task.deferred.method_name == "after_elsewhere"
+    assert task.bench.starts() == 0
+
+
+@pytest.mark.parametrize("left_s", [-1, 600], ids=["the time is over", "the clock was set back"])
+def test_should_fail_for_good_when_another_machine_goes_on_to_run_the_instance(task: Task, left_s: int) -> None:
+    run_in_another_container(task.bench.files)
     with pytest.raises(AirflowFailException, match=r"runs on other.*clear this task"):
-        task.new_operator().after_elsewhere(context=task.context)
+        task.new_operator().after_elsewhere(context=task.context, until=time.time() + left_s)
     assert task.bench.starts() == 0
 
 
