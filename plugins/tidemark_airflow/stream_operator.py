@@ -140,7 +140,7 @@ class StreamOperator(BaseOperator):
         if hold is not None:
             # The operation that holds the application has stopped it, so this does not use up the restart budget.
             self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
-        if exit_code is None and _ended_with_its_machine(files):
+        if exit_code is None and _ended_with_its_machine(files, self._budget(context).settled_s):
             name = f"{files.key.kind} {files.key}"
             self.log.info("%s ended with its machine or container, which does not count as a relaunch", name)
             self._watch(context)
@@ -391,10 +391,19 @@ class StreamOperator(BaseOperator):
             self.log.info("%s | %s", files.key, line)
 
 
-def _ended_with_its_machine(files: InstanceFiles) -> bool:
-    """Return whether the last launch was on another machine, in a container that was replaced, or before a boot."""
+def _ended_with_its_machine(files: InstanceFiles, settled_s: float) -> bool:
+    """Return whether the last launch was on another machine, in a container that was replaced, or before a boot.
+
+    One that did not last for `settled_s` may itself be the reason why its machine or container ended, so it does not count.
+    """
     launch = observe(files).launch
-    return launch is not None and not launch.place.shares_processes_with(Place.here())
+    if launch is None or launch.place.shares_processes_with(Place.here()):
+        return False
+    try:
+        # The run file is rewritten every second until the end.
+        return files.run.stat().st_mtime - launch.launched_at >= settled_s
+    except FileNotFoundError:
+        return False
 
 
 class StandbyOperator(StreamOperator):

@@ -108,12 +108,18 @@ def write_standby_file(var_dir: Path, app: str, number: int = 0, **given: Any) -
 
 
 def write_launch(
-    var_dir: Path, app: str, number: int, place: Place, process: Identity, folder: str = INSTANCES_FOLDER
+    var_dir: Path,
+    app: str,
+    number: int,
+    place: Place,
+    process: Identity,
+    folder: str = INSTANCES_FOLDER,
+    age_s: float = 0.0,
 ) -> None:
     """Write the record of a launch of an instance, or of a standby in `folder`, whose supervisor is this process there."""
     body = {
         "launch_id": "l1", "pid": process.pid, "started_after_boot_s": process.started_after_boot_s, "pgid": 1, "log": "",
-        "log_start_bytes": 0, "launched_at": time.time(), "place": place.__dict__,
+        "log_start_bytes": 0, "launched_at": time.time() - age_s, "place": place.__dict__,
     }  # fmt: skip
     _write(var_dir / folder / f"{app}-{number}.launch.json", body)
 

@@ -24,6 +24,7 @@ from tidemark.supervision.launch import Command, launch_or_adopt
 from tidemark.supervision.liveness import RUN_FILE_FRESH_S, observe
 from tidemark.supervision.local_instances import read_instances
 from tidemark.supervision.outage_file import RecordedOutage, recorded_outages, write_outage
+from tidemark.supervision.restart_policy import RestartBudget
 from tidemark.supervision.standstill_file import Standstill
 from tidemark.supervision.stop import kill_rest
 from tidemark_airflow import stream_operator
@@ -176,10 +177,10 @@ def test_should_not_spend_the_restart_budget_while_brokers_are_away(task: Task) 
     assert "its budget" in str(task.fail(10))
 
 
-def run_in_another_container(files: InstanceFiles) -> None:
+def run_in_another_container(files: InstanceFiles, lasted_s: float = 3600.0) -> None:
     """Leave the files of an instance that a container, which is being replaced, runs or has run until now."""
     app, gone = files.key.application_id, Identity(1 << 22, 1.0, "b")
-    write_launch(files.var_dir, app, 0, Place("other", "b", "pids"), gone)
+    write_launch(files.var_dir, app, 0, Place("other", "b", "pids"), gone, age_s=lasted_s)
     write_run_file(files.var_dir, app, 0, pid=gone.pid, boot_id=gone.boot_id)
 
 
@@ -213,6 +214,32 @@ def test_should_count_no_relaunch_of_an_instance_whose_container_was_replaced_a_
     assert isinstance(task.resume(None), StreamTrigger)
     task.bench.await_state("RUNNING")
     assert task.context["task_state_store"].get("restarts") in (None, [])
+
+
+SETTLED_S = RestartBudget().settled_s
+
+
+@pytest.mark.parametrize(("lasted_s", "is_counted"), [(SETTLED_S - 1, True), (SETTLED_S + 1, False)])
+def test_should_count_a_relaunch_of_an_instance_that_ended_with_its_container_soon_after_its_launch(
+    task: Task, lasted_s: float, is_counted: bool
+) -> None:
+    """It may be what ends the container, which must not go on for ever."""
+    run_in_another_container(task.bench.files, lasted_s)
+    assert isinstance(task.resume(None), ElsewhereTrigger)
+    assert len(task.context["task_state_store"].get("restarts") or ()) == is_counted
+
+
+@pytest.mark.parametrize("has_reported", [True, False])
+def test_should_give_up_an_instance_that_ends_its_container_at_each_launch(task: Task, has_reported: bool) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    run_in_another_container(task.bench.files, 1.0)
+    if not has_reported:
+        task.bench.files.run.unlink()
+    task.resume(None)
+    run_in_another_container(task.bench.files, 1.0)
+    ended = task.fail(None)
+    assert isinstance(ended, Alarm)
+    assert ended.what is AlertKind.RESTARTS_SPENT
 
 
 def test_should_wait_on_while_the_triggerer_alone_says_that_the_instance_no_longer_runs_elsewhere(task: Task) -> None:
