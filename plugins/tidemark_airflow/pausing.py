@@ -103,8 +103,8 @@ def applications_to_stop(ti: RuntimeTaskInstanceProtocol, streams: Mapping[str, 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:
     """Ask every instance and standby of an application that Airflow launched on this machine to stop. Does not wait.
 
-    The pause is also recorded for one that has ended and waits for its relaunch, and again by each later call. Returns the
-    names of those that were asked.
+    The pause is also recorded for one that waits for its first launch or for a relaunch, also if another machine runs it, and
+    again by each later call. Returns the names of those that were asked.
     """
     from tidemark.supervision.instance_files import known_instances, known_standbys
     from tidemark.supervision.liveness import Liveness, observe
@@ -114,12 +114,12 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
     known = known_instances(settings.var_dir, application_id) + known_standbys(settings.var_dir, application_id)
     for files in known:
         seen = observe(files)
-        if seen.launch is None or seen.liveness is Liveness.ELSEWHERE:
-            continue
-        if was_paused(files, seen.launch.launch_id):
+        if seen.launch is None and seen.liveness is not Liveness.GONE:
+            continue  # it was started by hand
+        if was_paused(files, seen.launch_id):
             renew_pause(files)
         else:
-            record_pause(files, seen.launch.launch_id, is_running=seen.liveness.is_alive_here)
+            record_pause(files, seen.launch_id, is_running=seen.liveness is not Liveness.GONE)
         if seen.liveness.is_alive_here:
             ends = "" if files.key.is_standby else ": it commits its batch and ends"
             log.info("stopping %s %s, because its DAG is paused%s", files.key.kind, files.key, ends)

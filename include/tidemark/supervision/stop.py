@@ -48,10 +48,11 @@ def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) ->
     return asked
 
 
-def record_pause(files: InstanceFiles, launch_id: str, *, is_running: bool) -> None:
+def record_pause(files: InstanceFiles, launch_id: str | None, *, is_running: bool) -> None:
     """Record that the launch is stopped, or not followed by another one, because its DAG is paused.
 
-    `is_running`: it is stopped; otherwise it had ended before. A full disk is only logged.
+    `launch_id` is None if there was no launch yet. `is_running`: it runs and is stopped; otherwise it had ended before. A full
+    disk is only logged.
     """
     try:
         write_json(files.pause, {"launch_id": launch_id, _WAS_RUNNING: is_running})
@@ -88,9 +89,7 @@ def was_stopped_by_pause(files: InstanceFiles, launch_id: str | None) -> bool:
 
 def _pause_of(files: InstanceFiles, launch_id: str | None) -> dict[str, object] | None:
     recorded = read_json(files.pause)
-    if launch_id is None or not isinstance(recorded, dict) or recorded.get("launch_id") != launch_id:
-        return None
-    return recorded
+    return recorded if isinstance(recorded, dict) and recorded.get("launch_id") == launch_id else None
 
 
 def ask_to_stop(seen: Observation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tests.support.airflow.stream_task import Task
 from tests.support.overview import write_launch, write_run_file
 
 from tidemark.alerts import AlertKind
+from tidemark.clock import wall_clock_ms
 from tidemark.processes import Identity, Place
 from tidemark.settings import Settings
 from tidemark.supervision import launch, watch_claim
@@ -30,8 +32,9 @@ from tidemark.supervision.stop import kill_rest
 from tidemark_airflow import stream_operator
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.pausing import stop_launched
+from tidemark_airflow.rto_watch import RtoWatch
 from tidemark_airflow.stream_operator import LaunchCancelled, StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, ElsewhereTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, ElsewhereTrigger, HoldTrigger, StreamTrigger
 from tidemark_airflow.whereabouts import Whereabouts
 
 
@@ -322,6 +325,38 @@ def test_should_forget_the_time_of_a_pause_that_began_while_the_task_waited_for_
         began_ms.append(known and known.since_ms)
     assert began_ms[0] != 5
     assert began_ms[1] == 6
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_should_forget_the_time_of_a_pause_before_the_first_launch_and_while_another_machine_runs_the_instance(
+    task: Task, is_elsewhere: bool
+) -> None:
+    files, app = task.bench.files, task.bench.files.key.application_id
+    if is_elsewhere:
+        run_in_another_container(files)
+    else:
+        take_hold(files.var_dir, app, Hold("c7", "a restore", 5))
+    waiting = task.step()
+    assert isinstance(waiting, ElsewhereTrigger if is_elsewhere else HoldTrigger)
+    write_json(files.standstill, {"since_ms": 5, "why": "it was down"})
+    for _ in range(2):
+        assert stop_launched(task.bench.settings, app) == []
+    RtoWatch(files).look(wall_clock_ms())
+    assert read_json(files.standstill) is None, "the trigger counts no time of the pause"
+    write_json(files.standstill, {"since_ms": 5, "why": "it was down"})
+    task.step("relaunch")
+    known = Standstill.of(read_json(files.standstill))
+    assert known is not None
+    assert known.since_ms != 5
+
+
+def test_should_record_no_pause_of_an_instance_that_was_started_by_hand(bench: Bench) -> None:
+    by_hand = subprocess.Popen(bench.command.argv, env=dict(bench.command.environment), start_new_session=True)
+    bench.await_state("RUNNING")
+    assert stop_launched(bench.settings, bench.files.key.application_id) == []
+    assert not bench.files.pause.exists()
+    by_hand.kill()
+    by_hand.wait()
 
 
 def test_should_forget_a_standstill_with_a_new_run_but_not_with_a_new_try(task: Task) -> None:
