@@ -61,8 +61,8 @@ def record_pause(files: InstanceFiles, launch_id: str | None, *, is_running: boo
 
 
 def renew_pause(files: InstanceFiles) -> None:
-    """Record that the DAG whose pause is recorded is still paused."""
-    with contextlib.suppress(FileNotFoundError):
+    """Record that the DAG whose pause is recorded is still paused. An error is ignored: the stop that follows must not fail."""
+    with contextlib.suppress(OSError):
         os.utime(files.pause)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
@@ -246,6 +247,21 @@ def test_should_record_each_minute_that_a_dag_is_still_paused(watched: Watched) 
     stop_launched(settings, files.key.application_id)
     assert is_paused(files, "l1", now_ms)
     assert not is_paused(files, "another launch", now_ms)
+
+
+def test_should_pass_over_a_pause_that_cannot_be_recorded_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the instances after it would not be stopped."""
+    files, settings = watched.files, watched.bench.settings
+    write_launch(files.var_dir, files.key.application_id, 0, Place.here(), Identity(1 << 22, 1.0, "b"))
+    stop_launched(settings, files.key.application_id)
+
+    def refuses(_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", refuses)
+    assert stop_launched(settings, files.key.application_id) == []
 
 
 def test_should_end_a_reported_standstill_in_the_history_when_it_is_forgotten(watched: Watched) -> None:
