@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -243,26 +243,25 @@ class _WaitingTrigger(_ProcessTrigger):
 
 
 class _TimedTrigger(_WaitingTrigger):
-    """A waiting trigger with a point in time, `until` (epoch seconds)."""
+    """A waiting trigger with a point in time, `until` (epoch seconds).
+
+    However far the clock is set back, the wait takes no longer than what was left when the trigger was created.
+    """
 
     def __init__(
         self, var_dir: str, application_id: str, instance: int, until: float, is_standby: bool = False
     ) -> None:
         super().__init__(var_dir, application_id, instance, is_standby)
         self.until = until
+        self._latest_s = time.monotonic() + until - time.time()
+
+    def _left_s(self) -> float:
+        return min(self.until - time.time(), self._latest_s - time.monotonic())
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return what a triggerer needs to create this trigger again."""
         path, arguments = super().serialize()
         return path, {**arguments, "until": self.until}
-
-    def _left(self) -> Callable[[], float]:
-        """Return a function that returns the seconds until `until`.
-
-        However far the clock is set back meanwhile, it returns no more than what was left when this was called.
-        """
-        latest_s = time.monotonic() + self.until - time.time()
-        return lambda: min(self.until - time.time(), latest_s - time.monotonic())
 
 
 class BackoffTrigger(_TimedTrigger):
@@ -270,10 +269,9 @@ class BackoffTrigger(_TimedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Sleep in short steps, because the clock may be changed meanwhile."""
-        left = self._left()
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
-            while (left_s := left()) > 0:
+            while (left_s := self._left_s()) > 0:
                 await asyncio.sleep(min(left_s, 5.0))
         yield TriggerEvent({})
 
@@ -297,7 +295,7 @@ class ElsewhereTrigger(_TimedTrigger):
         """Observe the instance once a second."""
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
-            while time.time() < self.until:
+            while self._left_s() > 0:
                 seen = await asyncio.to_thread(observe, self._files)
                 if seen.liveness is not Liveness.ELSEWHERE:
                     break
@@ -313,13 +311,12 @@ class BrokerTrigger(_TimedTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask the brokers once a second."""
-        left = self._left()
         with own_thread(f"brokers of {self._files.key}") as in_thread:
             async with rto_watched(self._files):
                 await asyncio.sleep(_SETTLE_S)
                 while True:
                     outage = await in_thread(self._look)
-                    if outage is None or (outage.is_partial and left() <= 0):
+                    if outage is None or (outage.is_partial and self._left_s() <= 0):
                         break
                     await asyncio.sleep(_POLL_S)
         self.log.info("%s can be launched: %s", self._name, outage.why if outage else "its brokers are back")

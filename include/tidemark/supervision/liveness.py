@@ -117,7 +117,8 @@ def _is_fresh(files: InstanceFiles, *, has_exit: bool) -> bool:
             return False
     except FileNotFoundError:
         return False
-    return time.time() - written_s < RUN_FILE_FRESH_S
+    # If the clock was set back, the age is negative, and says as little as that of an old file.
+    return abs(time.time() - written_s) < RUN_FILE_FRESH_S
 
 
 def _recorded_exit(files: InstanceFiles, launch: LaunchRecord | None) -> int | None:

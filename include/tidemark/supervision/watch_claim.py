@@ -52,6 +52,7 @@ def renew(files: InstanceFiles) -> None:
 def is_watched(files: InstanceFiles) -> bool:
     """Return whether a watcher has said lately that it watches the instance."""
     try:
-        return time.time() - files.watcher.stat().st_mtime < _FRESH_S
+        # If the clock was set back, the age is negative, and says as little as that of an old record.
+        return abs(time.time() - files.watcher.stat().st_mtime) < _FRESH_S
     except FileNotFoundError:
         return False

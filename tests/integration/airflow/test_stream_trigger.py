@@ -264,6 +264,19 @@ def test_should_wait_until_the_instance_no_longer_counts_as_running_elsewhere(
     assert looks == (0 if is_over else 3)
 
 
+@pytest.mark.parametrize("kind", [BackoffTrigger, ElsewhereTrigger])
+def test_should_wait_no_longer_when_the_clock_is_set_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[BackoffTrigger | ElsewhereTrigger]
+) -> None:
+    files, gone = bench.files, Identity(1 << 22, 1.0, "b")
+    app, now_s = files.key.application_id, time.time()
+    write_launch(files.var_dir, app, 0, Place("other", "b", "pids"), gone)
+    write_run_file(files.var_dir, app, 0, pid=gone.pid, boot_id=gone.boot_id)
+    trigger = kind(str(files.var_dir), app, 0, now_s + 0.5)
+    monkeypatch.setattr(stream_trigger.time, "time", lambda: now_s - 50)
+    assert asyncio.run(asyncio.wait_for(first_event(trigger), 20)) == {}
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 def test_should_say_again_and_again_that_it_watches_unless_another_trigger_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_last: bool

@@ -68,7 +68,7 @@ def test_an_instance_should_have_ended_when_it_or_its_supervisor_wrote_last(tmp_
         assert only(tmp_path).ended_ms == ended_ms
 
 
-@pytest.mark.parametrize(("age_s", "is_watched"), [(None, False), (0, True), (115, True), (121, False)])
+@pytest.mark.parametrize(("age_s", "is_watched"), [(None, False), (0, True), (115, True), (121, False), (-600, False)])
 @pytest.mark.parametrize("is_standby", [False, True])
 def test_a_launched_process_should_be_watched_while_a_trigger_says_so(tmp_path, age_s, is_watched, is_standby):
     files = InstanceFiles(tmp_path, InstanceKey(APP, 0, is_standby))
@@ -92,7 +92,7 @@ def test_a_launched_process_should_be_watched_while_a_trigger_says_so(tmp_path, 
     assert found() is None, "it has ended"
 
 
-@pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False)])
+@pytest.mark.parametrize(("age_s", "is_alive"), [(0, True), (61, False), (-600, False)])
 def test_an_instance_on_another_machine_should_be_alive_while_it_writes_its_file(tmp_path, age_s, is_alive):
     there = replace(Place.here(), host="elsewhere", boot_id="another")
     write_launch(tmp_path, APP, 0, there, Identity(1 << 22, 1.0, "b"))
