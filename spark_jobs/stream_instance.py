@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> ExitCode:
     except TidemarkError as error:
         # The log is a file on a disk that may be full; the exit code must be returned in any case.
         with contextlib.suppress(OSError):
-            print(error_lines(error), file=sys.stderr, flush=True)
+            print(error_lines(error, "the log of the instance"), file=sys.stderr, flush=True)
         return error.exit_code
     except SystemExit as error:
         # Its own code may be 0, which the supervisor takes for a stop on request.

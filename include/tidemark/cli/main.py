@@ -126,7 +126,7 @@ def run() -> None:
     try:
         build()(prog_name="tidemark")
     except TidemarkError as error:
-        print(error_lines(error), file=sys.stderr)
+        print(error_lines(error, "the output of the command"), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         known = as_file_error(error)

@@ -18,10 +18,17 @@ _LEVEL = re.compile(r"\d\S* \d\S* (TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRI
 _QUIET = frozenset({"TRACE", "DEBUG", "INFO"})
 
 
-def error_lines(error: TidemarkError) -> str:
-    """Return what a process prints when it ends with an error: its message and, in a line of its own, its records."""
+def error_lines(error: TidemarkError, output: str | None = None) -> str:
+    """Return what a process prints when it ends with an error: its message and, in a line of its own before it, its records.
+
+    `output` is what readers know the output of the process by. The message, which others see without that line, then refers to
+    it. A job passes nothing: the process that started it does not keep its output.
+    """
     message = f"{_ERROR_PREFIX}{' '.join(str(error).split())}"
-    return f"{RECORDS_PREFIX}{' '.join(error.records.split())}\n{message}" if error.records else message
+    if not error.records:
+        return message
+    place = f"; the details, which may quote records, are in the line before this message in {output}" if output else ""
+    return f"{RECORDS_PREFIX}{' '.join(error.records.split())}\n{message}{place}"
 
 
 class LogTail:

@@ -18,8 +18,8 @@ def code_failed(where: str, what: str, error: BaseException) -> TidemarkError:
     """
     full = as_full_disk(error) if isinstance(error, OSError) else None
     return full or UserCodeFailed(
-        f"{where}: {what} raised {type(error).__name__} (the log of the process has its text); no record is to blame, and "
-        "it would raise again: correct it, and launch again",
+        f"{where}: {what} raised {type(error).__name__}; no record is to blame, and it would raise again: correct it, and "
+        "launch again",
         records=describe_error(error),
     )
 

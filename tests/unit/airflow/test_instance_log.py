@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_should_leave_the_records_of_an_error_in_the_log(log: Path) -> None:
     assert "tidemark records: ValueError: 'Jane Doe' File\n" in log.read_text()
     assert Warnings(log, 0).new() == read_part(log, 0) == [ERROR, f"tidemark: {refused}"]
     assert last_error(read_part(log, 0)) == str(refused)
+
+
+@pytest.mark.parametrize(
+    ("records", "output", "place"),
+    [
+        ("Jane Doe", "the log of the instance", r".* are in the line before this message in the log of the instance"),
+        ("Jane Doe", None, ""),
+        ("", "the log of the instance", ""),
+    ],
+)
+def test_should_say_where_the_details_of_an_error_are_that_the_message_leaves_out(
+    records: str, output: str | None, place: str
+) -> None:
+    refused = RecordRefused("in[0] offset 41 cannot be processed", records=records)
+    assert re.fullmatch(f"tidemark: {re.escape(str(refused))}{place}", error_lines(refused, output).splitlines()[-1])
 
 
 def test_should_wait_for_the_end_of_a_line(log: Path) -> None:

@@ -239,7 +239,7 @@ def test_should_give_a_whole_number_in_the_same_form_before_and_after_a_batch_en
 
 def test_should_end_with_a_refusal_when_the_output_of_a_callback_is_invalid():
     node = processing("ForwardsTextInACallback")
-    with pytest.raises(UserCodeFailed, match="the callback by stream_time at time 5 raised UnusableValue ") as raised:
+    with pytest.raises(UserCodeFailed, match="the callback by stream_time at time 5 raised UnusableValue;") as raised:
         node.run(rows(("a", 5, 1)), newest_ms=5)
     assert "column n is int64" in raised.value.records
     assert node.contents("s") == {}
@@ -280,7 +280,7 @@ def test_should_limit_the_message_about_refused_records():
 def test_should_end_with_a_refusal_when_a_callback_raises(name, error, text):
     """The text of the error may quote a row, so it is not in the message, which everybody sees."""
     node = processing(name)
-    with pytest.raises(UserCodeFailed, match=f"PROC: .*callback by stream_time at time 5 raised {error} ") as raised:
+    with pytest.raises(UserCodeFailed, match=f"PROC: .*callback by stream_time at time 5 raised {error};") as raised:
         node.run(rows(("a", 5, 1)), newest_ms=5)
     assert (raised.value.exit_code, raised.value.records) == (30, text)
 
@@ -307,7 +307,7 @@ def test_should_end_with_a_refusal_when_a_callback_raises(name, error, text):
 )
 def test_should_end_with_a_refusal_when_a_processor_cannot_be_created(name, is_batched, said, text):
     """The text of the error may quote what the code has read, so it is not in the message, which everybody sees."""
-    message = f"PROC: {HERE}:{name}: {said} (the log of the process has its text); no record is to blame"
+    message = f"PROC: {HERE}:{name}: {said}; no record is to blame"
     with pytest.raises(UserCodeFailed, match=re.escape(message)) as raised:
         ProcessOperator(a_node(name, is_batched), OPENED_MS)
     assert (raised.value.exit_code, raised.value.records) == (ExitCode.REFUSED, text)
