@@ -15,8 +15,8 @@ from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
 
-_ANSWERS = (403, 404, 409, 422)
-"""The statuses for what may not be seen, does not exist, is incompatible, and is invalid."""
+_ANSWERS = (404, 409, 422)
+"""The statuses for what does not exist, is incompatible, and is invalid."""
 _UNAUTHORISED = (401, 403)
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for an answer that is not one of a registry, such as the page of a proxy."""
@@ -30,6 +30,7 @@ class SchemaRegistry:
     def __init__(self, settings: Settings) -> None:
         """Raises `InvalidSettings` without the address of a registry. Asks nothing yet."""
         self._url = settings.schema_registry_url
+        self._has_read = False
         if not self._url:
             raise InvalidSettings(
                 "schema_registry_url is not set, and the topology reads or writes Avro: set TIDEMARK_SCHEMA_REGISTRY_URL to "
@@ -53,11 +54,19 @@ class SchemaRegistry:
     def avro(self, schema_id: int) -> AvroSchema:
         """Return the Avro schema with an id, with the types that it takes from other schemas.
 
-        Raises `ValueError`, with the reason, if there is none, this user may not read it, or it is no Avro schema;
-        `OutcomeUnknown` if the registry does not answer; and `PreflightFailed` if it does not let this user in.
+        Raises `ValueError`, with the reason, if there is none or it is no Avro schema; `OutcomeUnknown` if the registry does
+        not answer; and `PreflightFailed` if it does not let this user in. Once this user has read a schema, one that he may
+        not read counts as none.
         """
         what = f"schema {schema_id}"
-        schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
+        try:
+            schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
+        except PreflightFailed as error:
+            # Who may read some schemas is known to the registry: a record names one that is not for this user.
+            if self._has_read:
+                raise ValueError(str(error)) from error
+            raise
+        self._has_read = True
         if (schema.schema_type or "AVRO") != "AVRO":
             raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
         own = _parsed(schema)
@@ -89,7 +98,7 @@ class SchemaRegistry:
         return _whole(self._client.get_version(subject, version, deleted=True).schema)
 
     def _found(self, what: str, ask: Callable[[], _T]) -> _T:
-        """Return the answer. Raises `ValueError` if the registry has nothing of the kind, or does not show it."""
+        """Return the answer. Raises `ValueError` if the registry has nothing of the kind."""
         try:
             return self._asked(ask)
         except SchemaRegistryError as error:
@@ -105,8 +114,9 @@ class SchemaRegistry:
                 raise
             if error.http_status_code in _UNAUTHORISED:
                 raise PreflightFailed(
-                    f"schema registry {self._url} does not let this user in ({error.http_status_code}): set "
-                    "TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD"
+                    f"schema registry {self._url} does not allow this to this user ({error.http_status_code}, "
+                    f"{error.error_message}): set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD, or give "
+                    "the user the right to read schemas, and to write those of the topology's sinks"
                 ) from error
             raise self._away(error) from error
         except (httpx2.TransportError, OSError, *_NO_ANSWER) as error:

@@ -135,11 +135,24 @@ def test_should_not_take_the_answer_of_a_proxy_for_one_of_the_registry(status, t
             registry.register("s", PLAIN)
 
 
-def test_should_take_a_schema_that_this_user_may_not_read_for_none():
+def test_should_take_a_schema_that_this_user_may_not_read_for_none_only_if_he_may_read_others():
+    """If he may read none, the settings are wrong, and the records are good."""
     fake = FakeRegistry()
-    fake.proxied = (403, '{"error_code": 40301, "message": "User is denied operation Read on subject s"}')
-    with serving(fake) as address, pytest.raises(ValueError, match=r"gives no schema 1 .*is denied"):
-        registry_at(Settings(), address).avro(1)
+    number = fake.add("s", PLAIN)
+    denied = (403, '{"error_code": 40301, "message": "User is denied operation on subject s"}')
+    fake.proxied = denied
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        for ask in (lambda: registry.avro(7), lambda: registry.register("s", PLAIN)):
+            with pytest.raises(
+                PreflightFailed, match=r"does not allow this to this user .*is denied.*give the user the right"
+            ):
+                ask()
+        fake.proxied = None
+        assert registry.avro(number) == PLAIN
+        fake.proxied = denied
+        with pytest.raises(ValueError, match="does not allow this to this user"):
+            registry.avro(7)
 
 
 def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_password():
@@ -154,7 +167,7 @@ def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_passwor
         other = registry_at(
             Settings(), address, schema_registry_user="reader", schema_registry_password=SecretStr("typo")
         )
-        with pytest.raises(PreflightFailed, match="does not let this user in") as refused:
+        with pytest.raises(PreflightFailed, match="does not allow this to this user") as refused:
             other.avro(number)
         assert "typo" not in str(refused.value)
 
