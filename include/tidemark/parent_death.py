@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 from tidemark.errors import ExitCode
+
+_STANDARD_INPUT = 0
+_MOST_BYTES = 4096
 
 
 def end_with_caller() -> None:
@@ -15,5 +17,7 @@ def end_with_caller() -> None:
 
 
 def _end_with_standard_input() -> None:
-    sys.stdin.buffer.read()
+    # Without Python's own buffer, whose lock this thread would hold while the process ends: Python aborts then.
+    while os.read(_STANDARD_INPUT, _MOST_BYTES):
+        pass
     os._exit(ExitCode.RETRY)
