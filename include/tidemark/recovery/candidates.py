@@ -179,21 +179,27 @@ def gap_after(
 
 
 def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence) -> bool:
-    """Whether a copy contains all that the last commit wrote to the store's changelog, whatever the changelog holds now.
+    """Whether a copy contains all that the last commit wrote to the store's changelog, whatever the changelog holds now."""
+    record = found.last_record
+    return record is not None and has_changes_of(
+        record, copy.checkpoint, store.store, store.value_layout, store.changelog
+    )
+
+
+def has_changes_of(
+    record: CommitRecord, checkpoint: StoreCheckpoint, store: str, value_layout: str, changelog: TopicPartition
+) -> bool:
+    """Whether a copy contains all that the commit of `record` wrote to the changelog of a store, which has this value layout.
 
     The records of the commit come after its `ends_before`, in one transaction: a read_committed reader has all or none
-    of them.
+    of them. A copy of another application, store or value layout counts the offsets of another changelog.
     """
-    record, checkpoint = found.last_record, copy.checkpoint
-    if record is None or (checkpoint.application_id, checkpoint.store) != (found.application_id, store.store):
+    if (checkpoint.application_id, checkpoint.store) != (record.application_id, store):
         return False
-    topic = store.changelog.topic
-    before = record.ends_before.get(topic, {}).get(store.changelog.partition)
-    wrote = record.changelogs.get(topic, 0)
+    before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
+    wrote = record.changelogs.get(changelog.topic, 0)
     return (
-        checkpoint.value_layout == store.value_layout
-        and before is not None
-        and checkpoint.changelog_offset >= before + wrote
+        checkpoint.value_layout == value_layout and before is not None and checkpoint.changelog_offset >= before + wrote
     )
 
 

@@ -12,16 +12,18 @@ from pathlib import Path
 from tidemark.commit.record import CommitRecord
 from tidemark.errors import SavepointFailed, StoreUnavailable, TaskCorrupted, TaskLocked
 from tidemark.folder_lock import FolderLock
-from tidemark.names import TaskId
-from tidemark.recovery.candidates import level_batches
+from tidemark.names import TaskId, TopicPartition
+from tidemark.recovery.candidates import has_changes_of, level_batches
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.savepoints.manifest import left_out
 from tidemark.savepoints.upload import LinkedSavepoint, LinkedTask, link_task
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.layout import ValueLayout
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.task import changelog_of
+from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
@@ -111,28 +113,30 @@ def format_behind(linked: LinkedSavepoint, plan: TopologyPlan, records: Mapping[
     behind: list[str] = []
     for task in linked.tasks:
         record = records.get(task.task)
-        specs = {spec.name: spec for spec in plan.subtopologies[task.task.subtopology].stores}
+        subtopology = plan.subtopologies[task.task.subtopology]
+        specs, layouts = {spec.name: spec for spec in subtopology.stores}, value_layouts(subtopology)
         batches = [
             store.checkpoint.batch
             for store in task.stores
-            if record is not None and not _has_last_commit(store.checkpoint, specs[store.store], record)
+            if record is not None
+            and not _has_last_commit(store.checkpoint, specs[store.store], layouts[store.store], record)
         ]
         if record is not None and batches:
             behind.append(f"task {task.task} (batch {min(batches)}, the last one is {record.batch})")
     return behind
 
 
-def _has_last_commit(checkpoint: StoreCheckpoint, spec: StoreSpec, record: CommitRecord) -> bool:
+def _has_last_commit(
+    checkpoint: StoreCheckpoint, spec: StoreSpec, layout: ValueLayout | None, record: CommitRecord
+) -> bool:
     committed = CommittedProgress(record.end_offsets, record.batch, record.stream_times)
     if checkpoint.batch in level_batches(record, committed) and all(
         checkpoint.source_offsets.get(topic) == offset for topic, offset in committed.next_offsets.items()
     ):
         return True
     # A copy of a standby has no batch, but all that the commit wrote to the changelog, in one transaction, or nothing of it.
-    changelog = changelog_of(record.application_id, spec)
-    before = record.ends_before.get(changelog, {}).get(record.task.partition)
-    wrote = record.changelogs.get(changelog, 0)
-    return before is not None and checkpoint.changelog_offset >= before + wrote
+    changelog = TopicPartition(changelog_of(record.application_id, spec), record.task.partition)
+    return has_changes_of(record, checkpoint, spec.name, value_signature(spec, layout), changelog)
 
 
 def _place(store: RocksStore) -> tuple[int, int]:

@@ -33,9 +33,18 @@ from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, holding, 
 from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
 from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 from tidemark.supervision.state import InstanceState
+from tidemark.topology.plan import Aggregate, Fold, Number
 
 CHANGELOG = changelog_topic(APP, SPEC.name)
-PLAN = SimpleNamespace(application_id=APP, version="1", subtopologies=(SimpleNamespace(stores=(SPEC,)),))
+
+
+def a_plan(spec):
+    counted = SimpleNamespace(store=spec, aggregates=(Aggregate("n", Fold.COUNT, None, Number.LONG),))
+    subtopology = SimpleNamespace(stores=(spec,), aggregations=(counted,))
+    return SimpleNamespace(application_id=APP, version="1", subtopologies=(subtopology,))
+
+
+PLAN = a_plan(SPEC)
 
 
 class Bench:
@@ -315,19 +324,19 @@ def last_records(monkeypatch):
     return found
 
 
-def a_record(task, batch, *, kind=CommitKind.BATCH, offset=None, before=1000, wrote=5):
+def a_record(task, batch, *, kind=CommitKind.BATCH, offset=None, before=1000, wrote=5, changelog=CHANGELOG):
     """The record of a commit after which the task's store has the checkpoint `a_checkpoint(batch)`."""
     offset = batch * 100 if offset is None else offset
     return CommitRecord(
         kind, APP, "1", task, 0, batch, batch * 10, {"t": {task.partition: (0, offset)}}, StreamTimes.none(),
-        rows=1, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={CHANGELOG: wrote},
-        ends_before={CHANGELOG: {task.partition: before}},
+        rows=1, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={changelog: wrote},
+        ends_before={changelog: {task.partition: before}},
     )  # fmt: skip
 
 
-def stopped_command(tmp_path, folders, **settings):
+def stopped_command(tmp_path, folders, plan=PLAN, **settings):
     settings = Settings.load(var_dir=tmp_path / "var2", state_dir=folders, **settings)
-    return SavepointCommand(PLAN, settings, AdminClient({}), TASKS, lambda copied: None, lambda: 1_800_000_000_000)
+    return SavepointCommand(plan, settings, AdminClient({}), TASKS, lambda copied: None, lambda: 1_800_000_000_000)
 
 
 def test_should_save_the_most_advanced_store_of_each_task_when_no_instance_runs(folders, tmp_path):
@@ -452,6 +461,23 @@ def test_should_refuse_to_save_folders_that_lack_the_last_commit(folders, tmp_pa
     assert SavepointRepository(command.settings.savepoint_location, APP).ids() == []
     assert list(folders.glob(".savepoints*/*")) == []
     require_not_held(command.settings.var_dir, APP)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": CommitKind.RESET, "batch": 5, "before": 0, "wrote": 0},
+        {"kind": CommitKind.RESCALE, "batch": 5, "before": 7, "wrote": 5},
+        {"kind": CommitKind.BATCH, "batch": 9, "before": 7, "wrote": 5},
+    ],
+)
+def test_should_refuse_to_save_folders_of_an_earlier_generation(folders, tmp_path, last_records, record):
+    """The application was reset or rescaled on another machine: the folders count the offsets of an earlier changelog."""
+    spec = replace(SPEC, generation=1)
+    changelog = changelog_topic(APP, spec.name, spec.generation)
+    last_records[TASKS[1]] = a_record(TASKS[1], **record, changelog=changelog)
+    with pytest.raises(SavepointFailed, match=rf"task 0_1 \(batch 4, the last one is {record['batch']}\)"):
+        stopped_command(tmp_path, folders, a_plan(spec)).take()
 
 
 def test_should_wait_for_the_session_of_a_stopped_instance_to_end(folders, tmp_path, monkeypatch):
