@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _REQUEST_S = 20.0
-"""The seconds in which a whole request has to arrive, from when it begins, or from when the connection is opened."""
+"""The seconds in which a whole request has to arrive, from when it begins, or from when the connection is opened.
+
+With TLS a connection is opened when its handshake has ended, which has as many seconds of its own.
+"""
 _MOST_CONNECTIONS = 512
 """Open connections of one process. One more is closed at once."""
 
@@ -50,3 +55,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class BoundedLoop(uvloop.Loop):
+    """Runs a server that closes a connection whose TLS handshake does not end in time; the protocol sees none before."""
+
+    async def create_server(self, *args: Any, **named: Any) -> asyncio.AbstractServer:  # type: ignore[override]
+        """Create the server as uvicorn asks for it."""
+        if named.get("ssl"):
+            named["ssl_handshake_timeout"] = _REQUEST_S
+        return await super().create_server(*args, **named)

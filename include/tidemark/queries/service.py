@@ -204,7 +204,7 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     """Return the server of an API, which `run` serves from sockets until `should_exit` is set."""
     import uvicorn
 
-    from tidemark.queries.bounded_protocol import BoundedProtocol
+    from tidemark.queries.bounded_protocol import BoundedLoop, BoundedProtocol
 
     tls: dict[str, Any] = {}
     if uses_tls(settings):
@@ -212,6 +212,7 @@ def make_server(api: FastAPI, settings: Settings) -> uvicorn.Server:
     config = uvicorn.Config(
         api,
         http=BoundedProtocol,
+        loop=f"{BoundedLoop.__module__}:{BoundedLoop.__name__}",
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,

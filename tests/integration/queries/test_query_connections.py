@@ -9,6 +9,7 @@ import psutil
 import pytest
 from tests.support.queries import ScriptedChanges, counts_host
 from tests.support.query_server import served
+from tests.support.secured import Authority
 from tests.unit.queries.test_query_api import api_of
 
 from tidemark.processes import wait_until
@@ -63,6 +64,18 @@ def test_should_close_a_connection_on_which_no_whole_request_arrives_in_time(mon
             connection.sendall(part)
             if part == HEALTH:
                 assert until_answered(connection).startswith(b"HTTP/1.1 200")
+        assert is_closed(connection)
+
+
+def test_should_close_a_connection_whose_tls_handshake_does_not_end_in_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(bounded_protocol, "_REQUEST_S", 2.0)
+    pem = str(Authority(tmp_path).signed("server"))
+    settings = SETTINGS.model_copy(update={"query_tls_certificate": pem, "query_tls_key": pem})
+    with ExitStack() as opened:
+        url = opened.enter_context(served(api_of(counts_host({}), settings), settings))
+        connection = connected(opened, url)
+        # Without a bound of its own, a handshake has a minute.
+        connection.settimeout(30)
         assert is_closed(connection)
 
 
