@@ -305,7 +305,7 @@ class Settings(BaseSettings):
     query_advertised_host: str = setting(
         "",
         "host name at which other instances reach this one's queries; if empty, `query_host`, or the machine's name if that is "
-        "`0.0.0.0`",
+        "`0.0.0.0` or `::`",
         "application.server",
     )
     rack: str = setting(

@@ -234,7 +234,9 @@ def listening_socket(host: str, port: int, stall_ms: int) -> socket.socket:
     closes a connection first waits for the client to take what was written.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    # Every address includes those of IPv4, which the name of the machine may stand for.
+    takes_both = host == "::" and socket.has_dualstack_ipv6()
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=takes_both)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # A client has `stall_ms` to take a part, and as long to take the event that says that it is too slow.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3 * stall_ms)

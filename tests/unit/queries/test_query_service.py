@@ -7,11 +7,12 @@ import resource
 import socket
 import threading
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
 
 from tidemark.queries import api, service
-from tidemark.queries.service import _Running, announced_url, wait_for_request
+from tidemark.queries.service import _Running, announced_url, listening_socket, wait_for_request
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL
 
@@ -52,6 +53,27 @@ def test_should_see_the_first_request_however_many_files_are_open(many_files):
 def test_should_announce_an_address_at_which_others_can_reach_it(host, advertised, announced):
     settings = Settings(query_host=host, query_advertised_host=advertised)
     assert announced_url(settings, 8080) == f"http://{announced}:8080"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "0.0.0.0",
+        pytest.param(
+            "::", marks=pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+        ),
+        "",
+    ],
+)
+def test_should_listen_at_the_address_that_it_announces(host):
+    with listening_socket(host, 0, 1000) as listening:
+        announced = urlsplit(announced_url(Settings(query_host=host), listening.getsockname()[1]))
+        with (
+            socket.create_connection((announced.hostname, announced.port), timeout=30) as client,
+            listening.accept()[0],
+        ):
+            assert client.getpeername()[1] == announced.port
 
 
 def test_should_stop_to_wait_when_the_service_is_closed():
