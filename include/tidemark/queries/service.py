@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _STOP_S = 5.0
 _LOOK_MS = 500
 _BACKLOG = 128
+_MOST_KERNEL_MS = 2**31 - 1
+"""The longest time that a socket option takes: 24 days."""
 # A server may listen at these, and nobody can be reached at them from another machine.
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}
 
@@ -239,5 +241,5 @@ def listening_socket(host: str, port: int, stall_ms: int) -> socket.socket:
     listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=takes_both)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # A client has `stall_ms` to take a part, and as long to take the event that says that it is too slow.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 3 * stall_ms)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(3 * stall_ms, _MOST_KERNEL_MS))
     return listening

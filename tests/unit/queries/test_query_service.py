@@ -17,6 +17,7 @@ from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL
 
 HIGH = 1500
+MOST_MS = 2**31 - 1
 
 
 @pytest.fixture
@@ -74,6 +75,15 @@ def test_should_listen_at_the_address_that_it_announces(host):
             listening.accept()[0],
         ):
             assert client.getpeername()[1] == announced.port
+
+
+@pytest.mark.parametrize(
+    ("stall_ms", "kept_ms"),
+    [(10_000, 30_000), (MOST_MS // 3, MOST_MS - 1), (MOST_MS // 3 + 1, MOST_MS), (2**62, MOST_MS)],
+)
+def test_should_listen_however_long_a_client_may_take_nothing(stall_ms, kept_ms):
+    with listening_socket("127.0.0.1", 0, stall_ms) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == kept_ms
 
 
 def test_should_stop_to_wait_when_the_service_is_closed():
