@@ -287,7 +287,11 @@ class Endpoints:
                 endpoint = Endpoint.from_bytes(holder, value)
                 known[holder] = (self._rounds, endpoint)
             except ValueError as error:
-                log.warning("the endpoint of %s cannot be read, so it is not asked: %s", holder, error)
+                log.warning(
+                    "the endpoint of %s cannot be read, so it is not asked: %s; run the same version of Tidemark everywhere",
+                    holder,
+                    error,
+                )
         self._known = known
         if holder == self._holder:
             self._see_own_name(endpoint)

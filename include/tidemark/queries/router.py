@@ -358,10 +358,14 @@ class Router:
         """
         if launch == endpoint.launch:
             return
+        also = ""
         if launch is None:
             # If another process of this application has the address, that one must not be called silent.
             self.peers.note_silent(endpoint.url)
-        raise StateUnavailable(f"another process than {endpoint.holder} answers at {endpoint.url} now", "ask again")
+            also = ", or one of an earlier version of Tidemark: run the same version everywhere"
+        raise StateUnavailable(
+            f"another process than {endpoint.holder} answers at {endpoint.url} now{also}", "ask again"
+        )
 
     def _read(
         self,

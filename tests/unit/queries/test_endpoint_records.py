@@ -90,7 +90,7 @@ class Topic:
         return
 
 
-def test_should_go_on_after_a_record_of_another_form_and_after_any_error(monkeypatch):
+def test_should_go_on_after_a_record_of_another_form_and_after_any_error(monkeypatch, caplog):
     monkeypatch.setattr(endpoints, "_ANNOUNCE_EVERY_S", 0.0)
     failures = [KafkaException(KafkaError(KafkaError._FAIL)), RuntimeError("never seen before")]
     odd = [Message(b"2", record(copies=[])), Message(b"3", b"[" * 100_000)]
@@ -102,6 +102,8 @@ def test_should_go_on_after_a_record_of_another_form_and_after_any_error(monkeyp
         assert wait_until(lambda: known.others() == [OTHER], 60)
     finally:
         known.close()
+    assert "the endpoint of 3 cannot be read, so it is not asked: it is not the record" in caplog.text
+    assert "; run the same version of Tidemark everywhere" in caplog.text
 
 
 class Sent:

@@ -44,6 +44,9 @@ class Wire:
     def is_silent(self, url: str) -> bool:
         return url in self.silent
 
+    def note_silent(self, url: str) -> None:
+        self.silent.add(url)
+
     def post(self, url, path, body, authorization, answer_s):
         self.asked.append(url)
         self.seconds.append(answer_s)
@@ -282,6 +285,23 @@ def test_should_claim_nothing_of_a_standby_that_there_was_no_time_to_ask():
     assert (wire.asked, task["standby_in_other_rack"]) == ([], None)
     assert task["copies"][1]["unavailable"] == "there was no time left to ask standby-0@b"
     assert "position" in task["copies"][0]
+
+
+@pytest.mark.parametrize(
+    ("launch", "also", "is_silent"),
+    [
+        (None, ", or one of an earlier version of Tidemark: run the same version everywhere", True),
+        ("http://b", "", False),
+    ],
+)
+def test_should_say_who_may_have_answered_instead_of_the_announced_process(launch, also, is_silent):
+    asked, wire = router(counts_host({}), {})
+    announced = Endpoint("1", "http://a", {}, launch="http://a")
+    asked.require_announced(announced, "http://a")
+    with pytest.raises(StateUnavailable) as refused:
+        asked.require_announced(announced, launch)
+    assert refused.value.detail == f"another process than 1 answers at http://a now{also}"
+    assert wire.is_silent("http://a") is is_silent
 
 
 def test_should_not_ask_another_process_without_time_for_its_answer():
