@@ -1,7 +1,8 @@
 """Computes state again from the beginning of the source topics: `recompute.py DESCRIPTOR`.
 
 DESCRIPTOR is the number of an open file that contains a `Recomputation`. The job prints one JSON line per batch and source
-partition with the next offset: `["pulse-events", 0, 200000]`. It writes no outputs.
+partition with the next offset: `["pulse-events", 0, 200000]`. It writes no outputs, and calls only the user's functions that
+compute the stores.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.instance.slices import Slices
 from tidemark.names import TopicPartition
 from tidemark.parent_death import end_with_caller
+from tidemark.recovery.recomputable import recomputed_part
 from tidemark.restore.recompute import Recomputation
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
@@ -46,7 +48,7 @@ def main(request: int) -> ExitCode:
         use_temporary_folder(temporary_folders(settings.state_dir, asked.job_name))
         spark = spark_session(settings, asked.job_name)
         for subtopology in asked.plan.subtopologies:
-            _recompute(spark, settings, asked, subtopology)
+            _recompute(spark, settings, asked, recomputed_part(subtopology, asked.stores))
     except TidemarkError as error:
         print(error_lines(error), file=sys.stderr)
         return error.exit_code

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from tidemark.topology.plan import (
     Aggregation,
     Fold,
@@ -31,6 +34,26 @@ def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: 
     if between:
         return f"it is downstream of {between[0]}, which holds only records that are still to be processed"
     return _not_recomputable_node(subtopology, _node_of(subtopology, spec))
+
+
+def recomputed_part(subtopology: SubTopology, stores: Collection[str]) -> SubTopology:
+    """Return the sub-topology with only what computes these stores, all of which can be computed again.
+
+    It has all sources, and no sinks. Such stores directly follow pipelines, so nothing else is needed: no processor and no
+    function of another store is called, which may do something elsewhere.
+    """
+
+    def is_asked(node: Aggregation | TaskNode) -> bool:
+        return any(store.name in stores for store in node.stores)
+
+    nodes = tuple(node for node in subtopology.nodes if is_asked(node))
+    taken = {name for node in nodes for name in node.inputs}
+    pipelines = tuple(
+        replace(pipeline, sinks=())
+        for pipeline in subtopology.pipelines
+        if (is_asked(pipeline.aggregation) if pipeline.aggregation else pipeline.enters and pipeline.end in taken)
+    )
+    return replace(subtopology, pipelines=pipelines, nodes=nodes)
 
 
 def user_functions(subtopology: SubTopology, spec: StoreSpec) -> tuple[str, ...]:

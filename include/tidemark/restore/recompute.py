@@ -30,9 +30,10 @@ _SCRIPT = Path("spark_jobs") / "recompute.py"
 
 @dataclass(frozen=True)
 class Recomputation:
-    """The request to the job: the stores of every task in `folder`, from offset 0 to `ends`, next offsets by source topic."""
+    """The request to the job: these stores of every task in `folder`, from offset 0 to `ends`, next offsets by source topic."""
 
     plan: TopologyPlan
+    stores: frozenset[str]
     ends: Mapping[TaskId, Mapping[str, int]]
     folder: Path
 
@@ -40,12 +41,6 @@ class Recomputation:
     def job_name(self) -> str:
         """The name of the Spark application that computes it."""
         return f"{self.plan.application_id}-recompute"
-
-    @property
-    def stores(self) -> str:
-        """The names of the stores that are computed, as text."""
-        indices = {task.subtopology for task in self.ends}
-        return ", ".join(s.name for t in self.plan.subtopologies if t.index in indices for s in t.stores)
 
     @classmethod
     def read(cls, descriptor: int) -> Recomputation:
@@ -79,10 +74,11 @@ def _follow(
     """Report the job's progress: it writes a line of JSON per batch and source partition."""
     started = time.monotonic()
     summary: dict[TopicPartition, RestoreProgress] = {}
+    stores = ", ".join(sorted(asked.stores))
     for task, ends in asked.ends.items():
         for topic, end in ends.items():
             place = TopicPartition(topic, task.partition)
-            summary[place] = RestoreProgress(asked.stores, place, 0, 0, end, 0, 0.0)
+            summary[place] = RestoreProgress(stores, place, 0, 0, end, 0, 0.0)
             listener.on_restore_start(summary[place])
     for line in lines:
         if not should_continue():

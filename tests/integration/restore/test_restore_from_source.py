@@ -110,7 +110,7 @@ def test_should_end_the_job_when_its_caller_ends(app, tmp_path):
     script = project_root() / "spark_jobs" / "recompute.py"
     # With the caller its end of the pipe is gone; a job that did not notice would have nothing to do, and end with 0.
     with tempfile.TemporaryFile() as request:
-        request.write(pickle.dumps(Recomputation(app.plan, {}, tmp_path)))
+        request.write(pickle.dumps(Recomputation(app.plan, frozenset(), {}, tmp_path)))
         request.seek(0)
         handed = request.fileno()
         command = [sys.executable, script, str(handed)]

@@ -104,7 +104,7 @@ class OperatedApp(HeldApp):
         """Compute the state from the sources as a restore does."""
         topic = f"{self.name}-in"
         ends = {TaskId(0, place.partition): {topic: end} for place, end in self.source_ends().items()}
-        asked = Recomputation(self.plan, ends, self.folder / "recomputed")
+        asked = Recomputation(self.plan, frozenset(s.name for s in self.plan.stores), ends, self.folder / "recomputed")
         recompute(asked, self.settings, LoggingRestoreListener(), lambda: True)
 
     def source_ends(self) -> dict[TopicPartition, int]:

@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
-from tidemark.recovery.recomputable import not_recomputable_reason
+from tidemark.recovery.recomputable import not_recomputable_reason, recomputed_part
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 
+PROCESSOR = "tests.support.processors:KeyOf"
 SCHEMA = "id STRING, amount DOUBLE, items BIGINT"
 
 
@@ -70,6 +71,29 @@ def test_should_accept_a_table_and_a_reduce_over_unchanged_records():
     sales.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store="s").to("out")
     assert reason_of(topology) is None
     assert reason_of(topology, "names") is None
+
+
+def test_should_compute_only_the_stores_that_are_asked_for_without_processors_and_sinks():
+    topology, sales = sold()
+    counted = sales.group_by_key().count(name="n", store="s")
+    counted.to("out")
+    counted.to_stream().process(PROCESSOR, emits="n BIGINT").to("processed")
+    kept = sales.filter("items > 0")
+    kept.process(PROCESSOR)
+    kept.to("kept")
+    last = kept.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store="last")
+    kept.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store="other")
+    customers = topology.table("customers", schema="id STRING, name STRING", store="names")
+    kept.select("items").join(customers).to("joined")
+    (whole,) = topology.plan().subtopologies
+    part = recomputed_part(whole, {"s", "last"})
+    assert part.sources == whole.sources
+    assert [store.name for store in part.stores] == ["s", "last"]
+    assert [node for node in whole.nodes if node.node == last.node] == [*part.nodes]
+    assert part.sinks == ()
+    assert [dataclasses.replace(p, sinks=()) for p in whole.pipelines if p.aggregation or p.end == kept.node] == [
+        *part.pipelines
+    ]
 
 
 def newest(old, new):

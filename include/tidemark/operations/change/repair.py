@@ -348,7 +348,8 @@ class Repair:
         if self.source is SourceOfState.SOURCE:
             self.report("processing the source topics from their start")
             ends = {part.task: before.committed[part.task].next_offsets for part in parts}
-            recompute(Recomputation(own.plan, ends, recomputed), self.settings, self.listener, lambda: True)
+            stores = frozenset(part.spec.name for part in parts)
+            recompute(Recomputation(own.plan, stores, ends, recomputed), self.settings, self.listener, lambda: True)
         builder = own.rebuilder.builder(self.listener, self.probe, own.evidence.copies, recomputed)
         compared = [self._one(before, own, builder, part, folder) for part in parts]
         shutil.rmtree(recomputed, ignore_errors=True)

@@ -371,7 +371,7 @@ class RestoreRun:
             for task in [TaskId.parse(name)]
         }
         ends = {task: one.committed.next_offsets for task, one in candidates.items() if one is not None}
-        work = Recomputation(self.context.plan, ends, folder)
+        work = Recomputation(self.context.plan, frozenset(s.store for s in plan.stores), ends, folder)
         recompute(work, self.context.clients.settings, self.listener, should_continue)
         self.probe("restore-recomputed")
 
