@@ -78,6 +78,14 @@ def add_quotients(key, row, aggregate):
     return {"n": aggregate["n"] + row["x"] / 1, "seen": aggregate["seen"] + f"{aggregate['n']};"}
 
 
+def none_halved():
+    return {"n": 0}
+
+
+def add_half(key, row, aggregate):
+    return {"n": aggregate["n"] + row["x"] / 2}
+
+
 def forget_at_nine(old, new):
     return None if new["x"] == 9 else new
 

@@ -539,6 +539,16 @@ class WritesTheDecimalBefore(WritesTheNumberBefore):
     of_x = Decimal
 
 
+class WritesTheBytesBefore(WritesTheNumberBefore):
+    def of_x(x):
+        return str(x).encode()
+
+
+class WritesTheHalfBefore(WritesTheNumberBefore):
+    def of_x(x):
+        return x / 2
+
+
 class ForwardsAtX(PassesOn):
     """Forwards a row with the timestamp x."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float
 from decimal import Decimal
 from numbers import Real
@@ -34,49 +34,79 @@ def to_dicts(table: pa.Table) -> list[Row]:
     return [dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True)]
 
 
-NumberColumns = Mapping[str, Callable[[Any], Any]]
-"""The columns of numbers by name, each with what converts its values to those that a store returns."""
+class StoredForm:
+    """Converts rows of user code to the rows that a store with these columns returns for them later."""
+
+    def __init__(self, columns: Sequence[Column], where: str) -> None:
+        """All messages begin with `where`."""
+        self._where = where
+        self._columns = [(column, column.name, _CONVERTED[column.type]) for column in columns]
+
+    def of(self, row: Mapping[str, Any]) -> Row:
+        """Return a copy of a row with the values that a store returns. Fields that are not columns are left as they are.
+
+        Python has only double precision, and JSON writes 1.0 as 1: without this, 0.1 and 1 would be other numbers after a
+        batch. A column of whole numbers accepts 1.0 and returns 1. Raises `UnusableValue` for a value that its column
+        cannot hold.
+        """
+        copy = dict(row)
+        for column, name, converted in self._columns:
+            if (value := copy.get(name)) is not None:
+                if (stored := converted(value)) is None:
+                    # Only Arrow knows whether the column holds such a value, and as what.
+                    stored = from_dicts([{name: value}], [column], self._where).column(name)[0].as_py()
+                copy[name] = stored
+        return copy
 
 
-def number_columns(columns: Iterable[Column]) -> NumberColumns:
-    """Return the columns that `as_stored` converts."""
-    return {column.name: _CONVERTED[column.type] for column in columns if column.type in _CONVERTED}
+def _whole(bits: int) -> Callable[[Any], int | None]:
+    least, most = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def converted(value: Any) -> int | None:
+        if type(value) is not int:
+            is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and value == int(value)):
+                return None
+            value = int(value)
+        return value if least <= value <= most else None
+
+    return converted
 
 
-def _whole(value: Any) -> Any:
-    if type(value) is int:
-        return value
-    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
-    return int(value) if is_number and math.isfinite(value) and value == int(value) else value
+def _double(value: Any) -> float | None:
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
-def _double(value: Any) -> Any:
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+def _single(value: Any) -> float | None:
+    return None if (converted := _double(value)) is None else c_float(converted).value
 
 
-def _single(value: Any) -> Any:
-    converted = _double(value)
-    return c_float(converted).value if type(converted) is float else converted
+def _text(value: Any) -> str | None:
+    if type(value) is not str:
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair.
+        return None
+    return value
 
 
-_CONVERTED = {
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole),
+def _truth(value: Any) -> bool | None:
+    return value if type(value) is bool else None
+
+
+_CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "BOOLEAN": _truth,
+    "TINYINT": _whole(8),
+    "SMALLINT": _whole(16),
+    "INT": _whole(32),
+    "BIGINT": _whole(64),
     "FLOAT": _single,
     "DOUBLE": _double,
+    "STRING": _text,
 }
-
-
-def as_stored(row: Mapping[str, Any], numbers: NumberColumns) -> Row:
-    """Return a copy of a row with the numbers that a store returns later.
-
-    Python has only double precision, and JSON writes 1.0 as 1: without this, 0.1 and 1 would be other numbers after a batch.
-    A column of whole numbers accepts 1.0 and returns 1. A value that its column cannot hold is left as it is.
-    """
-    copy = dict(row)
-    for name, converted in numbers.items():
-        if (value := copy.get(name)) is not None:
-            copy[name] = converted(value)
-    return copy
+"""By type, the function that returns what a store returns for a value; None if it does not know that."""
 
 
 def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Column], where: str) -> pa.Table:

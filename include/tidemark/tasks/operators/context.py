@@ -88,7 +88,7 @@ class TaskContext:
         if name not in self._stores:
             self._stores[name] = RowStore(self._specs[name], self._where)
             if self._bound is not None:
-                self._stores[name].begin(self._bound[name], self._batch_keys, self._is_careful)
+                self._stores[name].begin(self._bound[name], self._batch_keys)
         return self._stores[name]
 
     def forward(
@@ -154,7 +154,7 @@ class TaskContext:
     ) -> None:
         """Begin a batch and bind the stores. Everything left by a failed batch is discarded.
 
-        With `is_careful`, each row is checked when it is forwarded or put, so that an unusable one is attributed to its record.
+        With `is_careful`, each row is checked when it is forwarded, so that an unusable one is attributed to its record.
         """
         self._forwarded, self._kept, self._is_careful = [], 0, is_careful
         self._batch_places = None
@@ -162,7 +162,7 @@ class TaskContext:
         self._bound = stores
         self._batch_keys = batch_keys
         for name, store in self._stores.items():
-            store.begin(stores[name], batch_keys, is_careful)
+            store.begin(stores[name], batch_keys)
 
     def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int, place: int) -> None:
         """Set the record that `process` gets next, its `__seq`, and the stream time that it sees."""

@@ -21,8 +21,8 @@ from tidemark.tasks.forks import record_of
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
-from tidemark.tasks.records import Row, as_stored, from_dicts, number_columns, to_dicts
-from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
+from tidemark.tasks.records import Row, StoredForm, from_dicts, to_dicts
+from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, Refusals
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -92,22 +92,13 @@ class ReduceOperator:
         self._store = node.stores[0]
         self._nulls: Row = dict.fromkeys(column.name for column in self._store.columns)
         self._has_key = Column(node.key_name, "STRING") in self._store.columns
-        self._numbers = number_columns(self._store.columns)
         self._where = f"{node.node}: {node.function}"
+        self._stored = StoredForm(self._store.columns, self._where)
         self._function = load_code(node.function, node.node)
         self._initializer = load_code(node.initializer, node.node) if node.initializer else None
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Fold the rows that are not late. A row counts as late once for each closed window that contains it."""
-        try:
-            return self._run(inputs, stores, at, is_careful=False)
-        except UnusableValue:
-            # Noticed only when all results were there: if each result is checked separately, its row is refused.
-            return self._run(inputs, stores, at, is_careful=True)
-
-    def _run(
-        self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime, is_careful: bool
-    ) -> Emitted:
         (given,) = inputs
         rows = in_sequence(given.filter(pc.is_valid(given.column(KEY))))
         if self.node.window is None:
@@ -140,7 +131,7 @@ class ReduceOperator:
         numbers_of = itertools.count()
         for taking, timestamp, place, record, row in work:
             try:
-                nexts = [self._next(fold, row, is_careful) for fold in taking]
+                nexts = [self._next(fold, row) for fold in taking]
             except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, timestamp {timestamp}")
                 raise
@@ -150,9 +141,8 @@ class ReduceOperator:
             for fold, result in zip(taking, nexts, strict=True):
                 newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
                 fold.take(result, newest, place, record, next(numbers_of))
-        emitted = self._emitted([result for fold in folds.values() for result in fold.results])
-        # Only now is it certain that all results can be stored.
         self._write(store, addresses)
+        emitted = self._emitted([result for fold in folds.values() for result in fold.results])
         return Emitted(emitted, late, refused=refused.rows())
 
     def _starts(self, timestamp: int) -> Iterator[int | None]:
@@ -169,7 +159,7 @@ class ReduceOperator:
             return False
         return start + window_span_ms(window) <= time_ms
 
-    def _next(self, fold: _Fold, row: Row | None, is_careful: bool) -> Row | None:
+    def _next(self, fold: _Fold, row: Row | None) -> Row | None:
         # Both are copies: the function may change them and then raise, and a row may be folded into several windows.
         row, old = None if row is None else dict(row), None if fold.row is None else dict(fold.row)
         if self._initializer is not None:
@@ -182,14 +172,10 @@ class ReduceOperator:
             )
         if result is None:
             return None
-        # The function gets the row back with the same columns and numbers in this batch as after it.
-        kept = as_stored({**self._nulls, **result}, self._numbers)
-        if self._has_key:
-            # A join reads the stored row as well as the emitted one, which begins with the key.
-            kept[self.node.key_name] = fold.key
-        if is_careful:
-            from_dicts([kept], self._store.columns, self._where)
-        return kept
+        # A join reads the stored row as well as the emitted one, which begins with the key.
+        own = {self.node.key_name: fold.key} if self._has_key else {}
+        # The function gets the row back with the same columns and values in this batch as after it.
+        return self._stored.of({**self._nulls, **result, **own})
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:
         """Return, by segment, each fold with its key in the store."""

@@ -13,8 +13,8 @@ from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.records import Row, as_stored, from_dicts, number_columns
-from tidemark.tasks.refused_rows import FoundLate, UnusableValue
+from tidemark.tasks.records import Row, StoredForm, from_dicts
+from tidemark.tasks.refused_rows import UnusableValue
 from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 
@@ -31,7 +31,7 @@ class RowStore:
         self._where = f"{where}: store '{spec.name}'"
         self._names = frozenset(column.name for column in spec.columns)
         self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
-        self._numbers = number_columns(spec.columns)
+        self._stored = StoredForm(spec.columns, self._where)
         self._floating = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
         # Only a bounded store needs to record reads, because its least recently used keys are deleted.
         self._counts_reads = spec.max_entries is not None
@@ -44,15 +44,10 @@ class RowStore:
         """Puts of the current record. Those that were already written are in `_undo`, so that they can be undone."""
         self._undo: Undo = []
         self._undo_of_batch: Undo = []
-        self._is_careful = False
 
-    def begin(self, pending: PendingStore, batch_keys: Sequence[str | None], is_careful: bool) -> None:
-        """Bind a batch; its keys are read at once when the first of them is needed. A null key names no row.
-
-        A row that cannot be stored is noticed when many rows are written (`FoundLate`). With `is_careful`, each `put` checks
-        its own row, which is slow.
-        """
-        self._pending, self._is_careful = pending, is_careful
+    def begin(self, pending: PendingStore, batch_keys: Sequence[str | None]) -> None:
+        """Bind a batch; its keys are read at once when the first of them is needed. A null key names no row."""
+        self._pending = pending
         self._read, self._written, self._used = {}, {}, {}
         self._own, self._undo, self._undo_of_batch = {}, [], []
         self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
@@ -75,7 +70,7 @@ class RowStore:
         self._undo = []
 
     def write(self) -> None:
-        """Write the puts of the batch. Raises `FoundLate` for a row that cannot be stored."""
+        """Write the puts of the batch."""
         self.keep()
         self._flush()
 
@@ -105,9 +100,9 @@ class RowStore:
         if row is None:
             return self.delete(key)
         name = self._key(key)
-        if self._is_careful or not row.keys() <= self._names:
+        if not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Raises with the reason.
-        self._own[name] = as_stored(row, self._numbers)
+        self._own[name] = self._stored.of(row)
         return None
 
     def delete(self, key: str) -> None:
@@ -188,10 +183,7 @@ class RowStore:
         if not put:
             return
         rows = list(put.values())
-        try:
-            table = from_dicts(rows, self._spec.columns, self._where)
-        except UnusableValue as error:
-            raise FoundLate(str(error)) from error
+        table = from_dicts(rows, self._spec.columns, self._where)
         table = table.append_column(DELETED, pa.array([row is None for row in rows]))
         values = encode_rows(table, self._spec.columns)
         self._bound.put_many(WHOLE, list(put), values, undo)
@@ -208,4 +200,4 @@ class RowStore:
             raise TaskCorrupted(
                 f"{self._where}: a stored row is not a JSON object of its columns", records=repr(value)
             ) from error
-        return as_stored(row, self._numbers)
+        return self._stored.of(row)

@@ -228,13 +228,23 @@ def test_should_refuse_a_time_that_no_record_may_have(forwarded_ms, is_refused):
         ("WritesTheQuotientBefore", "BIGINT", "1"),
         ("WritesTheQuotientBefore", "TINYINT", "1"),
         ("WritesTheDecimalBefore", "BIGINT", "1"),
+        ("WritesTheBytesBefore", "STRING", "1"),
     ],
 )
-def test_should_give_a_whole_number_in_the_same_form_before_and_after_a_batch_ends(name, kind, form, batches):
+def test_should_give_a_value_in_the_same_form_before_and_after_a_batch_ends(name, kind, form, batches):
     store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(Column("d", kind),))
     node = processing(name, store=store)
     emitted = [node.run(rows(*(("a", 1, x) for x in batch))).rows for batch in batches]
     assert [key for found in emitted for key in found["__k"].to_pylist()] == ["None", form]
+
+
+@pytest.mark.parametrize("batches", [[[1, 2]], [[1], [2]]])
+def test_should_refuse_a_record_with_a_row_that_its_store_cannot_hold_for_any_division_into_batches(batches):
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(Column("d", "BIGINT"),))
+    node = processing("WritesTheHalfBefore", store=store)
+    refused = [row.row["x"] for batch in batches for row in node.run(rows(*(("a", 1, x) for x in batch))).refused]
+    assert refused == [1]
+    assert node.contents("s") == {b"a": b'{"d":1}'}
 
 
 def test_should_end_with_a_refusal_when_the_output_of_a_callback_is_invalid():

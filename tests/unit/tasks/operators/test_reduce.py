@@ -243,6 +243,17 @@ def test_should_refuse_a_row_whose_result_its_columns_cannot_hold():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("batches", [[[1, 1, 2]], [[1], [1], [2]]])
+def test_should_refuse_each_row_whose_result_its_column_cannot_hold_for_any_division_into_batches(batches):
+    columns = (Column("n", "BIGINT"),)
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=columns)
+    reduce = Reduce("RED", ("in",), (ID, *columns), (store,), f"{HERE}:add_half", f"{HERE}:none_halved", None, "id")
+    node = Batches(lambda: ReduceOperator(reduce), reduce.stores)
+    refused = [row.row["x"] for batch in batches for row in node.run(rows(*(("a", 1, x) for x in batch))).refused]
+    assert refused == [1, 1]
+    assert node.contents("s") == {b"a": b'{"n":1,"__ts":1}'}
+
+
 def test_should_refuse_a_row_in_all_of_its_windows():
     node = largest("changes_and_raises_at_nine", window=Window(20, 10, 90))
     node.run(rows(("a", 5, 1)), newest_ms=5)
