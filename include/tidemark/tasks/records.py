@@ -59,6 +59,11 @@ class StoredForm:
         return copy
 
 
+def single_precision(value: float) -> float:
+    """Return the number that a FLOAT column holds."""
+    return c_float(value).value
+
+
 def _whole(bits: int) -> Callable[[Any], int | None]:
     least, most = -(1 << bits - 1), (1 << bits - 1) - 1
 
@@ -78,7 +83,7 @@ def _double(value: Any) -> float | None:
 
 
 def _single(value: Any) -> float | None:
-    return None if (converted := _double(value)) is None else c_float(converted).value
+    return None if (converted := _double(value)) is None else single_precision(converted)
 
 
 def _text(value: Any) -> str | None:

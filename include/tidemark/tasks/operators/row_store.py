@@ -13,9 +13,9 @@ from tidemark.json_numbers import read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.records import Row, StoredForm, from_dicts
+from tidemark.tasks.records import Row, StoredForm, from_dicts, single_precision
 from tidemark.tasks.refused_rows import UnusableValue
-from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
+from tidemark.tasks.rows import DELETED, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 _PAST_ALL_TEXT = b"\xff"
@@ -32,7 +32,8 @@ class RowStore:
         self._names = frozenset(column.name for column in spec.columns)
         self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
         self._stored = StoredForm(spec.columns, self._where)
-        self._floating = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
+        self._doubles = [column.name for column in spec.columns if column.type == "DOUBLE"]
+        self._singles = [column.name for column in spec.columns if column.type == "FLOAT"]
         # Only a bounded store needs to record reads, because its least recently used keys are deleted.
         self._counts_reads = spec.max_entries is not None
         self._used: dict[bytes, None] = {}
@@ -195,9 +196,13 @@ class RowStore:
         try:
             found = json.loads(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
-            row |= {name: read_number(row[name]) for name in self._floating}
+            for name in self._doubles:
+                row[name] = read_number(row[name])
+            for name in self._singles:
+                number = read_number(row[name])
+                row[name] = None if number is None else single_precision(number)
         except (ValueError, AttributeError) as error:
             raise TaskCorrupted(
                 f"{self._where}: a stored row is not a JSON object of its columns", records=repr(value)
             ) from error
-        return self._stored.of(row)
+        return row
