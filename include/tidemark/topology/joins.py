@@ -137,6 +137,7 @@ def _stream_stream(left: Stream, right: Stream, kind: JoinKind, times: JoinTimes
         source=None,
         steps=(),
         window=None,
+        window_columns=frozenset(),
         has_key=has_key,
     )
 

@@ -68,7 +68,9 @@ class Stream:
     rekeyed_by: str | None = None
     """The `process()` node that may have forwarded keys other than those of its records."""
     window: AnyWindow | None = None
-    """The windows of the results, as long as their columns are still there."""
+    """The windows of the results, as long as the columns that form a windowed key are still there."""
+    window_columns: frozenset[str] = frozenset()
+    """Those of the columns `window_start` and `window_end` of the results that are still unchanged."""
     has_key: bool = True
     """Whether a column with the name `key_name`, if there is one, holds the key."""
     key_serde: KeySerde = KeySerde.STRING
@@ -133,8 +135,14 @@ class Stream:
             }
             own = tuple(name for name in self._identifying_columns if name in unchanged)
             mapped = self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None, own))
-            keeps_window = unchanged.issuperset(self._window_columns)
-            return replace(mapped, has_key=self._keeps_key(chosen), window=self.window if keeps_window else None)
+            kept = self.window_columns & unchanged
+            keeps_window = self.window is not None and kept.issuperset(_columns_of_key(self.window))
+            return replace(
+                mapped,
+                has_key=self._keeps_key(chosen),
+                window=self.window if keeps_window else None,
+                window_columns=kept,
+            )
         return replace(self._then(Select(node, chosen), emitted), has_key=self._keeps_key(chosen))
 
     def _keeps_key(self, chosen: Sequence[tuple[str, str]]) -> bool:
@@ -146,18 +154,10 @@ class Stream:
         )
 
     @property
-    def _window_columns(self) -> tuple[str, ...]:
-        """The columns that form a windowed key."""
-        if self.window is None:
-            return ()
-        return ("window_start", "window_end") if isinstance(self.window, SessionWindow) else ("window_start",)
-
-    @property
     def _identifying_columns(self) -> tuple[str, ...]:
         """The columns of the key and the window, which a deleted result keeps."""
         own = {self.key_name.casefold()} if self.has_key else set()
-        own |= {"window_start", "window_end"} if self.window is not None else set()
-        return tuple(column.name for column in self.columns if column.name.casefold() in own)
+        return tuple(c.name for c in self.columns if c.name in self.window_columns or c.name.casefold() in own)
 
     def group_by_key(self) -> GroupedStream:
         """Group by the records' key for a stateful step. Raises `InvalidTopology`, also after `process()` (see there)."""
@@ -332,7 +332,13 @@ class Stream:
             Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key, handler),
             is_end=bool(kept) or not columns,
         )
-        return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None, has_key=False)
+        return replace(
+            after,
+            rekeyed_by=self.rekeyed_by if keeps_key else node,
+            window=None,
+            window_columns=frozenset(),
+            has_key=False,
+        )
 
     def to(
         self,
@@ -435,6 +441,11 @@ class Stream:
         self.draft.dead_ends.pop(self.node, None)
         self.draft.dead_ends[step.node] = self._topic
         return replace(self, node=step.node, columns=columns, steps=(*self.steps, step))
+
+
+def _columns_of_key(window: AnyWindow) -> tuple[str, ...]:
+    """Return the columns that form a windowed key."""
+    return ("window_start", "window_end") if isinstance(window, SessionWindow) else ("window_start",)
 
 
 def checked_on_error(on_error: str, node: str) -> OnError:

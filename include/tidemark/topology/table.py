@@ -102,6 +102,7 @@ class Table:
             self.key_name,
             self.key_type,
             window=self.window,
+            window_columns=frozenset() if self.window is None else frozenset({"window_start", "window_end"}),
             has_key=self.has_key,
         )
 

@@ -621,6 +621,26 @@ def test_should_not_accept_keeping_the_key_when_an_earlier_processor_changed_it(
     assert stream.repartition("n").rekeyed_by is None
 
 
+def test_should_let_every_later_expression_see_what_identifies_a_deletion() -> None:
+    topology = Topology("app")
+    grouped = beats(topology).select("patient_id", "ibi_ms").group_by_key()
+    sessions = grouped.windowed_by(session("60s")).count().to_stream()
+    counts = grouped.windowed_by(tumbling("60s")).count().to_stream()
+    expected = {}
+    for stream, columns in (
+        (sessions.select("patient_id", "window_start", "count"), ("patient_id", "window_start")),
+        (sessions.select("window_end", "count AS window_start"), ("window_end",)),
+        (counts.select("window_start", "window_end + 1 AS window_end"), ("window_start",)),
+        (sessions.select("count"), ()),
+    ):
+        twice = stream.filter("count IS NULL" if "count" in [c.name for c in stream.columns] else "window_start > 0")
+        again = twice.filter("true")
+        expected |= {stream.node: columns, twice.node: columns, again.node: columns}
+        again.to(f"out-{again.node}")
+    (sub,) = topology.plan().subtopologies
+    assert {node.node: node.identifying_columns for node in sub.nodes if isinstance(node, Map)} == expected
+
+
 def test_should_write_windowed_keys_into_a_sink_on_request() -> None:
     topology = Topology("app")
     grouped = beats(topology).select("ibi_ms").group_by_key()
