@@ -10,7 +10,6 @@ so that the order cannot be determined.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -137,19 +136,28 @@ class RecordPaths:
     def are_merged(self, aggregation: Aggregation) -> bool:
         """Return whether the results of an aggregation take a place among the records of other sources.
 
-        They do in a join, and in a topic that several paths write.
+        They do in a join, and in a topic that several paths write, if records of another source come there, too.
         """
-        if len(self._subtopology.sources) == 1:
-            return False
-        written = Counter(sink.topic for sink in self._subtopology.sinks)
+        own = self.sources(aggregation.node)
         reached = {aggregation.node}
         for node in self._subtopology.nodes:
             if reached.isdisjoint(node.inputs):
                 continue
-            if len(node.inputs) > 1 or (isinstance(node, RowSink) and written[node.sink.topic] > 1):
+            met = {source for name in node.inputs for source in self.sources(name)}
+            if isinstance(node, RowSink):
+                met |= self._sources_of_topic(node.sink.topic)
+            if met - own:
                 return True
             reached.add(node.node)
         return False
+
+    def _sources_of_topic(self, topic: str) -> set[int]:
+        """Return the numbers of the sources whose records are written to a topic."""
+        found = {p.source for p in self._subtopology.pipelines if any(sink.topic == topic for sink in p.sinks)}
+        for node in self._subtopology.nodes:
+            if isinstance(node, RowSink) and node.sink.topic == topic:
+                found |= self.sources(node.node)
+        return found
 
     def met(self, node: TaskNode) -> Met:
         """Return the order in which a record reaches the inputs of a node with two inputs.

@@ -78,9 +78,18 @@ def test_should_number_nothing_when_no_branches_meet():
         (lambda beats, n, other: (n.to("out"), beats.join(other, within="5s").to("out")), True),
         (lambda beats, n, other: (n.to("counts"), beats.join(other, within="5s").to("out")), False),
         (lambda beats, n, other: (beats.left_join(n).to("out"), other.to("elsewhere")), False),
+        (lambda beats, n, other: (beats.left_join(n).to("x"), beats.join(other, within="5s").to("y")), False),
+        (lambda beats, n, other: beats.left_join(n).join(other, within="5s").to("out"), True),
+        (lambda beats, n, other: other.left_join(n).to("out"), True),
+        (lambda beats, n, other: (n.to("x"), beats.to("x"), beats.join(other, within="5s").to("y")), False),
+        (lambda beats, n, other: (n.to("x"), other.to("x"), beats.join(other, within="5s").to("y")), True),
     ],
-    ids=["stream of results in a join", "table in a join", "topic of two paths", "beside a join", "one source"],
-)
+    ids=[
+        "stream of results in a join", "table in a join", "topic of two paths", "beside a join", "one source",
+        "meets only its own source", "meets another source after its own", "table that another source looks up",
+        "topic of two paths from one source", "topic that another source also writes",
+    ],
+)  # fmt: skip
 def test_should_merge_results_with_other_sources_where_the_paths_of_both_meet(build, are_merged):
     topology = Topology("app")
     beats = a_stream(topology)
