@@ -115,30 +115,33 @@ def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -
 
     Such a topic gets the count of the topics it is joined with. If none of these exists yet, it gets the task count of the
     sub-topology that writes it, and topics that are joined with each other all get the highest of their counts, as in Kafka
-    Streams. Raises `PreflightFailed` if the counts depend on each other.
+    Streams. A topic that comes from one with which it is joined gets the count of that one. Raises `PreflightFailed` with the
+    sources on which a count depends and that do not exist.
     """
     counts = dict(partitions)
     for subtopology in plan.subtopologies:
         known = [counts[topic] for topic in subtopology.source_topics if topic in counts]
         if known:
             counts |= {topic: max(known) for topic in subtopology.source_topics if topic not in counts}
-    missing = [topic for topic in plan.repartition_topics if topic not in counts]
     tasks_of_writer: dict[str, int] = {}
-    while missing:
+    while missing := [topic for topic in plan.repartition_topics if topic not in counts]:
         for subtopology in plan.subtopologies:
             if all(topic in counts for topic in subtopology.source_topics):
                 tasks = tasks_of(subtopology, counts)
                 tasks_of_writer |= {sink.topic: tasks for sink in subtopology.sinks if sink.topic in missing}
-        for subtopology in plan.subtopologies:
-            joined = [topic for topic in subtopology.source_topics if topic in missing]
-            if joined and all(topic in tasks_of_writer for topic in joined):
-                counts |= dict.fromkeys(joined, max(tasks_of_writer[topic] for topic in joined))
-        left = [topic for topic in missing if topic not in counts]
-        if left == missing:
+        joined = [[topic for topic in s.source_topics if topic in missing] for s in plan.subtopologies]
+        decided = [topics for topics in joined if topics and all(topic in tasks_of_writer for topic in topics)]
+        if not decided:
+            # A topic that is joined with one from which it comes waits for the count of both, so the other one decides.
+            decided = [topics for topics in joined if any(topic in tasks_of_writer for topic in topics)][:1]
+        if not decided:
+            absent = sorted({topic for s in plan.subtopologies for topic in s.source_topics} - {*counts, *missing})
             raise PreflightFailed(
-                f"the partition counts of {', '.join(left)} depend on each other; create one of these topics yourself"
+                f"{plan.application_id}: source topics {', '.join(absent)} do not exist, and the partition counts of "
+                f"{', '.join(missing)} depend on them; create them"
             )
-        missing = left
+        for topics in decided:
+            counts |= dict.fromkeys(topics, max(tasks_of_writer[topic] for topic in topics if topic in tasks_of_writer))
     return counts
 
 

@@ -144,6 +144,33 @@ def test_should_give_joined_repartition_topics_the_highest_count_also_where_one_
     assert {specs["app-two-repartition"], specs["app-payments-repartition"], specs["app-one-repartition"]} == {4}
 
 
+@pytest.mark.parametrize("between", [4, 7])
+def test_should_give_a_repartition_topic_the_count_of_the_one_from_which_it_comes_and_with_which_it_is_joined(
+    between: int,
+) -> None:
+    topology = Topology("app")
+    orders = topology.stream("orders", schema="id STRING, n INT").repartition("id", name="one")
+    by_number = orders.repartition("CAST(n AS STRING)", name="two")
+    if between == 7:
+        by_number = by_number.join(topology.stream("numbers", schema="name STRING", key="_key"), within="1m")
+    again = by_number.select("id", "n AS m").repartition("id", name="three")
+    orders.join(again, within="1m", name="paid").to("out")
+    specs = {
+        s.name: s.partitions
+        for s in internal_topics(topology.plan(), Settings.load(), {"orders": 4, "numbers": 7, "out": 1})
+    }
+    found = [specs[f"app-{name}-repartition"] for name in ("one", "two", "three")]
+    assert (found, specs["app-paid-this-store-changelog"]) == ([between] * 3, between)
+
+
+def test_should_name_the_missing_source_on_which_the_count_of_a_repartition_topic_depends() -> None:
+    topology = Topology("app")
+    moved = topology.stream("a", schema="x STRING", key="x").repartition("x", name="one")
+    moved.group_by_key().count(store="n").to("out")
+    with pytest.raises(PreflightFailed, match="source topics a do not exist, and the partition counts of app-one-rep"):
+        internal_topics(topology.plan(), Settings.load(), {"out": 1})
+
+
 def test_should_give_a_chain_of_repartition_topics_as_many_partitions_as_its_source() -> None:
     topology = Topology("app")
     stream = topology.stream("a", schema="x STRING, m INT", key="x").repartition("CAST(m AS STRING)", name="one")
