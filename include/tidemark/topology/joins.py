@@ -72,7 +72,7 @@ def join_stream(left: Stream, right: Stream | Table, kind: JoinKind, times: Join
         )
     for argument in (*times.written, *(["name"] if name is not None else [])):
         raise InvalidTopology(f"{node}: a table has one row per key, so {argument}= has no meaning; remove it")
-    table = as_row_table(right, node)
+    table = as_row_table(right, left, node)
     _check(left, table, node)
     columns, has_key = _joined(left, table, node)
     left.enter(node)
@@ -148,7 +148,7 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
     node = draft.node_name("KTABLE-JOINTHIS")
     if not isinstance(right, Table):
         raise InvalidTopology(f"{node}: {_shown(right)} is not a table; a stream becomes one with to_table()")
-    one, other = as_row_table(left, node), as_row_table(right, node)
+    one, other = as_row_table(left, right, node), as_row_table(right, left, node)
     _check(one, other, node)
     columns, has_key = _joined(one, other, node)
     draft.add_node(

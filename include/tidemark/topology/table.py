@@ -17,6 +17,7 @@ from tidemark.topology.plan import (
     Suppress,
     TableSource,
     WhenFull,
+    Window,
 )
 from tidemark.topology.stores import AnyWindow, Materialized, key_value_store, materialized, with_order
 from tidemark.topology.stream import Stream
@@ -178,15 +179,34 @@ def table_of(
     )
 
 
-def as_row_table(table: Table, where: str) -> Table:
-    """Return the table if its store holds rows, else a table of its rows in a store of their own. Raises `InvalidTopology`."""
+def as_row_table(table: Table, other: Stream | Table, where: str) -> Table:
+    """Return one side of a join if its store holds rows, else a table of its rows in a store of their own.
+
+    `other` is the other side. Raises `InvalidTopology`.
+    """
     if table.window is not None:
-        key = table.key_name if table.key_type == "STRING" else f"CAST({table.key_name} AS STRING)"
-        with_window = f"concat({key}, '|', CAST(window_start AS STRING))"
         raise InvalidTopology(
-            f"{where}: {table.node} has windows, but tables are joined by key alone; put the window into the keys of both "
-            f'sides: to_stream().repartition("{with_window}", name), then to_table() on the right'
+            f"{where}: {table.node} has windows, but tables are joined by key alone; {_how_to_join_windows(table, other)}"
         )
     if table.store.kind is StoreKind.KEY_VALUE and table.store.columns == table.columns:
         return table
     return table_of(table.to_stream(), None, kind="KTABLE-MATERIALIZED", is_view=True)
+
+
+def _how_to_join_windows(table: Table, other: Stream | Table) -> str:
+    if not isinstance(table.window, Window):
+        return (
+            "sessions and sliding windows of two streams begin at different times: write both streams to one topic, read it, "
+            "and aggregate it once"
+        )
+    key = table.key_name if table.key_type == "STRING" else f"CAST({table.key_name} AS STRING)"
+    with_window = f"concat({key}, '|', CAST(window_start AS STRING))"
+    advice = (
+        f'put the window into the keys of both sides: to_stream().repartition("{with_window}", name), then to_table() on the '
+        "right"
+    )
+    if other.window is None:
+        advice += (
+            f"; {other.node} has no windows, so it needs a column with the start of the window that it is joined with"
+        )
+    return advice

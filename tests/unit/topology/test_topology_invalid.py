@@ -468,7 +468,26 @@ JOINS: list[Case] = [
     ("a topic's name", lambda t: beats(t).join("temperatures"), ["KSTREAM-JOIN-" + FIRST, "'temperatures'", "table()"]),
     ("a group", lambda t: beats(t).join(temperatures(t).group_by_key(), within=1), ["GroupedStream", "neither"]),
     ("table with stream", lambda t: patients(t).join(beats(t)), ["Stream KSTREAM-SOURCE-" + SECOND, "to_table()"]),
-    ("table with windows", lambda t: temperatures(t).join(windowed(t).count()), ["has windows", "to_stream()"]),
+    (
+        "table with windows",
+        lambda t: temperatures(t).join(windowed(t).count()),
+        [
+            "has windows",
+            "to_stream()",
+            "KSTREAM-SOURCE-0000000000 has no windows",
+            "a column with the start of the window",
+        ],
+    ),
+    (
+        "table with sessions",
+        lambda t: temperatures(t).join(beats(t).group_by_key().windowed_by(session("60s")).count()),
+        ["has windows", "begin at different times: write both streams to one topic, read it, and aggregate it once"],
+    ),
+    (
+        "tables with sliding windows",
+        lambda t: patients(t).join(beats(t).group_by_key().windowed_by(sliding("60s")).count()),
+        ["has windows", "begin at different times"],
+    ),
     (
         "tables with windows",
         lambda t: patients(t).join(windowed(t).count()),
@@ -929,3 +948,11 @@ def test_should_refuse_a_changelog_name_longer_than_kafka_allows() -> None:
     stream(fits).group_by_key().count(store="s" * 138)
     with pytest.raises(InvalidTopology, match="has 250 characters, Kafka allows 249"):
         stream(Topology("a" * 100)).group_by_key().count(store="s" * 139)
+
+
+def test_should_ask_for_a_column_with_the_windows_start_only_if_a_side_has_no_windows() -> None:
+    topology = Topology("a")
+    with pytest.raises(InvalidTopology) as refused:
+        windowed(topology).count().join(temperatures(topology).group_by_key().windowed_by(tumbling("60s")).count())
+    assert "put the window into the keys of both sides" in str(refused.value)
+    assert "has no windows" not in str(refused.value)
