@@ -3,8 +3,8 @@
 Kafka Streams takes the oldest among the next records of all topics. A record's position is therefore determined by the newest
 timestamp of its topic up to it, then by topic, then by offset: records of one topic stay in the order of their offsets. Among
 topics with equal times, one that feeds the table of a join comes before one that feeds its stream, then the plan's order
-decides. Records that Spark filtered out are not known here, so they count only for results of aggregations, by
-`Partial.NEWEST`.
+decides. Records that Spark filtered out are not known here. They count only from the next result on of an aggregation of their
+topic that meets other topics, by its `Partial.NEWEST`: for that result, and for all that follows of their topic in the batch.
 
 Every row of the task loop carries the position of its record as `__seq`. Rows that one record produced on two paths carry the
 same `__seq`; `topology.paths` decides which of them comes first.

@@ -135,6 +135,24 @@ def test_should_place_an_aggregations_result_among_another_topics_records_by_the
     assert dict(zip(*(places.column(name).to_pylist() for name in ("offset", "place")), strict=True)) == {1: 3, 2: 5}
 
 
+def test_should_count_a_record_that_was_filtered_out_from_the_next_result_on():
+    topology = Topology("app")
+    stream = a_stream(topology, "in")
+    table = topology.table("table", schema=SCHEMA, key="id")
+    stream.group_by_key().count(name="n").to_stream().join(table).to("counts")
+    stream.filter("id > 'a'").left_join(table).to("out")
+    subtopology = planned(topology)
+    counted = next(b for b in subtopology.pipelines if b.aggregation)
+    looked_up, entered = (b for b in subtopology.pipelines if b.enters)
+    # The record with the offset 0 and the time 100 was filtered out; the result has the offset 2.
+    partials = pa.table({"__last_offset": [2], "__max_ts": [20], "__newest": [100]})
+    numbered, (places,), _ = RecordOrder(RecordPaths(subtopology)).number(
+        [(entered, rows((1, 10), (3, 30))), (looked_up, rows((0, 50)))], [(counted, partials)], []
+    )
+    assert [table.column("__seq").to_pylist() for table in numbered] == [[1, 7], [3]]
+    assert placed(rows((2, 20)), places).column("__seq").to_pylist() == [5]
+
+
 def met(topology: Topology) -> Met:
     subtopology = planned(topology)
     (node,) = [node for node in subtopology.nodes if len(node.inputs) == 2]
