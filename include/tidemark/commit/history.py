@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Message
 
 from tidemark.commit.record import WRITE_IN_ONE_TRANSACTION, CommitRecord
-from tidemark.kafka.committed_reader import messages_of_ranges, read_committed_until
+from tidemark.kafka.committed_reader import ChangelogBatch, messages_of_ranges, range_reader, read_committed_until
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
 
@@ -141,34 +141,98 @@ def last_lost_writes(
     """Return the last commit that wrote to each changelog partition below its first offset in `lows`.
 
     `wanted` names the task of each partition. Partitions whose commit records do not say it are left out. Blocks: reads some
-    commit records per changelog, as each next look halves the part of the topic in which the commit is. Raises
-    `OutcomeUnknown`.
+    commit records of each task, as each next look halves the part of the topic in which a commit is, for all its changelogs
+    at once. One client reads them all. Raises `OutcomeUnknown`.
     """
+    if not wanted:
+        return {}
     found: dict[TopicPartition, CommitRecord] = {}
     topic = commits_topic(application_id)
     partitions = sorted({TopicPartition(topic, task.partition) for task in wanted.values()})
     begins, ends_of = ends.beginnings(partitions), ends.of(partitions)
-    for changelog, task in wanted.items():
-        place, low = TopicPartition(topic, task.partition), lows[changelog]
-        history = partial(commit_history, client_config, ends, application_id, {task}, stalled_after_s=stalled_after_s)
-        start, end = begins[place], ends_of[place]
-        while end - start > _LAST_SPAN:
-            middle = (start + end) // 2
-            first = next(_naming(changelog, history(from_offsets={place: middle}, end_offsets={place: end})), None)
-            if first is not None and _begins_below(first, changelog, low):
-                start = middle
-            else:
-                end = middle
-        for record in _naming(changelog, history(from_offsets={place: start}, end_offsets={place: end})):
-            if not _begins_below(record, changelog, low):
-                break
-            if record.changelogs.get(changelog.topic, 0):
-                found[changelog] = record
+    with range_reader(client_config, f"tidemark-read-{topic}", stalled_after_s=stalled_after_s) as read:
+        for task in sorted(set(wanted.values())):
+            place = TopicPartition(topic, task.partition)
+            own = {changelog: lows[changelog] for changelog, owner in wanted.items() if owner == task}
+            records_in = partial(_records_of, read, task, place)
+            for span, changelogs in _last_spans(own, (begins[place], ends_of[place]), records_in).items():
+                found |= _last_below(changelogs, records_in(*span))
     return found
 
 
-def _naming(changelog: TopicPartition, records: Iterator[CommitRecord]) -> Iterator[CommitRecord]:
-    return (each for each in records if changelog.partition in each.ends_before.get(changelog.topic, {}))
+def _records_of(
+    read: Callable[[TopicPartition, int, int], Iterator[ChangelogBatch]],
+    task: TaskId,
+    place: TopicPartition,
+    start: int,
+    end: int,
+) -> Iterator[CommitRecord]:
+    wanted = str(task).encode()
+    for batch in read(place, start, end):
+        for key, value in zip(batch.keys, batch.values, strict=True):
+            if value is not None and key == wanted:
+                yield CommitRecord.from_bytes(value)
+
+
+def _last_spans(
+    lows: Mapping[TopicPartition, int],
+    whole: tuple[int, int],
+    records_in: Callable[[int, int], Iterator[CommitRecord]],
+) -> dict[tuple[int, int], dict[TopicPartition, int]]:
+    """Return short parts of a commits partition, each with the changelogs whose last commit below their low is in it.
+
+    Looks at the middle of the longest part that is left; the commit that is found there halves the part of every changelog
+    that has this middle in its own part.
+    """
+    spans = dict.fromkeys(lows, whole)
+    while True:
+        start, end = max(spans.values(), key=lambda span: span[1] - span[0])
+        if end - start <= _LAST_SPAN:
+            break
+        middle = (start + end) // 2
+        halved = {changelog: span for changelog, span in spans.items() if span[0] < middle < span[1]}
+        firsts = _first_naming(halved, records_in(middle, max(until for _, until in halved.values())))
+        for changelog, (since, until) in halved.items():
+            first = firsts.get(changelog)
+            is_below = first is not None and _begins_below(first, changelog, lows[changelog])
+            spans[changelog] = (middle, until) if is_below else (since, middle)
+    found: dict[tuple[int, int], dict[TopicPartition, int]] = {}
+    for changelog, span in spans.items():
+        found.setdefault(span, {})[changelog] = lows[changelog]
+    return found
+
+
+def _first_naming(
+    changelogs: Collection[TopicPartition], records: Iterator[CommitRecord]
+) -> dict[TopicPartition, CommitRecord]:
+    """Return the first commit that names each changelog; reads only until all are found."""
+    found: dict[TopicPartition, CommitRecord] = {}
+    for record in records:
+        found |= {each: record for each in changelogs if each not in found and _names(record, each)}
+        if len(found) == len(changelogs):
+            break
+    return found
+
+
+def _last_below(
+    lows: Mapping[TopicPartition, int], records: Iterator[CommitRecord]
+) -> dict[TopicPartition, CommitRecord]:
+    """Return the last commit that wrote to each changelog below its first offset; reads only until all begin later."""
+    found: dict[TopicPartition, CommitRecord] = {}
+    left = dict(lows)
+    for record in records:
+        for changelog, low in [(each, low) for each, low in left.items() if _names(record, each)]:
+            if not _begins_below(record, changelog, low):
+                del left[changelog]
+            elif record.changelogs.get(changelog.topic, 0):
+                found[changelog] = record
+        if not left:
+            break
+    return found
+
+
+def _names(record: CommitRecord, changelog: TopicPartition) -> bool:
+    return changelog.partition in record.ends_before.get(changelog.topic, {})
 
 
 def _begins_below(record: CommitRecord, changelog: TopicPartition, low: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,41 @@ def messages_until(
         return
     consumer = read_committed_consumer(client_config, f"tidemark-read-{partition.topic}")
     try:
+        yield from _read_range(consumer, partition, from_offset, end_offset, stalled_after_s, should_continue)
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def range_reader(
+    client_config: Mapping[str, Any], name: str, *, stalled_after_s: float
+) -> Iterator[Callable[[TopicPartition, int, int], Iterator[ChangelogBatch]]]:
+    """Lend a function that yields the committed records of [start, end) of a partition, as `read_committed_until` does.
+
+    All its calls share one client, because a client takes longer to start than a few records to read: only the last call may
+    still be read from.
+    """
+    consumer = read_committed_consumer(client_config, name)
+
+    def read(partition: TopicPartition, start: int, end: int) -> Iterator[ChangelogBatch]:
+        for records, next_offset in _read_range(consumer, partition, start, end, stalled_after_s, lambda: True):
+            yield ChangelogBatch(list(map(_KEY, records)), list(map(_VALUE, records)), next_offset)
+
+    try:
+        yield read
+    finally:
+        consumer.close()
+
+
+def _read_range(
+    consumer: Consumer,
+    partition: TopicPartition,
+    from_offset: int,
+    end_offset: int,
+    stalled_after_s: float,
+    should_continue: Callable[[], bool],
+) -> Iterator[tuple[list[Message], int]]:
+    try:
         consumer.assign([ClientPartition(partition.topic, partition.partition, from_offset)])
         next_offset = from_offset
         moved_at = time.monotonic()
@@ -140,8 +175,6 @@ def messages_until(
                 yield records, next_offset
     except KafkaException as error:
         raise OutcomeUnknown(f"reading {partition} from offset {from_offset} failed: {error}") from error
-    finally:
-        consumer.close()
 
 
 def messages_of_ranges(

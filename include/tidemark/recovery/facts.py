@@ -112,24 +112,52 @@ class Witnesses:
     def facts(
         self, tasks: Sequence[TaskId], known_lost: Mapping[str, LostTopic] | None = None
     ) -> dict[TaskId, TaskFacts]:
-        """Return what Kafka knows about each task, as a start plan needs it. Blocks; raises `OutcomeUnknown`.
+        """Return what Kafka knows about each task, as any plan needs it. Blocks; raises `OutcomeUnknown`.
 
         `known_lost` is as in `current_offsets`.
         """
+        return self.with_lost_writes(self.facts_for_local_stores(tasks, known_lost))
+
+    def facts_for_local_stores(
+        self, tasks: Sequence[TaskId], known_lost: Mapping[str, LostTopic] | None = None
+    ) -> dict[TaskId, TaskFacts]:
+        """Return the facts without `lost_until_ms`, which takes longer. Blocks; raises `OutcomeUnknown`.
+
+        They suffice for a start plan unless `is_decided_by_lost_writes` says otherwise. `known_lost` is as in
+        `current_offsets`.
+        """
         current = self.current_offsets(tasks, known_lost)
-        young, lost = self._beginnings(current)
-        changelogs = {
-            task: {spec.name: self.changelog_of(task, spec) for spec in self.logged_stores(task)} for task in current
+        shortened = self._shortened(current)
+        lows = self._lows(current)
+        # A record is older than its commit by at most the time of a transaction, and clocks differ.
+        margin_ms = self.settings.transaction_timeout_ms + CLOCKS_MS
+        young: dict[TopicPartition, int] = {}
+        for retention_ms, wanted in shortened.items():
+            since_ms = self.clock() - retention_ms + margin_ms
+            young |= oldest_writes(
+                self.client_config, self.ends, self.plan.application_id, wanted, lows, since_ms,
+                stalled_after_s=stalled_after(self.settings),
+            )  # fmt: skip
+        return {
+            task: replace(each, young={name: young[at] for name, at in self._changelogs(task).items() if at in young})
+            for task, each in current.items()
         }
+
+    def with_lost_writes(self, found: Mapping[TaskId, TaskFacts]) -> dict[TaskId, TaskFacts]:
+        """Return facts with `lost_until_ms`. Blocks: searches the commit records; raises `OutcomeUnknown`."""
+        shortened = {at: task for wanted in self._shortened(found).values() for at, task in wanted.items()}
+        lost = last_lost_writes(
+            self.client_config, self.ends, self.plan.application_id, shortened, self._lows(found),
+            stalled_after_s=stalled_after(self.settings),
+        )  # fmt: skip
         return {
             task: replace(
                 each,
-                young={name: young[at] for name, at in changelogs[task].items() if at in young},
                 lost_until_ms={
-                    name: lost[at].stream_times.of(name) for name, at in changelogs[task].items() if at in lost
+                    name: lost[at].stream_times.of(name) for name, at in self._changelogs(task).items() if at in lost
                 },
             )
-            for task, each in current.items()
+            for task, each in found.items()
         }
 
     def current_offsets(
@@ -169,36 +197,25 @@ class Witnesses:
             for task in tasks
         }
 
-    def _beginnings(
-        self, current: Mapping[TaskId, TaskFacts]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, CommitRecord]]:
-        """Return two facts about changelogs that lost their beginning, by partition.
+    def _changelogs(self, task: TaskId) -> dict[str, TopicPartition]:
+        return {spec.name: self.changelog_of(task, spec) for spec in self.logged_stores(task)}
 
-        They are an offset from which on no retention can have deleted anything, and the last commit that wrote to what is lost.
-        """
-        by_retention: dict[int, dict[TopicPartition, TaskId]] = {}
-        lows: dict[TopicPartition, int] = {}
-        for task, facts in current.items():
+    def _lows(self, found: Mapping[TaskId, TaskFacts]) -> dict[TopicPartition, int]:
+        return {
+            at: facts.changelogs[name].low
+            for task, facts in found.items()
+            for name, at in self._changelogs(task).items()
+        }
+
+    def _shortened(self, found: Mapping[TaskId, TaskFacts]) -> dict[int, dict[TopicPartition, TaskId]]:
+        """Return the changelogs with a retention that lost their beginning, and their tasks, by that retention."""
+        shortened: dict[int, dict[TopicPartition, TaskId]] = {}
+        for task, facts in found.items():
             for spec in self.logged_stores(task):
-                changelog, retention_ms = self.changelog_of(task, spec), self.policies[spec.name].retention_ms
-                lows[changelog] = facts.changelogs[spec.name].low
-                if spec.source_topic is None and retention_ms is not None and lows[changelog] > 0:
-                    by_retention.setdefault(retention_ms, {})[changelog] = task
-        # A record is older than its commit by at most the time of a transaction, and clocks differ.
-        margin_ms = self.settings.transaction_timeout_ms + CLOCKS_MS
-        young: dict[TopicPartition, int] = {}
-        for retention_ms, wanted in by_retention.items():
-            since_ms = self.clock() - retention_ms + margin_ms
-            young |= oldest_writes(
-                self.client_config, self.ends, self.plan.application_id, wanted, lows, since_ms,
-                stalled_after_s=stalled_after(self.settings),
-            )  # fmt: skip
-        shortened = {changelog: task for wanted in by_retention.values() for changelog, task in wanted.items()}
-        lost = last_lost_writes(
-            self.client_config, self.ends, self.plan.application_id, shortened, lows,
-            stalled_after_s=stalled_after(self.settings),
-        )  # fmt: skip
-        return young, lost
+                retention_ms = self.policies[spec.name].retention_ms
+                if spec.source_topic is None and retention_ms is not None and facts.changelogs[spec.name].low > 0:
+                    shortened.setdefault(retention_ms, {})[self.changelog_of(task, spec)] = task
+        return shortened
 
     def evidence(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> TaskEvidence:
         """Return the evidence for the start plan, from facts and the copies that were found of each store."""

@@ -72,6 +72,18 @@ def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState
     return Resume(committed, plans)
 
 
+def is_decided_by_lost_writes(found: TaskEvidence, plan: StartPlan) -> bool:
+    """Whether `lost_until_ms` can change a plan that was made without it.
+
+    It decides only whether a shortened changelog is a source of state, and a store in the instance's own folder that can be
+    used is preferred to that in any case.
+    """
+    if isinstance(plan, Fresh):
+        return False
+    shortened = [s.store for s in found.stores if not s.is_source and s.changelog_watermarks.low > 0]
+    return any(isinstance(plan, Refuse) or plan.stores[name].kind is not SourceOfState.LOCAL for name in shortened)
+
+
 def committed_progress_of(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:
     """Return the committed progress of a task. Refuses if its sources no longer hold the next record to read."""
     committed = witnessed(found)

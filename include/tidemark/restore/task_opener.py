@@ -22,7 +22,15 @@ from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.source_of_state import SourceOfState
-from tidemark.recovery.start_plan import Fresh, Refuse, Resume, committed_progress_of, plan_start, unlogged_fault
+from tidemark.recovery.start_plan import (
+    Fresh,
+    Refuse,
+    Resume,
+    committed_progress_of,
+    is_decided_by_lost_writes,
+    plan_start,
+    unlogged_fault,
+)
 from tidemark.restore.folder_rank import rank_folder
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.restorer import RestoreJob
@@ -91,7 +99,7 @@ class TaskOpener:
         # next.
         elsewhere = find_copies(self.builder.copies, [a.task for a in assignments])
         self.takeover.of_dead_owners([a.task for a in assignments], self.number)
-        facts = self.witnesses.facts([a.task for a in assignments])
+        facts = self.witnesses.facts_for_local_stores([a.task for a in assignments])
         opened: list[OpenedTask] = []
         is_refused = threading.Event()
 
@@ -209,7 +217,11 @@ class TaskOpener:
         return plan.committed, False
 
     def _plan(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> Fresh | Resume:
-        plan = plan_start(self.witnesses.evidence(facts, copies))
+        found = self.witnesses.evidence(facts, copies)
+        plan = plan_start(found)
+        if is_decided_by_lost_writes(found, plan):
+            facts = self.witnesses.with_lost_writes({facts.task: facts})[facts.task]
+            plan = plan_start(self.witnesses.evidence(facts, copies))
         log.info("start plan: task=%s plan=%s", facts.task, plan)
         if isinstance(plan, Refuse):
             raise StartRefused(f"{plan.reason}; {plan.remedy}")

@@ -10,7 +10,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.committed_reader import ChangelogBatch, larger, last_record_ends, read_committed_until
+from tidemark.kafka.committed_reader import (
+    ChangelogBatch,
+    larger,
+    last_record_ends,
+    range_reader,
+    read_committed_until,
+)
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
 from tidemark.processes import wait_until
@@ -101,6 +107,18 @@ def test_should_give_up_on_a_transaction_that_stays_open(client, admin, changelo
     with pytest.raises(OutcomeUnknown, match="a transaction is open"):
         read(client, admin, changelog, stalled_after_s=1.0)
     writer.abort_transaction(60)
+
+
+def test_should_read_one_range_after_another_with_one_client_although_none_is_read_to_its_end(
+    client, changelog, writer
+):
+    """What was fetched for one range, and the end that was reached in it, belongs to no other."""
+    write(writer, changelog, *(b"%d" % number for number in range(5_000)))
+    with range_reader(client, "reader", stalled_after_s=60) as read_range:
+        for start in (4_990, 10, 4_000, 3_999, 0, 4_999, 2_500, 2_500):
+            assert next(read_range(changelog, start, 5_000)).keys[0] == b"%d" % start
+        whole = [key for batch in read_range(changelog, 1_000, 4_000) for key in batch.keys]
+    assert whole == [b"%d" % number for number in range(1_000, 4_000)]
 
 
 def test_should_stop_when_told_and_report_how_far_it_got(client, admin, changelog, writer):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -103,25 +105,47 @@ def test_should_leave_out_a_changelog_that_no_young_commit_names(found):
 
 
 @pytest.fixture
-def lost(monkeypatch):
-    """`lost(records, low)` returns where the last commit begins that wrote below `low`, and the number of records read."""
+def search(monkeypatch):
+    """`search(records, lows)` looks for the last commits of task 0_0 below the first offsets of its changelogs, by their topic.
 
-    def ask(records, low):
-        read = []
+    It returns what was found, the number of records read, and the numbers of reads and of clients.
+    """
 
-        def read_committed_until(config, partition, start, end, **options):
-            for record in records[start:end]:
-                read.append(record)
-                yield ChangelogBatch([str(record.task).encode()], [record.to_bytes()], end)
+    def ask(records, lows):
+        read, counted = [], Counter()
+
+        @contextmanager
+        def range_reader(config, name, **options):
+            counted["clients"] += 1
+
+            def read_range(partition, start, end):
+                counted["reads"] += 1
+                for record in records[start:end]:
+                    read.append(record)
+                    yield ChangelogBatch([str(record.task).encode()], [record.to_bytes()], end)
+
+            yield read_range
 
         class AllRecords(Ends):
             def of(self, partitions):
                 return dict.fromkeys(partitions, len(records))
 
-        monkeypatch.setattr(history, "read_committed_until", read_committed_until)
-        at = TopicPartition(CHANGELOG, 0)
-        found = last_lost_writes({}, AllRecords(), APP, {at: TaskId(0, 0)}, {at: low}, stalled_after_s=1)
-        return (found[at].ends_before[CHANGELOG][0] if found else None), len(read)
+        monkeypatch.setattr(history, "range_reader", range_reader)
+        places = {TopicPartition(topic, 0): low for topic, low in lows.items()}
+        found = last_lost_writes({}, AllRecords(), APP, dict.fromkeys(places, TaskId(0, 0)), places, stalled_after_s=1)
+        return found, len(read), counted
+
+    return ask
+
+
+@pytest.fixture
+def lost(search):
+    """`lost(records, low)` returns where the last commit begins that wrote below `low`, and the number of records read."""
+
+    def ask(records, low):
+        found, read, _ = search(records, {CHANGELOG: low})
+        begins = [record.ends_before[CHANGELOG][0] for record in found.values()]
+        return (begins[0] if begins else None), read
 
     return ask
 
@@ -146,3 +170,41 @@ def test_should_count_what_a_command_filled_a_new_changelog_with_as_written_from
     """The record of the command has the changelog's end after it was filled."""
     records = [a_record(0, 0, 50, 50, kind=kind), a_record(0, 0, 100, 1)]
     assert lost(records, 20)[0] == begins
+
+
+def several(number: int, stores: int) -> CommitRecord:
+    """A commit that found `number` records in each changelog of several stores, and wrote one to each."""
+    topics = [f"{CHANGELOG}-{store}" for store in range(stores)]
+    changelogs, ends_before = dict.fromkeys(topics, 1), {topic: {0: number} for topic in topics}
+    return replace(a_record(0, 0, number, 1), changelogs=changelogs, ends_before=ends_before)
+
+
+def test_should_look_for_the_commits_of_all_stores_of_a_task_at_once(search):
+    asked = {}
+    for stores in (1, 5):
+        records = [several(number, stores) for number in range(5_000)]
+        lows = {f"{CHANGELOG}-{store}": 3_000 for store in range(stores)}
+        found, *asked[stores] = search(records, lows)
+        assert [record.ends_before[at.topic][0] for at, record in found.items()] == [2_999] * stores
+    assert asked[1] == asked[5]
+    assert asked[5][1]["clients"] == 1
+
+
+@pytest.mark.parametrize("lows", [(1, 1_500, 9_000), (9_000, 2_999, 1), (1_024, 1_025, 1_023)])
+def test_should_find_the_commit_of_each_store_although_they_have_lost_different_parts(search, lows):
+    records = [several(number, len(lows)) for number in range(3_000)]
+    found, read, _ = search(records, {f"{CHANGELOG}-{store}": low for store, low in enumerate(lows)})
+    last = {at.topic: record.ends_before[at.topic][0] for at, record in found.items()}
+    assert last == {f"{CHANGELOG}-{store}": min(low, 3_000) - 1 for store, low in enumerate(lows)}
+    assert read < 3_000
+
+
+def test_should_look_for_no_commit_when_no_changelog_has_lost_its_beginning(search):
+    assert search([], {}) == ({}, 0, {})
+
+
+def test_should_find_nothing_and_read_a_partition_once_when_another_task_fills_it(search):
+    """Looks find nothing but commits of others, for all stores alike."""
+    others = [a_record(0, 0, number, 1, subtopology=1) for number in range(5_000)]
+    found, read, _ = search(others, {f"{CHANGELOG}-{store}": 10 for store in range(5)})
+    assert (found, read) == ({}, len(others))

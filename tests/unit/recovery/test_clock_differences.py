@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 
 from tidemark.commit import history
@@ -57,7 +60,12 @@ def asked(monkeypatch):
             for record in records[start:end]:
                 yield ChangelogBatch([str(TASK).encode()], [record.to_bytes()], end)
 
+        @contextmanager
+        def range_reader(config, name, **options):
+            yield partial(read_committed_until, config)
+
         monkeypatch.setattr(history, "read_committed_until", read_committed_until)
+        monkeypatch.setattr(history, "range_reader", range_reader)
         monkeypatch.setattr(facts, "committed_offsets", lambda *_: {})
         monkeypatch.setattr(facts, "last_commit_records", lambda *_, **__: {TASK: records[-1]})
         ends = Ends(changelog, low, len(records))

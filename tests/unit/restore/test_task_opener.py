@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from tidemark.commit.record import CommitKind, commit_record
 from tidemark.errors import StartRefused, UserCodeFailed
+from tidemark.kafka.topic_config import DAY_MS, changelog_policies
 from tidemark.names import TaskId, TopicPartition
 from tidemark.processes import wait_until
-from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery import facts
+from tidemark.recovery.evidence import CommittedProgress, StateCopy
+from tidemark.recovery.facts import Witnesses
+from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore import task_opener
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.task_opener import Assignment, TaskOpener
+from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import store
+from tidemark.topology.windows import tumbling
 
+NOW = 1_700_000_000_000
 REFUSED, RESTORING = (Assignment(TaskId(0, number), TopicPartition("in", number), 1) for number in (0, 1))
 
 
@@ -29,7 +40,7 @@ def opener(monkeypatch):
     monkeypatch.setattr(task_opener, "find_copies", lambda _, tasks: {task: {} for task in tasks})
     return TaskOpener(
         plan=None, settings=SimpleNamespace(restore_threads=2), directory=None, member=None,
-        witnesses=SimpleNamespace(facts=lambda tasks: dict.fromkeys(tasks)), opener=None,
+        witnesses=SimpleNamespace(facts_for_local_stores=lambda tasks: dict.fromkeys(tasks)), opener=None,
         builder=SimpleNamespace(copies=()), sink_partitions={}, limits=None, writers={},
         takeover=SimpleNamespace(of_dead_owners=lambda tasks, number: None), number=0,
     )  # fmt: skip
@@ -75,3 +86,78 @@ def test_should_close_the_stores_and_the_folder_when_a_processor_cannot_be_initi
     assert closed == ["s"]
     # The folder was released, too.
     directory.open_task(REFUSED.task).close()
+
+
+class Ends:
+    """A changelog that has lost what was before offset 10; everything else is there."""
+
+    def of(self, partitions):
+        return dict.fromkeys(partitions, 100)
+
+    def beginnings(self, partitions):
+        return {partition: 10 if "changelog" in partition.topic else 0 for partition in partitions}
+
+
+@pytest.fixture
+def shortened(opener, monkeypatch):
+    """An opener of a task with a window store, a copy of the store, and a list of the searches for what is lost.
+
+    The copy has read the changelog up to an offset, of which 100 is the last; it is up to date at batch 7. The search finds
+    that live windows are lost, although the clock does not say so.
+    """
+    topology = Topology("app", version="1")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    stream.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="w", retention="6h").to("out")
+    plan = topology.plan()
+    times, task = StreamTimes(NOW, {"w": NOW}), TaskId(0, 0)
+    record = commit_record(
+        CommitKind.BATCH,
+        "app",
+        "1",
+        task,
+        7,
+        NOW,
+        spans={"in": (0, 50)},
+        stream_times=times,
+        changelogs={},
+        ends_before={},
+    )
+    searches = []
+
+    def last_lost_writes(config, ends, application_id, wanted, lows, **_):
+        searches.append(wanted)
+        return dict.fromkeys(wanted, record)
+
+    monkeypatch.setattr(facts, "committed_offsets", lambda *_: {})
+    monkeypatch.setattr(facts, "last_commit_records", lambda *_, **__: {task: record})
+    monkeypatch.setattr(facts, "oldest_writes", lambda *_, **__: {})
+    monkeypatch.setattr(facts, "last_lost_writes", last_lost_writes)
+    identities = SimpleNamespace(lost=lambda plan: {})
+    witnesses = Witnesses(plan, Settings.load(), {}, Ends(), changelog_policies(plan), lambda: NOW, identities)
+    (subtopology,) = plan.subtopologies
+    (spec,) = subtopology.stores
+    layout = value_signature(spec, value_layouts(subtopology)["w"])
+
+    def copy_of(batch, changelog_offset, age_ms=0):
+        offsets = {"in": 7 * batch + 1}
+        checkpoint = StoreCheckpoint("app", "1", "w", layout, batch, NOW - age_ms, offsets, NOW, changelog_offset)
+        return StateCopy(SourceOfState.LOCAL, checkpoint, "/state")
+
+    found = witnesses.facts_for_local_stores([task])[task]
+    return partial(replace(opener, plan=plan, witnesses=witnesses)._plan, found), copy_of, searches
+
+
+@pytest.mark.parametrize(("batch", "changelog_offset"), [(7, 100), (7, 50), (6, 99), (6, 10)])
+def test_should_not_search_for_lost_windows_when_the_local_store_is_used(shortened, batch, changelog_offset):
+    """It is up to date, or only the rest of the changelog is read."""
+    plan, copy_of, searches = shortened
+    assert plan({"w": [copy_of(batch, changelog_offset)]}).stores["w"].kind is SourceOfState.LOCAL
+    assert searches == []
+
+
+@pytest.mark.parametrize("has_old_copy", [False, True])
+def test_should_refuse_by_the_commits_when_the_whole_changelog_would_be_read(shortened, has_old_copy):
+    plan, copy_of, searches = shortened
+    with pytest.raises(StartRefused, match="windows that are still live may have been deleted"):
+        plan({"w": [copy_of(6, 50, age_ms=60 * DAY_MS)] if has_old_copy else []})
+    assert len(searches) == 1
