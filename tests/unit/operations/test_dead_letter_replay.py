@@ -11,7 +11,7 @@ import pytest
 from tidemark.commit.dead_letter import OFFSET, PARTITION, REASON, TOPIC
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters import replay as module
-from tidemark.operations.dead_letters.reader import REPLAYED, DeadLetterFilter, StoredDeadLetter
+from tidemark.operations.dead_letters.reader import REPLAYED, DeadLetterFilter, ReplayMarker, StoredDeadLetter
 from tidemark.operations.dead_letters.replay import PURGED, DeadLetterReplay
 from tidemark.settings import Settings
 from tidemark.tasks.update import REFUSED, UNWRITABLE_KEY
@@ -49,7 +49,10 @@ class Letters:
         return SimpleNamespace(key=lambda: b"k", value=lambda: text, timestamp=lambda: (1, 5), headers=lambda: [])
 
     def mark(self, offsets):
-        self.letters = [replace(each, is_replayed=each.is_replayed or each.offset in offsets) for each in self.letters]
+        marker = ReplayMarker(TopicPartition("app-dlq", 0), 50, 50)
+        self.letters = [
+            replace(each, marker=each.marker or (marker if each.offset in offsets else None)) for each in self.letters
+        ]
 
 
 class Broker:
@@ -74,10 +77,10 @@ class Broker:
         self.letters.mark(self.receipts)
 
 
-def a_letter(offset, record, reason=UNWRITABLE_KEY):
+def a_letter(offset, record, reason=UNWRITABLE_KEY, partition=0, written_ms=1):
     """A dead letter of the record at offset `record` of the source."""
     summary = {REASON: reason, TOPIC: "in", PARTITION: "0", OFFSET: str(record)}
-    return StoredDeadLetter(TopicPartition("app-dlq", 0), offset, 1, b"k", b"{}", (), summary)
+    return StoredDeadLetter(TopicPartition("app-dlq", partition), offset, written_ms, b"k", b"{}", (), summary)
 
 
 @pytest.fixture
@@ -117,3 +120,26 @@ def test_should_not_send_a_record_again_that_an_earlier_replay_has_sent(replay):
     assert replay(broker, wanted) == 2
     assert broker.sent == [("in", 0, b"record 7"), ("in", 0, b"record 8")]
     assert sorted(broker.receipts) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("letter", "is_sent"),
+    [
+        # In the partition of the marker, whose offset and time are 50, no clock decides.
+        (a_letter(49, 5, written_ms=99), False),
+        (a_letter(51, 5, written_ms=1), True),
+        (a_letter(99, 5, partition=1, written_ms=49), False),
+        (a_letter(1, 5, partition=1, written_ms=51), True),
+    ],
+)
+def test_should_send_a_record_that_has_the_place_of_another_one_that_an_earlier_replay_has_sent(
+    replay, letter, is_sent
+):
+    """The source topic was created again after that replay, so a dead letter that comes later is of a new record."""
+    broker = Broker(Letters(a_letter(1, 5)))
+    wanted = DeadLetterFilter(reason=UNWRITABLE_KEY)
+    assert replay(broker, wanted) == 1
+    broker.sent.clear()
+    broker.letters.letters.append(letter)
+    assert replay(broker, wanted) == 1
+    assert broker.sent == ([("in", 0, b"record 5")] if is_sent else [])

@@ -25,10 +25,25 @@ REPLAYED = "replayed"
 
 
 @dataclass(frozen=True)
+class ReplayMarker:
+    """The record by which a replay has marked dead letters of its own partition as replayed."""
+
+    place: TopicPartition
+    offset: int
+    written_ms: int
+
+    def is_after(self, letter: StoredDeadLetter) -> bool:
+        """Return whether it was written after a dead letter. Of another partition, only the times of writing say it."""
+        if self.place == letter.place:
+            return self.offset > letter.offset
+        return self.written_ms > letter.written_ms
+
+
+@dataclass(frozen=True)
 class StoredDeadLetter:
     """One dead letter. `headers` are those of the original record, `summary` those that Tidemark added, by header.
 
-    `is_replayed`: a replay has sent it back by now.
+    `marker` is that of the replay that has sent it back; None if none has.
     """
 
     place: TopicPartition
@@ -38,7 +53,12 @@ class StoredDeadLetter:
     value: bytes | None
     headers: Headers
     summary: Mapping[str, str]
-    is_replayed: bool = False
+    marker: ReplayMarker | None = None
+
+    @property
+    def is_replayed(self) -> bool:
+        """Return whether a replay has sent it back by now."""
+        return self.marker is not None
 
     @property
     def reason(self) -> str:
@@ -116,15 +136,19 @@ class DeadLetterReader:
         for place in self.partitions:
             span = place, begins[place], ends[place]
             # A dead letter comes before the record that marks it as replayed, so this reads the partition twice.
-            said = [json.loads(x.value or b"[]") for x in self._all(*span) if x.reason == REPLAYED]
-            replayed = {offset for offsets in said for offset in offsets}
+            markers = {
+                offset: ReplayMarker(place, x.offset, x.written_ms)
+                for x in self._all(*span)
+                if x.reason == REPLAYED
+                for offset in json.loads(x.value or b"[]")
+            }
             for letter in self._all(*span):
                 if letter.reason == REPLAYED or not wanted.takes(letter):
                     continue
                 if given == limit:
                     return
                 given += 1
-                yield replace(letter, is_replayed=letter.offset in replayed)
+                yield replace(letter, marker=markers.get(letter.offset))
 
     def _all(self, place: TopicPartition, start: int, end: int) -> Iterator[StoredDeadLetter]:
         for messages, _ in messages_until(

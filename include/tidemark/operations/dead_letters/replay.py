@@ -41,6 +41,7 @@ from tidemark.operations.dead_letters.reader import (
     REPLAYED,
     DeadLetterFilter,
     DeadLetterReader,
+    ReplayMarker,
     StoredDeadLetter,
     headers_of,
 )
@@ -131,13 +132,16 @@ class DeadLetterReplay:
             )
 
     def _chosen(self, wanted: DeadLetterFilter, destinations: Destinations, done: Replayed) -> Iterator[_Replayable]:
-        read_again = self._read_again() if wanted.reason in PROCESSED else set()
+        earlier = self._read_again() if wanted.reason in PROCESSED else {}
+        read_again: set[_Record] = set()
         for letter in self.letters.read(wanted):
             if letter.is_replayed:
                 done.left[REPLAYED_BEFORE] += 1
                 continue
             record: _Record = (letter.source, letter.source_offset)
-            if record in read_again:
+            # A later one is of a source topic that was created again, or its record was processed again.
+            is_sent = any(marker.is_after(letter) for marker in earlier.get(record, ()))
+            if is_sent or record in read_again:
                 yield letter, None
                 continue
             found = destinations.absence(letter) or self._destination(letter, wanted)
@@ -150,10 +154,13 @@ class DeadLetterReplay:
                 read_again.add(record)
             yield letter, found
 
-    def _read_again(self) -> set[_Record]:
-        """Return the records that earlier replays have read from their source and sent there again."""
-        letters = (letter for letter in self.letters.read(DeadLetterFilter()) if letter.is_replayed)
-        return {(letter.source, letter.source_offset) for letter in letters if letter.reason in PROCESSED}
+    def _read_again(self) -> dict[_Record, set[ReplayMarker]]:
+        """Return the records that earlier replays have read from their source and sent there again, with their markers."""
+        found: dict[_Record, set[ReplayMarker]] = {}
+        for letter in self.letters.read(DeadLetterFilter()):
+            if letter.marker is not None and letter.reason in PROCESSED:
+                found.setdefault((letter.source, letter.source_offset), set()).add(letter.marker)
+        return found
 
     def _destination(self, letter: StoredDeadLetter, wanted: DeadLetterFilter) -> _Destination | str:
         """Return where it goes, or why it stays."""
