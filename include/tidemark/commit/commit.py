@@ -66,7 +66,7 @@ class Committer:
         with self.lock:
             self._require_ownership(batch)
             commit_time_ms = self.clock()
-            ends_before = self._ends_before(batch)
+            ends_before, topology_end = self._ends_before(batch)
             _require_whole_changelogs(batch, ends_before)
             self.producer.begin()  # 1
             if self.description is not None:
@@ -74,11 +74,12 @@ class Committer:
                 self.producer.send_many(topology_topic(self.application_id), [message], partition=0)
                 # Also without transactions, no commit record must exist without the description that it refers to.
                 self.producer.flush()
+                topology_end += 1
             self.probe("1-begin")
             for _, update in batch:  # 2
                 self._send_outputs(update, commit_time_ms)
             self.probe("2-outputs")
-            self._require_membership(batch)
+            self._require_membership(batch, topology_end)
             for _, update in batch:  # 3
                 self._send_changelogs(update)
             self.probe("3-changelogs")
@@ -86,7 +87,7 @@ class Committer:
             if self.guarantee is Guarantee.AT_LEAST_ONCE:
                 # A start continues from the record if the group's offsets are gone, so the record must be the last of all.
                 self.producer.flush()
-            self._require_membership(batch)
+            self._require_membership(batch, topology_end)
             for _, update in batch:  # 4
                 self._send_commit_record(kind, update, commit_time_ms, told_ends)
             self.producer.flush()
@@ -110,15 +111,20 @@ class Committer:
             if self.member.ownership.epoch(task.lead) != task.epoch:
                 raise TasksRevoked(f"task {task.id} was revoked; its batch is discarded")
 
-    def _ends_before(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> dict[TopicPartition, int]:
-        """Return the ends of sinks and changelogs, once no aborted transaction is open in what this one will write to."""
+    def _ends_before(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> tuple[dict[TopicPartition, int], int]:
+        """Return the ends of sinks and changelogs, once no aborted transaction is open in what this one will write to.
+
+        The second value is the end of `<app>-topology` under `at_least_once`; 0 otherwise.
+        """
         counted = [*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)]
-        commits = commits_topic(self.application_id)
+        commits, topology = commits_topic(self.application_id), TopicPartition(topology_topic(self.application_id), 0)
         places = [*counted, *{TopicPartition(commits, update.task.partition) for _, update in batch}]
+        if self.guarantee is Guarantee.AT_LEAST_ONCE:
+            places.append(topology)
         found = self._asked_ends(places)
         while self.lost_markers is not None and self.lost_markers.end_in(found):
             found = self._asked_ends(places)
-        return {place: found[place].offset for place in counted}
+        return {place: found[place].offset for place in counted}, found[topology].offset if topology in found else 0
 
     def _asked_ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionEnd]:
         try:
@@ -191,17 +197,17 @@ class Committer:
                     )
         return {task.id: {p.topic: ends[p] for p in task.changelogs} for task, _ in batch}
 
-    def _require_membership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+    def _require_membership(self, batch: Sequence[tuple[Task, TaskUpdate]], topology_end: int) -> None:
         """Raise, under `at_least_once`, if the group has given the tasks to others while this process was stopped. Blocks.
 
         An offset of a partition that no task reads is committed, because the coordinator refuses that to a member of another
         generation. It must be no offset of the tasks: if the client joins again before it sends the request, that would take
-        back what the next owner has committed. With transactions, step 5 comes before anything is visible. See invariant: order
-        of at_least_once.
+        back what the next owner has committed. It is the end of that partition, so that monitoring sees no lag. With
+        transactions, step 5 comes before anything is visible. See invariant: order of at_least_once.
         """
         if self.guarantee is not Guarantee.AT_LEAST_ONCE:
             return
-        group = self._send_offsets(batch, [ClientPartition(topology_topic(self.application_id), 0, 0)])
+        group = self._send_offsets(batch, [ClientPartition(topology_topic(self.application_id), 0, topology_end)])
         if self.member.metadata() != group:
             # The client joined again before it sent them, and the coordinator has checked the new generation.
             self.producer.abort()

@@ -14,6 +14,7 @@ from tidemark.commit.commit import Committer
 from tidemark.commit.producer import IdempotentProducer
 from tidemark.commit.record import CommitKind
 from tidemark.errors import BatchAborted, OutcomeUnknown
+from tidemark.kafka.offsets import PartitionEnd
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.protocol import Writes
 from tidemark.stream_times import StreamTimes
@@ -22,6 +23,7 @@ from tidemark.topology.plan import Guarantee
 
 NOW = 1_700_000_000_000
 CHANGELOG = TopicPartition("app-totals-changelog", 0)
+TOPOLOGY = TopicPartition("app-topology", 0)
 
 
 @dataclass
@@ -98,7 +100,8 @@ class Ends:
         return dict.fromkeys(partitions, self.offset)
 
     def with_epochs(self, partitions):
-        return dict.fromkeys(partitions, self)
+        ends = {partition: PartitionEnd(self.offset, 1) for partition in partitions}
+        return ends | {TOPOLOGY: PartitionEnd(40, 1)} if TOPOLOGY in ends else ends
 
 
 def committed(
@@ -106,11 +109,13 @@ def committed(
     producer: RecordingProducer,
     probe: Callable[[str], None] = lambda _: None,
     lock: threading.RLock | None = None,
+    description: bytes | None = None,
 ) -> list[str]:
     """Commit one batch and return what was asked of the producer, also if the batch is aborted."""
     committer = Committer(
         application_id="app", topology_version="1", instance=0, producer=producer, member=GroupMember(), ends=Ends(),
         sink_partitions=(), lock=lock or threading.RLock(), clock=lambda: NOW, probe=probe, guarantee=guarantee,
+        description=description,
     )  # fmt: skip
     update = TaskUpdate(
         task=TaskId(0, 0), batch=1, sources={"in": (0, 10)}, stream_times=StreamTimes(NOW, {}),
@@ -161,11 +166,15 @@ def test_should_write_no_state_of_at_least_once_after_the_group_has_replaced_a_m
     assert committed(Guarantee.AT_LEAST_ONCE, RecordingProducer(refused_from=refused_from)) == steps
 
 
-def test_should_ask_the_group_with_no_offset_of_a_task():
-    """If the member joins again before it sends them, the next owner may have committed later ones."""
+@pytest.mark.parametrize(("description", "asked_with"), [(None, 40), (b"{}", 41)])
+def test_should_ask_the_group_with_no_offset_of_a_task(description, asked_with):
+    """If the member joins again before it sends them, the next owner may have committed later ones.
+
+    It is the end of a topic that no task reads, also after the batch has written to it, so that the group has no lag there.
+    """
     producer = RecordingProducer()
-    committed(Guarantee.AT_LEAST_ONCE, producer)
-    assert producer.sent_offsets == [("app-topology", 0, 0)] * 2 + [("in", 0, 10)]
+    committed(Guarantee.AT_LEAST_ONCE, producer, description=description)
+    assert producer.sent_offsets == [("app-topology", 0, asked_with)] * 2 + [("in", 0, 10)]
 
 
 @pytest.mark.parametrize(
