@@ -55,7 +55,7 @@ def take(topology: str, output: Output) -> None:
 def list_savepoints(topology: str, output: Output) -> None:
     """List all savepoints, the newest first."""
     repository = _repository(topology)
-    found = repository.savepoints()
+    found = [repository.savepoint(savepoint_id) for savepoint_id in repository.newest_first(wall_clock_ms())]
     listing = Listing(
         "savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}"
     )
@@ -122,13 +122,14 @@ def _repository(topology: str) -> SavepointRepository:
 
 
 def _newest(repository: SavepointRepository) -> str:
-    whole = [savepoint.savepoint_id for savepoint in repository.savepoints() if savepoint.is_complete]
-    if not whole:
+    ids = repository.newest_first(wall_clock_ms())
+    newest = next((savepoint_id for savepoint_id in ids if repository.savepoint(savepoint_id).is_complete), None)
+    if newest is None:
         raise SavepointFailed(
             f"no complete savepoint of {repository.application_id} in {repository.location}; take one with "
             "`tidemark savepoint take`"
         )
-    return whole[0]
+    return newest
 
 
 def _form(savepoint: Savepoint) -> dict[str, object]:

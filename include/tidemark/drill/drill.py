@@ -161,7 +161,7 @@ class _Course:
 
     def _newest_savepoint(self) -> list[SavedState]:
         """Return the newest readable savepoint that existed before the drill."""
-        for savepoint_id in self._repository.ids():
+        for savepoint_id in self._repository.newest_first(self._context.clients.clock()):
             try:
                 return saved_states(self._context.evidence, self._repository, savepoint_id)
             except CopyUnusable as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, TidemarkError
 from tidemark.names import TaskId
 from tidemark.savepoints.repository import SavepointRepository
@@ -67,11 +69,11 @@ def _tasks_here(settings: Settings, application_id: str, subtopology: int) -> li
     return [TaskId(subtopology, int(number)) for number in sorted(numbers) if number.isdigit()]
 
 
-def read_savepoint(settings: Settings, application_id: str) -> SavepointView:
+def read_savepoint(settings: Settings, application_id: str, clock: Callable[[], int] = wall_clock_ms) -> SavepointView:
     """Return the newest complete savepoint. Blocks: lists the repository, which may be remote. Does not raise."""
     try:
         repository = SavepointRepository(settings.savepoint_location, application_id)
-        for savepoint_id in repository.ids()[:_TRIED]:
+        for savepoint_id in repository.newest_first(clock())[:_TRIED]:
             try:
                 return SavepointView(savepoint_id, repository.manifest(savepoint_id).taken_ms)
             except CopyUnusable:

@@ -14,7 +14,6 @@ from tidemark.recovery.evidence import StateCopy
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.savepoints.manifest import SavepointManifest
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.supervision.savepoint_ids import is_ahead
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +50,7 @@ class SavepointCopies:
 
     def _newest(self) -> list[SavepointManifest]:
         whole: list[SavepointManifest] = []
-        now_ms = self.clock()
-        for savepoint_id in sorted(self.repository.ids(), key=lambda each: is_ahead(each, now_ms)):
+        for savepoint_id in self.repository.newest_first(self.clock()):
             try:
                 whole.append(self.repository.manifest(savepoint_id))
             except CopyUnusable as error:

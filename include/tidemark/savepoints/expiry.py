@@ -8,7 +8,7 @@ from itertools import islice
 
 from tidemark.errors import CopyUnusable
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
-from tidemark.supervision.savepoint_ids import begun_ms, is_ahead
+from tidemark.supervision.savepoint_ids import begun_ms
 
 GIVEN_UP_MS = 3_600_000
 """The time after which an incomplete savepoint is given up, if nothing has shown since then that it is still being taken."""
@@ -28,15 +28,14 @@ class Expired:
 def expired_ids(
     savepoints: Sequence[Savepoint], keep: int | None, max_age_ms: int | None, now_ms: int
 ) -> tuple[str, ...]:
-    """Return those of `savepoints`, which are sorted with the newest first, to remove. Reads nothing.
+    """Return those of `savepoints` to remove, which are in the order of `SavepointRepository.newest_first`. Reads nothing.
 
     A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`, and so is one whose
-    manifest cannot be read; an incomplete one, if it was last known to be taken at least an hour ago. Those that were named by
-    a clock that was ahead count as older than all others.
+    manifest cannot be read; an incomplete one, if it was last known to be taken at least an hour ago.
     """
     gone: list[str] = []
     whole = 0
-    for savepoint in sorted(savepoints, key=lambda each: is_ahead(each.savepoint_id, now_ms)):
+    for savepoint in savepoints:
         if _is_unfinished(savepoint):
             if not _is_alive(savepoint, now_ms):
                 gone.append(savepoint.savepoint_id)
@@ -53,7 +52,8 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
 
     All files are kept while another savepoint is being written, and while a manifest cannot be read.
     """
-    gone = expired_ids(repository.savepoints(), keep, max_age_ms, now_ms)
+    savepoints = [repository.savepoint(savepoint_id) for savepoint_id in repository.newest_first(now_ms)]
+    gone = expired_ids(savepoints, keep, max_age_ms, now_ms)
     for savepoint_id in gone:
         repository.remove(savepoint_id)
     sizes = repository.file_sizes()

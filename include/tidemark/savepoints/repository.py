@@ -23,7 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, StoreFailed, TidemarkError
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest
-from tidemark.supervision.savepoint_ids import begun_ms
+from tidemark.supervision.savepoint_ids import begun_ms, is_ahead
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +159,16 @@ class SavepointRepository:
         return whole
 
     def ids(self) -> list[str]:
-        """Return the ids of all savepoints, complete or not, the newest first. Raises `SavepointFailed`."""
+        """Return the ids of all savepoints, complete or not, the last first. Raises `SavepointFailed`."""
         found = (name for name in self._names("savepoints") if begun_ms(name) is not None)
         return sorted(found, reverse=True)
 
+    def newest_first(self, now_ms: int) -> list[str]:
+        """Return what `ids` does, but those that were named by a clock that was ahead come last. Raises `SavepointFailed`."""
+        return sorted(self.ids(), key=lambda savepoint_id: is_ahead(savepoint_id, now_ms))
+
     def savepoints(self) -> list[Savepoint]:
-        """Return all savepoints, the newest first. Raises `SavepointFailed`."""
+        """Return all savepoints in the order of `ids`. Raises `SavepointFailed`."""
         return [self.savepoint(savepoint_id) for savepoint_id in self.ids()]
 
     def savepoint(self, savepoint_id: str) -> Savepoint:

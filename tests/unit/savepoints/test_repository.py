@@ -9,13 +9,15 @@ from tests.support.savepoints import APP, SPEC, TASKS, contents, open_store, put
 
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed
 from tidemark.names import TaskId
+from tidemark.overview.stores import read_savepoint
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.expiry import GIVEN_UP_MS, expire, expired_ids
 from tidemark.savepoints.manifest import SavepointManifest, TaskManifest
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
 from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.savepoints.verification import verify
-from tidemark.supervision.savepoint_ids import begun_ms, new_savepoint_id
+from tidemark.settings import Settings
+from tidemark.supervision.savepoint_ids import begun_ms, is_ahead, new_savepoint_id
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 HOUR_MS = 3_600_000
@@ -185,7 +187,8 @@ def listed(*hours_ago: float, not_whole: tuple[float, ...] = (), unreadable: tup
     every = [Savepoint(an_id(hours), (), manifest, None, 0) for hours in hours_ago]
     every += [Savepoint(an_id(hours), (), None, "missing", round(NOW_MS - hours * HOUR_MS)) for hours in not_whole]
     every += [Savepoint(an_id(hours), (), None, "unreadable", 0, is_unreadable=True) for hours in unreadable]
-    return sorted(every, key=lambda savepoint: savepoint.savepoint_id, reverse=True)
+    every.sort(key=lambda savepoint: savepoint.savepoint_id, reverse=True)
+    return sorted(every, key=lambda savepoint: is_ahead(savepoint.savepoint_id, NOW_MS))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +224,15 @@ def test_should_take_the_state_first_from_savepoints_that_no_wrong_clock_has_nam
     copies = SavepointCopies(repository, clock=lambda: NOW_MS)
     found = copies.find(TASKS)[TASKS[0]]["counts"]
     assert [copy.location.split("/")[-2] for copy in found] == [named[2], named[3], named[0]]
+
+
+def test_should_expire_and_show_savepoints_in_that_order(local, stores, tmp_path):
+    named = [an_id(hours) for hours in (-48, -47, -46, 0, 1)]
+    for savepoint_id in named:
+        save(local, stores, tmp_path / "links" / savepoint_id, savepoint_id)
+    settings = Settings.load(savepoint_location=local.location)
+    assert read_savepoint(settings, APP, lambda: NOW_MS).savepoint_id == named[3]
+    assert expire(local, 2, None, NOW_MS).savepoints == tuple(named[:3])
 
 
 def test_should_delete_files_that_only_expired_savepoints_name(repository, stores, tmp_path):

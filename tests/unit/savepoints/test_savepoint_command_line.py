@@ -54,6 +54,13 @@ def test_should_list_for_people_and_for_programs(repository, saved):
     assert all(savepoint_id[:15] in shown.output for savepoint_id in saved)
 
 
+def test_should_list_and_verify_those_last_that_a_clock_that_was_ahead_has_named(repository, saved, stores, tmp_path):
+    ahead = new_savepoint_id(wall_clock_ms() + 48 * 3_600_000)
+    save(repository, stores, tmp_path / "links", ahead)
+    assert [row["id"] for row in json.loads(run("list", NAME, "--json").output)] == [*saved[::-1], ahead]
+    assert f"savepoint {saved[1]}: 2 tasks" in run("verify", NAME).output
+
+
 def test_should_report_that_there_is_no_savepoint(repository):
     assert "no savepoints of patient-monitoring" in run("list", NAME).output
     with pytest.raises(SavepointFailed, match="no complete savepoint of patient-monitoring"):
