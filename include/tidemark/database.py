@@ -250,8 +250,11 @@ def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
     if cursor.execute("PRAGMA page_count").fetchone() == (0,):
         # Only an empty file can be made to give space back, and a file with a mode is not empty.
         cursor.execute("PRAGMA busy_timeout = 0")
-        cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
+        try:
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        finally:
+            # The file may not be empty any more when this is tried again.
+            cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
     cursor.execute("PRAGMA journal_mode = WAL")
 
 

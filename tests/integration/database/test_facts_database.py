@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from tests.support.event_writing import write
 from tests.support.events import state_event
 
+from tidemark import database
 from tidemark.checks.verdict_table import VERDICTS, write_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
@@ -45,6 +47,25 @@ def test_should_be_a_file_in_the_var_folder_that_readers_do_not_lock(facts, sett
     with sqlite3.connect(file) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("SELECT kind, instance FROM events").fetchall() == [("state", 0)]
+
+
+def test_should_wait_for_other_writers_although_another_has_written_the_new_file_first(facts, settings, monkeypatch):
+    file = settings.var_dir / "facts.db"
+    file.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE first (n)")
+        tries = []
+
+        def commit(pause_s):
+            tries.append(pause_s)
+            other.execute("COMMIT")
+
+        monkeypatch.setattr(database._switch_to_wal.retry, "sleep", commit)
+        with closing(facts._engine.raw_connection()) as connection:
+            (timeout_ms,) = connection.cursor().execute("PRAGMA busy_timeout").fetchone()
+    assert len(tries) == 1
+    assert timeout_ms == 1000 * database._BUSY_TIMEOUT_S
 
 
 def test_should_be_written_by_several_processes_at_once(facts, settings):
