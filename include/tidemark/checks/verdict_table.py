@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Select, String, Table, Text, bindparam, func, select
+from sqlalchemy import CTE, BigInteger, Column, Index, Select, String, Table, Text, bindparam, func, select
 
 from tidemark.checks.liveness import CHECK as RTO
 from tidemark.clock import wall_clock_ms
@@ -103,11 +103,7 @@ def _last_verdicts() -> Select[Any]:
     """
     columns = VERDICTS.c
     own = columns.application_id == bindparam("application_id")
-    # Jumps from name to name in the index: a month of history has many rows of few checks.
-    first = select(func.min(columns.check_name).label("check_name")).where(own)
-    known = first.cte("checks", recursive=True)
-    following = select(func.min(columns.check_name)).where(own, columns.check_name > known.c.check_name)
-    known = known.union_all(select(following.scalar_subquery()).where(known.c.check_name.is_not(None)))
+    known = _known_checks()
     inner = VERDICTS.alias()
     newest = select(func.max(inner.c.time_ms)).where(
         inner.c.application_id == bindparam("application_id"),
@@ -122,8 +118,35 @@ def _last_verdicts() -> Select[Any]:
     return select(VERDICTS).where(found).order_by(columns.check_name, columns.id)
 
 
-# Made once: to make it takes longer than to run it.
-_LAST_VERDICTS = _last_verdicts()
+def _hidden_verdicts() -> Select[Any]:
+    """Return a query for the rows after `:latest_ms` of each check but `rto`: the last id and the latest time, or nulls."""
+    columns = VERDICTS.c
+    known = _known_checks()
+    # As a subquery of each check, which jumps to the rows in the index; grouped, all rows of the history would be read.
+    later = select().where(
+        columns.application_id == bindparam("application_id"),
+        columns.check_name == known.c.check_name,
+        columns.time_ms > bindparam("latest_ms"),
+    )
+    last_id = later.add_columns(func.max(columns.id)).scalar_subquery().label("id")
+    latest_ms = later.add_columns(func.max(columns.time_ms)).scalar_subquery().label("time_ms")
+    return select(known.c.check_name, last_id, latest_ms).where(known.c.check_name != RTO)
+
+
+def _known_checks() -> CTE:
+    """Return the names of all checks of `:application_id`.
+
+    Jumps from name to name in the index: a month of history has many rows of few checks.
+    """
+    columns = VERDICTS.c
+    own = columns.application_id == bindparam("application_id")
+    known = select(func.min(columns.check_name).label("check_name")).where(own).cte("checks", recursive=True)
+    following = select(func.min(columns.check_name)).where(own, columns.check_name > known.c.check_name)
+    return known.union_all(select(following.scalar_subquery()).where(known.c.check_name.is_not(None)))
+
+
+# Made once: to make them takes longer than to run them.
+_LAST_VERDICTS, _HIDDEN_VERDICTS = _last_verdicts(), _hidden_verdicts()
 
 
 def last_verdicts(
@@ -132,11 +155,32 @@ def last_verdicts(
     """Return the findings of the last run of every check, and the last finding of `rto` on each instance.
 
     Findings of more than an hour from now are left out: a clock that was ahead has given them their time, and they would hide
-    every later run. Does not read the history. Blocks. Raises `FactsUnavailable`.
+    every later run. If no later run of the check was written, a finding of not enough evidence says so. Does not read the
+    history. Blocks. Raises `FactsUnavailable`.
     """
-    latest_ms = clock() + _CLOCKS_MS
-    rows = facts.read(_LAST_VERDICTS, {"application_id": application_id, "latest_ms": latest_ms})
-    return [PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row)) for row in rows]
+    asked = {"application_id": application_id, "latest_ms": clock() + _CLOCKS_MS}
+    last: dict[str, tuple[int, int]] = {}
+    found: list[PastVerdict] = []
+    for row in facts.read(_LAST_VERDICTS, asked):
+        found.append(PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row)))
+        last[row.check_name] = (row.id, row.time_ms)
+    for row in facts.read(_HIDDEN_VERDICTS, asked):
+        written_id, time_ms = last.get(row.check_name, (0, row.time_ms))
+        # Rows are numbered as they are written, whatever their times say.
+        if row.id is not None and row.id > written_id:
+            found.append(PastVerdict(application_id, row.check_name, time_ms, _hidden(row.time_ms, clock())))
+    return sorted(found, key=lambda verdict: verdict.check)
+
+
+def _hidden(time_ms: int, now_ms: int) -> Finding:
+    minutes = (time_ms - now_ms) // 60_000
+    return Finding(
+        "last run",
+        Verdict.NOT_ENOUGH_EVIDENCE,
+        f"its time is {minutes} min from now, so it is left out: a clock was ahead when the check ran, or the clock of this "
+        "machine is behind; set the clocks right, then run the check again",
+        {"time_ms": time_ms, "now_ms": now_ms},
+    )
 
 
 def _finding(row: Any) -> Finding:

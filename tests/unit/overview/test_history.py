@@ -53,6 +53,33 @@ def test_a_verdict_of_a_clock_that_was_ahead_should_not_hide_later_ones(facts):
     assert found == [("audit", Verdict.OK), ("lag", Verdict.OK)]
 
 
+def test_a_last_run_that_is_left_out_should_be_not_enough_evidence(facts):
+    """Either a clock was ahead, or that of this machine is behind. Runs that were written later end the doubt."""
+    hour_ms = 3_600_000
+    wrote(facts, "audit", 10 + 3 * hour_ms, Verdict.OK)
+    wrote(facts, "lag", 5, Verdict.OK)
+    wrote(facts, "lag", 10 + 2 * hour_ms, Verdict.FAILED)
+    wrote(facts, "rto", 10 + 2 * hour_ms, Verdict.OK)
+
+    def found():
+        return [(row.check, row.time_ms, row.finding.verdict) for row in last_verdicts(facts, APP, lambda: 10)]
+
+    assert found() == [
+        ("audit", 10 + 3 * hour_ms, Verdict.NOT_ENOUGH_EVIDENCE),
+        ("lag", 5, Verdict.OK),
+        ("lag", 5, Verdict.NOT_ENOUGH_EVIDENCE),
+        ("rto", 10 + 2 * hour_ms, Verdict.OK),
+    ]
+    assert "its time is 180 min from now" in last_verdicts(facts, APP, lambda: 10)[0].finding.message
+    wrote(facts, "audit", 4, Verdict.OK)
+    wrote(facts, "lag", 6, Verdict.WARNING)
+    assert found() == [
+        ("audit", 4, Verdict.OK),
+        ("lag", 6, Verdict.WARNING),
+        ("rto", 10 + 2 * hour_ms, Verdict.OK),
+    ]
+
+
 def test_the_last_deadline_verdict_of_each_instance_should_count(facts):
     def watched(time_ms, instance, verdict):
         write_verdicts(facts, APP, "rto", time_ms, [Finding(f"{APP}-{instance}", verdict, "m")])
