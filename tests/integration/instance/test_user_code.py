@@ -43,8 +43,8 @@ def counted(stream, sink):
 @pytest.mark.parametrize(
     ("uses", "said"),
     [
-        (processed, rf"PROCESSOR-\d+: {HERE}:NeedsAFile: init\(\) raised FileNotFoundError \("),
-        (counted, rf"store counts: {HERE}:store_that_cannot_be_opened: creating it in .* raised ValueError \("),
+        (processed, rf"PROCESSOR-\d+: {HERE}:NeedsAFile: init\(\) raised FileNotFoundError; "),
+        (counted, rf"store counts: {HERE}:store_that_cannot_be_opened: creating it in .* raised ValueError; "),
     ],
 )
 def test_should_end_with_a_refusal_that_names_node_function_and_cause(settings, admin, unique, guarantee, uses, said):
