@@ -288,7 +288,8 @@ def test_keys_of_savepoints_should_be_those_of_the_page(monkeypatch: pytest.Monk
     manifest = SimpleNamespace(savepoint_id="s", tasks=("0_0",), total_bytes=9, topology_version="1")
     repository = SimpleNamespace(
         application_id="a", location="/s", manifest=lambda _: manifest, ids=lambda: ["s"],
-        savepoints=lambda: [Savepoint("20260101T000000-abcdef", ("0_0",), None, "it is missing", 0)],
+        newest_first=lambda _: ["s"],
+        savepoint=lambda _: Savepoint("20260101T000000-abcdef", ("0_0",), None, "it is missing", 0),
     )  # fmt: skip
     monkeypatch.setattr(savepoint, "_repository", lambda _: repository)
     assert keys(shown(lambda output: savepoint.list_savepoints("a", output))) == DOCUMENTED["savepoint list"]
