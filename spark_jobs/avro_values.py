@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,11 +40,24 @@ _MOST_AT_ONCE = 1000
 _TOLD_CHARACTERS = 500
 _LOCAL_TIME = r"yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS"
 _JSON_OPTIONS = f"map('timestampFormat', '{_LOCAL_TIME}XXX', 'timestampNTZFormat', '{_LOCAL_TIME}')"
+_NO_RECORD = "(SELECT X'' AS value)"
 _numbers = itertools.count()
-
 
 _Named = tuple[str, int]
 """A topic, and the id of a schema that a record of it names."""
+
+
+class _Decoder(NamedTuple):
+    """The SQL for the records of a topic with one schema, which is made once.
+
+    `struct_sql` is the struct of the fields that are read and `_READ`, all null if the value cannot be decoded. `record_sql` is
+    the same for records of this topic and schema, else null. `json_sql` is the JSON of this struct as column `record`.
+    """
+
+    record: str
+    struct_sql: str
+    record_sql: str
+    json_sql: str
 
 
 class AvroValues:
@@ -63,7 +76,7 @@ class AvroValues:
         self._topics = topics
         self._spark = spark
         self._registry = registry() if topics else None
-        self._schemas: dict[_Named, AvroSchema] = {}
+        self._decoders: dict[_Named, _Decoder] = {}
         self._unreadable: dict[_Named, float] = {}
         """What the registry or Spark could not read, and when."""
 
@@ -97,22 +110,15 @@ class AvroValues:
         """Return the SQL of the records of a view with JSON values. It is the view itself if no topic has Avro values."""
         if not self._topics:
             return view
-        prefix = f"hex(substring(value, 1, {_PREFIX_BYTES}))"
-        body = f"substring(value, {_PREFIX_BYTES + 1})"
-        decoded: list[str] = []
-        chosen: list[str] = []
-        for number, ((topic, schema_id), schema) in enumerate(self._schemas.items()):
-            record, columns = f"__avro_{number}", self._topics[topic]
-            is_of = f"topic = {literal(topic)} AND {prefix} = '{schema_id:010X}'"
-            decoded.append(f"CASE WHEN {is_of} THEN {_decoded_sql(body, schema, columns)} END AS {record}")
-            chosen.append(f"WHEN {record}.{_READ} THEN CAST({_json_sql(record, schema, columns)} AS BINARY)")
+        decoders = self._decoders.values()
+        chosen = (f"WHEN {each.record}.{_READ} THEN CAST({each.json_sql} AS BINARY)" for each in decoders)
         names = ", ".join(literal(topic) for topic in self._topics)
         value = (
             f"CASE WHEN value IS NULL OR topic NOT IN ({names}) THEN value {' '.join(chosen)} "
             f"ELSE CAST('{_NOT_AVRO}' AS BINARY) END"
         )
-        left_out = ", ".join(["value", *(part.rpartition(" ")[2] for part in decoded)])
-        inner = ", ".join(["*", *decoded])
+        left_out = ", ".join(["value", *(each.record for each in decoders)])
+        inner = ", ".join(["*", *(f"{each.record_sql} AS {each.record}" for each in decoders)])
         return f"(SELECT * EXCEPT ({left_out}), {value} AS value FROM (SELECT {inner} FROM {view}))"
 
     def frame(self, records: DataFrame) -> DataFrame:
@@ -141,11 +147,11 @@ class AvroValues:
             .groupBy("topic", "id")
             .count()
             .orderBy("count", "topic", "id", ascending=[False, True, True])
-            .limit(_MOST_AT_ONCE + len(self._schemas) + len(self._unreadable))
+            .limit(_MOST_AT_ONCE + len(self._decoders) + len(self._unreadable))
             .collect()
         )
         named = ((row.topic, row.id) for row in found)
-        new = [each for each in named if each not in self._schemas and each not in self._unreadable][:_MOST_AT_ONCE]
+        new = [each for each in named if each not in self._decoders and each not in self._unreadable][:_MOST_AT_ONCE]
         refused = {each: fault for each in new if (fault := self._fault_of(self._registry, *each)) is not None}
         if refused:
             (topic, schema_id), fault = next(iter(refused.items()))
@@ -158,21 +164,17 @@ class AvroValues:
     def _fault_of(self, registry: SchemaRegistry, topic: str, schema_id: int) -> str | None:
         """Ask for one schema and keep it. Returns why it cannot be read."""
         try:
-            schema = registry.avro(schema_id)
-            self._require_readable(schema, self._topics[topic])
+            decoder = _decoder(topic, schema_id, registry.avro(schema_id), self._topics[topic], len(self._decoders))
+            # Analysed only, so that a schema that Spark cannot read is not part of a statement.
+            self._spark.sql(
+                f"SELECT {decoder.json_sql} FROM (SELECT {decoder.struct_sql} AS {decoder.record} FROM {_NO_RECORD})"
+            )
         except (ValueError, *SPARK_ERRORS) as error:
             self._unreadable[topic, schema_id] = time.monotonic()
             return str(error)
         log.info("read schema %d of topic %s from the registry", schema_id, topic)
-        self._schemas[topic, schema_id] = schema
+        self._decoders[topic, schema_id] = decoder
         return None
-
-    def _require_readable(self, schema: AvroSchema, columns: Sequence[Column]) -> None:
-        """Raise `ValueError` or Spark's error for a schema that a statement cannot decode."""
-        if not isinstance(schema, Mapping) or schema.get("type") != "record":
-            raise ValueError("it is not the schema of a record")
-        record = _decoded_sql("X''", schema, columns)
-        self._spark.sql(f"SELECT {_json_sql('r', schema, columns)} FROM (SELECT {record} AS r)")
 
 
 def _columns_of(schema: AvroSchema) -> tuple[Column, ...]:
@@ -180,10 +182,15 @@ def _columns_of(schema: AvroSchema) -> tuple[Column, ...]:
     return tuple(Column(field["name"], "STRING") for field in schema["fields"])
 
 
-def _decoded_sql(value: str, schema: AvroSchema, columns: Sequence[Column]) -> str:
-    """Return the SQL of the struct of the fields that are read, and `_READ`. All are null if the value cannot be decoded."""
+def _decoder(topic: str, schema_id: int, schema: AvroSchema, columns: Sequence[Column], number: int) -> _Decoder:
+    """Raises `ValueError` for a schema that is none of a record."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        raise ValueError("it is not the schema of a record")
     options = f"map('mode', 'PERMISSIVE', 'avroSchema', {literal(json.dumps(_reduced(schema, columns)))})"
-    return f"from_avro({value}, {literal(json.dumps(schema))}, {options})"
+    struct = f"from_avro(substring(value, {_PREFIX_BYTES + 1}), {literal(json.dumps(schema))}, {options})"
+    is_of = f"topic = {literal(topic)} AND hex(substring(value, 1, {_PREFIX_BYTES})) = '{schema_id:010X}'"
+    record = f"__avro_{number}"
+    return _Decoder(record, struct, f"CASE WHEN {is_of} THEN {struct} END", _json_sql(record, schema, columns))
 
 
 def _json_sql(record: str, schema: AvroSchema, columns: Sequence[Column]) -> str:

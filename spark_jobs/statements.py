@@ -31,7 +31,7 @@ from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.partials import Partial, Status, with_newest
 from tidemark.topology.paths import RecordPaths
-from tidemark.topology.plan import Aggregation, Fold, Number, SubTopology, Window
+from tidemark.topology.plan import Aggregation, Fold, Number, Source, SubTopology, Window
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,7 @@ class Statements:
         if not merged:
             return tables
         of_source = self._subtopology.sources[source]
-        view = f"(SELECT * FROM {self._records} WHERE topic = {literal(of_source.topic)})"
-        sql = times_sql(of_source, source, view, self._ahead_ms)
+        sql = times_sql(of_source, source, self._records_of(of_source), self._ahead_ms)
         known = self._run(read, sql, is_small=read.records <= FEW_ROWS)
         columns = dict(zip(TIME_COLUMNS, known.columns, strict=True))
         times = pa.table(
@@ -166,8 +165,7 @@ class Statements:
         if aggregation is not None and not _is_mergeable(aggregation):
             return self._run(read, self._sql(number), is_small=has_few_rows)
         source = self._subtopology.sources[pipeline.source]
-        view = f"(SELECT * FROM {self._records} WHERE topic = {literal(source.topic)})"
-        others = f"({unread_sql(source, view, self._ahead_ms, has_headers=read.has_headers)})"
+        others = f"({unread_sql(source, self._records_of(source), self._ahead_ms, has_headers=read.has_headers)})"
         has_row_each = aggregation is None or has_row_per_record(aggregation)
         is_grouped = has_row_each or not has_few_rows
         sql = pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms, is_grouped=is_grouped)
@@ -180,6 +178,9 @@ class Statements:
     def _records(self) -> str:
         """The view of the records, with JSON values."""
         return self._view if self._values is None else self._values.view(self._view)
+
+    def _records_of(self, source: Source) -> str:
+        return f"(SELECT * FROM {self._records} WHERE topic = {literal(source.topic)})"
 
     def _has_few_rows(self, read: _Read, number: int) -> bool:
         """Whether the statement of a pipeline has few rows, even if nothing is grouped."""
