@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 RECORDS_PREFIX = "tidemark records: "
-"""Begins each line of a process's output that quotes a record; whoever shows the output to others leaves such lines out."""
+"""The beginning of each line of output that quotes a record. Such lines are left out where others see the output."""
 
 
 class ExitCode(IntEnum):

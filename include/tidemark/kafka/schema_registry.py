@@ -19,7 +19,7 @@ _ANSWERS = (404, 409, 422)
 """The statuses for what does not exist, is incompatible, and is invalid."""
 _UNAUTHORISED = (401, 403)
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
-"""What the client raises for an answer that is not one of a registry, such as the page of a proxy."""
+"""What the client raises for a body that no registry sends, such as the page of a proxy."""
 _T = TypeVar("_T")
 _TRIES = 5
 

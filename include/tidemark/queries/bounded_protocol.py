@@ -1,4 +1,4 @@
-"""Connections of the query server that nobody can hold without a token: their number and the time of a request are bounded."""
+"""Connections of the query server, with limits on their number and on the time that a request may take to arrive."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class AskedKeys(BaseModel):
 
 
 class TaskParameters(AskedKeys):
-    """Which task is asked. The state may be of any age."""
+    """The task to ask. Its state may be of any age."""
 
     task: str | None = Field(None, description="ask this task only, such as 0_1")
 

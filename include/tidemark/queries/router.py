@@ -94,7 +94,7 @@ class PassedTo:
 
 @dataclass(frozen=True)
 class _CopyAnswer:
-    """What a process says of its copy of a task: the position, or why there is none. Without time it is not asked."""
+    """The answer of a process about its copy of a task: the position, or the reason why there is none."""
 
     position: Position | None
     unavailable: str = ""

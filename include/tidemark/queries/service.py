@@ -45,7 +45,7 @@ _LOOK_MS = 500
 _BACKLOG = 128
 _MOST_KERNEL_MS = 2**31 - 1
 """The longest time that a socket option takes: 24 days."""
-# A server may listen at these, and nobody can be reached at them from another machine.
+# A server can listen at these addresses, but another machine cannot reach it by them.
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}
 
 
@@ -158,7 +158,7 @@ class _Running:
                 self._give_up(why)
 
     def _give_up(self, why: str) -> None:
-        """Let nobody ask a server that has failed: close the port, withdraw its announcement, and record the reason."""
+        """Take a failed server out of use: close its port, withdraw its announcement, and record the reason."""
         error = f"the server of queries has failed ({why}): queries are not answered until this process starts again"
         log.error("%s", error)
         self._socket.close()

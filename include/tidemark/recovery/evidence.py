@@ -47,7 +47,7 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class KeptDeletions:
-    """For how long a changelog keeps deletions; those from before `raised_ms` only for `smaller_retention_ms`."""
+    """How long a changelog keeps tombstones: `retention_ms`, but `smaller_retention_ms` for those from before `raised_ms`."""
 
     retention_ms: int
     raised_ms: int = 0

@@ -31,7 +31,7 @@ _MARK_EVERY_MS = 10_000
 class ReplicaBounds:
     """The offsets and times that were last read from Kafka for one store.
 
-    `asked_ms` is the wall clock before that, `asked_s` the monotonic clock, which nobody can set back.
+    `asked_ms` is the wall clock when Kafka was asked, and `asked_s` the monotonic clock, which cannot be set back.
     """
 
     asked_ms: int
