@@ -23,17 +23,18 @@ NOT_SETTINGS: Mapping[str, str] = {
 }
 """Environment variables that are read before the settings, or that are not settings at all."""
 
-_SECRET_NAME = re.compile(
-    r"password|passwd|secret|token(?!\.endpoint)|jaas|private\.?key|access\.?key|credential", re.I
+SECRET_NAME = (
+    r"(?i)password|passwd|passphrase|secret|token(?!\.endpoint)|jaas|(private|access|account)[._]?key|key\.pem|keystore\.key"
+    r"|credential"
 )
-
+"""A regular expression for Python and Java. It finds the names of options of Kafka's clients and Spark that hold a secret."""
 
 _OF_SERVICES = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?$")
 
 
 def is_secret_name(name: str) -> bool:
     """Return whether an option of a client or of Spark holds a secret, judged by its name."""
-    return _SECRET_NAME.search(name) is not None
+    return re.search(SECRET_NAME, name) is not None
 
 
 def file_entries(file: Path, *, required: bool) -> dict[str, Any]:

@@ -109,12 +109,35 @@ def test_should_know_every_variable_that_the_code_names() -> None:
     assert set(re.findall(r"\bTIDEMARK_[A-Z_]*[A-Z]\b", text)) - known == set()
 
 
-@pytest.mark.parametrize("name", ["sasl.password", "sasl.oauthbearer.client.secret", "ssl.keystore.key.PrivateKey"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.password",
+        "sasl.oauthbearer.client.secret",
+        "ssl.key.pem",
+        "ssl.keystore.key",
+        "ssl.keystore.key.PrivateKey",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+        "spark.hadoop.fs.s3a.access.key",
+    ],
+)
 def test_should_recognise_a_secret_by_its_name(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["sasl.username", "sasl.oauthbearer.token.endpoint.url", "client.id", "spark.ui.port"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.username",
+        "sasl.oauthbearer.token.endpoint.url",
+        "client.id",
+        "spark.ui.port",
+        "ssl.key.location",
+        "ssl.keystore.location",
+        "spark.ssl.keyStore",
+    ],
+)
 def test_should_not_treat_other_names_as_secret(name: str) -> None:
     assert not is_secret_name(name)
 
