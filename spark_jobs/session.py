@@ -13,6 +13,7 @@ from spark_jobs.cluster import cluster_conf
 from tidemark.kafka.clients import java_system_properties
 from tidemark.kafka.jars import ensure
 from tidemark.settings import Settings
+from tidemark.settings_names import SECRET_NAME, is_secret_name
 from tidemark.spark_driver import driver_jvm_conf, executor_jars_conf
 
 _QUIET = (
@@ -85,19 +86,19 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         **{f"spark.ui.retained{what}": "20" for what in ("Jobs", "Stages", "Tasks", "DeadExecutors")},
         "spark.sql.ui.retainedExecutions": "20",
         "spark.log.level": "WARN",
-        # Spark's own expression, and the option of Kafka clients that contains a password.
-        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
+        "spark.redaction.regex": SECRET_NAME,
         "spark.executor.extraJavaOptions": " ".join(
             ["-XX:+ExitOnOutOfMemoryError", *(f"-D{name}={value}" for name, value in system.items())]
         ),
         **settings.spark_extra_conf,
         **driver_jvm_conf(settings, jars),
     }
+    # The settings with which a JVM is started are on its command line, so secrets are set after the start.
+    public = {name: value for name, value in conf.items() if not is_secret_name(name)}
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(public.items())))
     for key, value in conf.items():
         builder = builder.config(key, value)
     if secret := settings.spark_authenticate_secret.get_secret_value():
-        # The settings with which a JVM is started are on its command line, so the secret is set after the start.
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
         builder = builder.config("spark.authenticate.secret", secret)
     spark = builder.getOrCreate()
     jvm: Any = spark._jvm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -20,6 +21,8 @@ from tidemark.processes import wait_until
 
 ROOT = Path(__file__).parents[3]
 SPARKS_SECRET = "between-driver-and-executors"
+STORES_SECRET = "key-of-an-object-store-8112"
+_STORE = json.dumps({"spark.hadoop.fs.s3a.secret.key": STORES_SECRET})
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -46,7 +49,7 @@ def tidemark(bench: Bench, *arguments: str) -> str:
 
 
 class SecuredBench(Bench):
-    """Its processes come in with a password, and know the secret of Spark's own connections; the test itself is let in."""
+    """Its processes have a password and secrets of Spark; the test itself needs none."""
 
     def __init__(self, broker: Secured, folder: Path) -> None:
         self._login = broker.candidates["scram"]
@@ -54,7 +57,7 @@ class SecuredBench(Bench):
         super().__init__(broker.broker.bootstrap, folder, seed=7, partitions=1, settings=settings)
 
     def environment(self, disk: str = "state") -> dict[str, str]:
-        secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET}
+        secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET, "spark_extra_conf": _STORE}
         return super().environment(disk) | {f"TIDEMARK_{name.upper()}": str(value) for name, value in secured.items()}
 
 
@@ -69,7 +72,7 @@ def test_should_leave_no_file_that_others_can_read_or_that_holds_a_secret(
     allow(guarded_broker.admin, least_acls(bench.plan, 1, audits=True))
     plan = bench.folder / "plan.json"
     # As it stands in a file with quotes and backslashes of its own.
-    secrets = [PASSWORD.partition('"')[0], SPARKS_SECRET]
+    secrets = [PASSWORD.partition('"')[0], SPARKS_SECRET, STORES_SECRET]
     with arguments_watched(secrets) as told_to_processes:
         try:
             bench.feeder.feed(4000)
