@@ -40,7 +40,7 @@ def show_demo(seconds: float | None, patients: int, *, whole: bool) -> None:
 
     Without a terminal, ends when counts were written; with `whole`, when all steps have run.
     """
-    console = Console()
+    console = Console(emoji=False)
     began_ms = wall_clock_ms()
     access = stack.up(Settings.load()).record.airflow
     if access is None:

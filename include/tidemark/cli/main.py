@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import sys
 from typing import Any
@@ -119,9 +120,11 @@ def build() -> typer.Typer:
 def run() -> None:
     """Run the command in `sys.argv`. A `TidemarkError` and an unusable file become one line on stderr and an exit code.
 
-    Records of the error are in a line before it.
+    Records of the error are in a line before it. A character that the output's encoding lacks is shown as an escape.
     """
     keep_files_private()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:
         build()(prog_name="tidemark")

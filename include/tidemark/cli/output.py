@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
+from tidemark.json_numbers import json_number
 from tidemark.names import TaskId, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Output:
     def show(self, value: object, *views: View) -> None:
         """Print the JSON value, or the views for people."""
         if self.is_json:
-            print(json.dumps(as_json(value), indent=2, ensure_ascii=False), flush=True)
+            print(json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False), flush=True)
         else:
             self.people(*views)
 
@@ -80,15 +81,15 @@ class Output:
         """Return the console on which bars are drawn: that of stdout for people, else that of stderr."""
         from rich.console import Console
 
-        return Console(stderr=self.is_json)
+        return Console(stderr=self.is_json, emoji=False)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that prints text as it is: names may contain what rich takes for markup."""
+    """Return a console that prints text as it is: names and keys may contain what rich takes for markup or an emoji."""
     # A command that prints only JSON, or lines as they are, does not need rich.
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False, markup=False)
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal:
         made.width = _UNBOUNDED
     return made
@@ -97,11 +98,15 @@ def console(*, stderr: bool = False) -> Console:
 def as_json(value: object) -> Any:
     """Return the value as JSON types: dataclasses and mappings as objects, partitions, tasks and paths as text.
 
+    NaN and infinities are the texts that topics and stores have for them.
+
     Raises `TypeError` for a value without such a form.
     """
     if isinstance(value, Enum):
         return as_json(value.value)
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, float):
+        return json_number(value)
+    if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, PurePath | TopicPartition | TaskId):
         return str(value)

@@ -137,6 +137,16 @@ def called(*arguments: str) -> str:
     return f"import sys; sys.argv = ['tidemark', *{list(arguments)}]\nfrom tidemark.cli.main import run\nrun()"
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_should_print_half_of_a_surrogate_pair_as_an_escape(is_json: bool) -> None:
+    code = (
+        f"from tidemark.cli import main; from tidemark.cli.output import Output\n"
+        f"main.build = lambda: lambda **_: Output(as_json={is_json}).show(chr(0xd83d), 'key: ' + chr(0xd83d))\nmain.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ('"\\ud83d"\n' if is_json else "key: \\ud83d\n")
+
+
 def test_should_import_no_command_to_list_all() -> None:
     found = imported(called("--help"))
     assert not {name for name in found if name.startswith("tidemark.cli.") and name != "tidemark.cli.main"}

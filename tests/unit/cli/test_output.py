@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -122,6 +123,17 @@ def test_what_looks_like_markup_should_be_shown(capsys: pytest.CaptureFixture[st
     made.add("[red]counts[/red]")
     Output().show(None, made, "topic[0] and [bold]")
     assert capsys.readouterr().out.splitlines() == ["store", "[red]counts[/red]", "topic[0] and [bold]"]
+
+
+def test_what_looks_like_an_emoji_should_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().show(None, "key: user:100:eu")
+    assert capsys.readouterr().out.splitlines() == ["key: user:100:eu"]
+
+
+def test_json_should_hold_numbers_that_are_none_as_topics_do(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=True).show({"mean": math.nan, "most": math.inf, "least": -math.inf, "sum": 0.5})
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown == {"mean": "NaN", "most": "Infinity", "least": "-Infinity", "sum": 0.5}
 
 
 def test_json_should_be_all_that_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
