@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tidemark.errors import TidemarkError
 from tidemark.kafka import class_data, jars, java
 from tidemark.kafka.clients import java_properties, java_system_properties
 from tidemark.kafka.properties import as_properties, log4j_properties
@@ -41,11 +40,9 @@ def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, cap
     """Run `kafka-<name>` against the settings' brokers; adds `--bootstrap-server` if it is not given. Blocks.
 
     Returns its exit code, and its output if `capture` is set; otherwise it prints to this terminal. Raises
-    `TidemarkError` for an unknown tool, `PreflightFailed` if Java or the jars are missing.
+    `KeyError` for a tool that is not in `MAIN_CLASSES`, `PreflightFailed` if Java or the jars are missing.
     """
-    main = MAIN_CLASSES.get(name.removeprefix("kafka-"))
-    if main is None:
-        raise TidemarkError(f"no Kafka tool named {name}; the tools are {', '.join(MAIN_CLASSES)}")
+    main = MAIN_CLASSES[name.removeprefix("kafka-")]
     known = settings or Settings.load()
     with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
         folder = Path(scratch)

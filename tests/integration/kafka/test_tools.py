@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.conftest import CreateTopic
 
-from tidemark.errors import TidemarkError
-from tidemark.kafka.tools import MAIN_CLASSES, kafka_tool
+from tidemark.kafka.tools import kafka_tool
 from tidemark.settings import Settings
 
 
@@ -26,9 +25,3 @@ def test_should_find_the_broker_of_the_settings_in_a_tool(
 def test_should_report_a_failed_tool_by_its_exit_code(settings: Settings, unique: Callable[[str], str]) -> None:
     code, _ = kafka_tool("topics", "--describe", "--topic", unique("none"), settings=settings, capture=True)
     assert code == 1
-
-
-def test_should_list_the_known_tools_when_one_does_not_exist() -> None:
-    with pytest.raises(TidemarkError, match="consumer-groups"):
-        kafka_tool("consumer-group")
-    assert "transactions" in MAIN_CLASSES

@@ -65,6 +65,23 @@ def test_should_suggest_the_nearest_command_for_an_unknown_name() -> None:
     assert "No such command 'upgrad'. Did you mean 'upgrade'?" in called.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["kafka", "consumer-group"], "no Kafka tool named consumer-group; the tools are"),
+        (["jars", "nope"], "no jar set named nope; the sets are"),
+        (["restore", "run", "clicks", "--resume", "x", "--from", "savepoint"], "omit --from, --task and --store"),
+        (["restore", "run", "clicks", "--plan", "x.json", "--from", "local"], "omit --from, --task and --store"),
+        (["restore", "run", "clicks", "--plan", "x.json", "--task", "0_0"], "omit --from, --task and --store"),
+        (["restore", "run", "clicks", "--plan", "x.json", "--resume", "x"], "omit --plan"),
+    ],
+)
+def test_should_refuse_wrong_arguments_as_a_usage_error(arguments: list[str], said: str) -> None:
+    called = CliRunner().invoke(main.build(), arguments, env={"COLUMNS": "200"}, prog_name="tidemark")
+    assert called.exit_code == ExitCode.USAGE
+    assert said in called.stderr
+
+
 def test_should_print_an_error_as_one_line_and_exit_with_its_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

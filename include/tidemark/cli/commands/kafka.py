@@ -20,7 +20,9 @@ def kafka(
     tool: Annotated[str, typer.Argument(help="such as consumer-groups, topics, transactions, dump-log")],
 ) -> None:
     """Run Kafka's own tool against the settings' brokers, as in `tidemark kafka consumer-groups --list`."""
-    from tidemark.kafka.tools import kafka_tool
+    from tidemark.kafka.tools import MAIN_CLASSES, kafka_tool
 
+    if tool.removeprefix("kafka-") not in MAIN_CLASSES:
+        raise typer.BadParameter(f"no Kafka tool named {tool}; the tools are {', '.join(MAIN_CLASSES)}")
     code, _ = kafka_tool(tool, *context.args)
     sys.exit(code)

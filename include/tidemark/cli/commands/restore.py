@@ -62,9 +62,14 @@ def run(
     from tidemark.cli import restore
     from tidemark.cli.output import Output
 
-    if (task or store) and (plan_file or resume):
+    if resume and plan_file:
         raise typer.BadParameter(
-            "an existing plan already states what it restores: omit --task and --store, or make another plan",
+            "the restore that is continued has a plan of its own: omit --plan", param_hint="--resume"
+        )
+    if (source or task or store) and (plan_file or resume):
+        raise typer.BadParameter(
+            "an existing plan already states what it restores, and from what: omit --from, --task and --store, or make "
+            "another plan",
             param_hint="--resume" if resume else "--plan",
         )
     asked = restore.Asked(source, task or [], store or [])
