@@ -35,9 +35,9 @@ from tidemark.settings_names import (
 
 
 def project_root() -> Path:
-    """Return the root of the checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
+    """Return the absolute path of the checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
     home = os.environ.get("TIDEMARK_HOME")
-    return Path(home) if home else Path(__file__).resolve().parents[2]
+    return Path(home).resolve() if home else Path(__file__).resolve().parents[2]
 
 
 def settings_file() -> Path:
@@ -465,7 +465,8 @@ class Settings(BaseSettings):
             raise InvalidSettings(cls._not_json(error)) from None
         except ValidationError as error:
             first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
+            # An element of a list or table has no variable of its own.
+            name = str(first["loc"][0])
             if is_service_address(os.environ.get(variable_of(name), "")):
                 raise InvalidSettings(
                     f"setting {name}: Kubernetes has set {variable_of(name)} for one of its Services: set enableServiceLinks: "

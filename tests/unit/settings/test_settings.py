@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from pathlib import Path
 
 import pytest
 from fsspec.config import apply_config, set_conf_env
@@ -139,6 +140,20 @@ def test_should_name_a_list_or_mapping_that_is_not_json_without_showing_it(monke
 def test_should_refuse_an_unusable_number(name):
     with pytest.raises(InvalidSettings, match=f"setting {name}: Input should be greater than"):
         Settings.load(**{name: -2})
+
+
+@pytest.mark.parametrize(("name", "value"), [("listeners", [1]), ("kafka", {"acks": ["x"]})])
+def test_should_name_the_setting_of_which_one_element_is_wrong(name: str, value: object) -> None:
+    with pytest.raises(InvalidSettings, match=f"setting {name}: .*set TIDEMARK_{name.upper()} or `{name}` in"):
+        Settings.load(**{name: value})
+
+
+def test_should_make_folders_absolute_where_home_is_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_HOME", ".")
+    assert Settings.load().state_dir == tmp_path / "var" / "state"
 
 
 @pytest.mark.parametrize("share", [0, 1.5])
