@@ -1,4 +1,5 @@
-"""Connections of the query server, with limits on their number and on the time that a request may take to arrive."""
+"""Connections of the query server, with limits on their number, on the size of a request's head, and on the time that a request
+may take to arrive."""
 
 from __future__ import annotations
 
@@ -15,15 +16,18 @@ With TLS a connection is opened when its handshake has ended, which has as many 
 """
 _MOST_CONNECTIONS = 512
 """Open connections of one process. One more is closed at once."""
+_MOST_HEAD_BYTES = 512 << 10
+"""Bytes of a request without its body, and with what one read of the connection had before it: at most 256 KiB."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection on which no whole request arrives in time, and those that are too many.
+    """Closes a connection on which no whole request arrives in time or a head is too large, and those that are too many.
 
-    A connection that is idle after an answer is closed by uvicorn (`timeout_keep_alive`).
+    A connection that is idle after an answer is closed by uvicorn (`timeout_keep_alive`). The API limits bodies.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -37,6 +41,20 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self._expect_request()
         super().data_received(data)
+        self._head_bytes += len(data)
+        if self._head_bytes > _MOST_HEAD_BYTES:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Take the begin of a request, as the parser calls it. It may follow another one that is not answered yet."""
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._expect_request()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body, as the parser calls it."""
+        self._head_bytes -= len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Take the end of a request, as the parser calls it."""

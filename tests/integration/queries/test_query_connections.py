@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import ExitStack
 
@@ -19,6 +20,7 @@ from tidemark.settings import Settings
 
 SETTINGS = Settings(query_requests_per_second=0, query_stall_ms=200)
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+UNFINISHED = b"POST /v1/stores/n/keys HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 
 
 def connected(opened: ExitStack, url: str) -> socket.socket:
@@ -54,7 +56,7 @@ def until_answered(connection: socket.socket) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("sent", [[], [b"GET /v1/hea"], [HEALTH, b"\r\n"], [HEALTH, b"GET /v1"]])
+@pytest.mark.parametrize("sent", [[], [b"GET /v1/hea"], [HEALTH, b"\r\n"], [HEALTH, b"GET /v1"], [HEALTH + UNFINISHED]])
 def test_should_close_a_connection_on_which_no_whole_request_arrives_in_time(monkeypatch, sent):
     monkeypatch.setattr(bounded_protocol, "_REQUEST_S", 2.0)
     with ExitStack() as opened:
@@ -65,6 +67,48 @@ def test_should_close_a_connection_on_which_no_whole_request_arrives_in_time(mon
             if part == HEALTH:
                 assert until_answered(connection).startswith(b"HTTP/1.1 200")
         assert is_closed(connection)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET /",
+        b"GET /v1/health HTTP/1.1\r\na: ",
+        b"POST /v1/stores/n/keys HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na: ",
+    ],
+)
+def test_should_close_a_connection_whose_request_has_no_end(begin):
+    with ExitStack() as opened:
+        url = opened.enter_context(served(api_of(counts_host({}), SETTINGS), SETTINGS))
+        connection = connected(opened, url)
+        connection.sendall(begin)
+        with pytest.raises(ConnectionError):
+            for _ in range(64):
+                connection.sendall(b"x" * (256 << 10))
+
+
+def test_should_close_a_connection_whose_headers_have_no_end():
+    with ExitStack() as opened:
+        url = opened.enter_context(served(api_of(counts_host({}), SETTINGS), SETTINGS))
+        connection = connected(opened, url)
+        connection.sendall(b"GET /v1/health HTTP/1.1\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(64):
+                connection.sendall(b"a: b\r\n" * (32 << 10))
+
+
+def test_should_read_a_large_body_in_small_parts():
+    keys = json.dumps({"keys": ["k" * 1000] * 5000}).encode()
+    with ExitStack() as opened:
+        url = opened.enter_context(served(api_of(counts_host({}), SETTINGS), SETTINGS))
+        connection = connected(opened, url)
+        connection.sendall(
+            b"POST /v1/stores/n/keys HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer all\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(keys)
+        )
+        for at in range(0, len(keys), 1000):
+            connection.sendall(keys[at : at + 1000])
+        assert until_answered(connection).startswith(b"HTTP/1.1 200")
 
 
 def test_should_close_a_connection_whose_tls_handshake_does_not_end_in_time(monkeypatch, tmp_path):
