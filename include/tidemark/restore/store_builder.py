@@ -120,9 +120,12 @@ class StoreBuilder:
             empty = self.opener.open(folder, job.spec)
             try:
                 self.restorer.replay_tail(job, job.low_offset, empty, should_continue, since_ms=self.opener.clock())
-            except CopyUnusable as error:
+            except BaseException as error:
+                # Also when the task is given away meanwhile: the store may hold a lock, which a later start needs.
                 empty.close()
-                raise OutcomeUnknown(f"{error}; the next start restores it again") from error
+                if isinstance(error, CopyUnusable):
+                    raise OutcomeUnknown(f"{error}; the next start restores it again") from error
+                raise
             return empty
         self.build(task, job, candidate, building, should_continue)
         shutil.rmtree(folder, ignore_errors=True)

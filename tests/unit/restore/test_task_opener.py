@@ -20,6 +20,7 @@ from tidemark.recovery.facts import Witnesses
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore import task_opener
 from tidemark.restore.restorer import RestoreSuspended
+from tidemark.restore.store_builder import StoreBuilder, whole_changelog
 from tidemark.restore.task_opener import Assignment, TaskOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory
@@ -86,6 +87,24 @@ def test_should_close_the_stores_and_the_folder_when_a_processor_cannot_be_initi
     assert closed == ["s"]
     # The folder was released, too.
     directory.open_task(REFUSED.task).close()
+
+
+def test_should_close_a_custom_store_whose_restore_is_suspended(tmp_path):
+    def replay_tail(*_, **__):
+        raise RestoreSuspended("the task was given away")
+
+    replaced, made, closed = MemoryStore(), MemoryStore(), []
+    made.close = lambda: closed.append("made")
+    opened = SimpleNamespace(open=lambda folder, spec: made, clock=lambda: 0)
+    builder = StoreBuilder(opened, SimpleNamespace(replay_tail=replay_tail), ())
+    job = SimpleNamespace(
+        spec=SimpleNamespace(is_rocksdb=False), low_offset=0, target=SimpleNamespace(changelog_offset=9)
+    )
+    with pytest.raises(RestoreSuspended):
+        builder.bring_level(
+            RESTORING.task, job, whole_changelog(job), replaced, tmp_path / "s", tmp_path / "b", lambda: False
+        )
+    assert closed == ["made"]
 
 
 class Ends:
