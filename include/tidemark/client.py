@@ -487,6 +487,8 @@ class StoreClient:
                             heard_s = time.monotonic()
                         if event.kind == CHANGE:
                             yield _change(event)
+                            # The caller's own time is no silence of the server.
+                            heard_s = time.monotonic()
                         elif event.kind == GONE:
                             raise QueryFailed(
                                 f"the watch has ended: {json.loads(event.data)['why']}: query the store again"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pyarrow as pa
@@ -21,6 +23,7 @@ from tidemark.queries import store_reader
 from tidemark.queries.access import token_file
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.position import TaskRole
+from tidemark.queries.server_events import CHANGE
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind
 
@@ -162,6 +165,28 @@ def test_should_send_its_token_to_no_proxy(address, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "")
     with StateClient(APP, url=address, token="all", settings=Settings()) as client:
         assert client.stores()
+
+
+def test_should_watch_on_when_the_caller_has_taken_its_time(monkeypatch):
+    clock, opened = [0.0], []
+    changes = [SimpleNamespace(id=f"0_0:{n}", kind=CHANGE) for n in (1, 2)]
+
+    @contextmanager
+    def stream(*_):
+        opened.append(clock[0])
+        yield changes[len(opened) - 1]
+        raise QueryUnavailable("the connection has ended")
+
+    asked = StateClient(APP, token="all", settings=Settings())
+    monkeypatch.setattr(asked, "_stream", stream)
+    monkeypatch.setattr("tidemark.client._server_events", lambda answer: [answer])
+    monkeypatch.setattr("tidemark.client._change", lambda event: event.id)
+    monkeypatch.setattr("tidemark.client.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _s: None))
+    watched = asked.store("n").watch(patience_s=60)
+    assert next(watched) == "0_0:1"
+    clock[0] = 100.0
+    assert next(watched) == "0_0:2"
+    assert opened == [0.0, 100.0]
 
 
 @pytest.mark.parametrize(
