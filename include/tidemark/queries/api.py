@@ -205,10 +205,8 @@ def make_api(
     reads = APIRouter(route_class=read_route(ask, pass_on))
 
     def scanned(asked: Asking, scan: ScanParameters, wanted: ReadParameters) -> Response:
-        most = settings.query_page_records
-        limit = min(DEFAULT_LIMIT, most) if scan.limit is None else scan.limit
-        if limit > most:
-            raise QueryInvalid(f"limit {limit} is more than {most}", "ask for less, and follow the cursor")
+        # A page may have fewer results than were asked for; its cursor leads to the others.
+        limit = min(DEFAULT_LIMIT if scan.limit is None else scan.limit, settings.query_page_records)
         at = None if scan.cursor is None else Cursor.decode(scan.cursor)
         return _page(asked, router.scan(asked.store, scan.query(), at, limit, asked.request(wanted)))
 

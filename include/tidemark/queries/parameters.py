@@ -95,16 +95,18 @@ class KeysParameters(AskedKeys):
     def asked_keys(self, most: int) -> list[bytes]:
         """Return the keys, each once. Raises `QueryInvalid` if there are none, or more than `most`."""
         texts, hexes = self.keys, self.keys_hex
+        if not 1 <= (number := len(texts) + len(hexes)) <= most:
+            raise QueryInvalid(f"{number} keys are asked for", f"ask for 1 to {most} keys at once")
         found = [*(_bytes("keys", text, None) for text in texts), *(_bytes("keys", None, text) for text in hexes)]
-        if not 1 <= len(found) <= most:
-            raise QueryInvalid(f"{len(found)} keys are asked for", f"ask for 1 to {most} keys at once")
         return list(dict.fromkeys(key for key in found if key is not None))
 
 
 class ScanParameters(AskedKeys):
     """Parameters of every query with pages. `cursor` is that of the page before."""
 
-    limit: int | None = Field(None, ge=1, description="maximum number of results")
+    limit: int | None = Field(
+        None, ge=1, description="maximum number of results; a page has at most `query_page_records`"
+    )
     cursor: str | None = Field(None, description="cursor of the page before")
 
     def query(self) -> ScanQuery:

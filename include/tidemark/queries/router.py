@@ -432,7 +432,7 @@ def refusal(endpoint: Endpoint, status: int, body: bytes) -> QueryRefused:
     try:
         said: Mapping[str, Any] = json.loads(body)
         detail, remedy = f"{endpoint.holder}: {said['detail']}", str(said["remedy"])
-        for final in (PositionGone, TooManyRequests, QueryTimedOut):
+        for final in (PositionGone, QueryInvalid, TooManyRequests, QueryTimedOut):
             if status == final.status:
                 return final(detail, remedy)
     except (ValueError, LookupError, TypeError):

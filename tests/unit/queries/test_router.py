@@ -225,6 +225,13 @@ def test_should_ask_a_standby_for_a_store_that_is_whole_although_another_one_is_
     assert wire.asked == []
 
 
+@pytest.mark.parametrize(("status", "kind"), [(422, QueryInvalid), (410, PositionGone), (503, StateUnavailable)])
+def test_should_say_what_another_process_has_said_if_no_other_can_answer_better(status, kind):
+    body = json.dumps({"detail": "the store has no snapshots", "remedy": "add snapshot()"}).encode()
+    said = routing.refusal(Endpoint("1", "http://b", {}), status, body)
+    assert type(said) is kind
+
+
 def test_should_show_every_copy_of_a_key():
     own, standby = counts_host(COUNTS), counts_host(COUNTS, name="standby-0@b", state=CopyState.STANDBY, lag=2)
     asked, wire = router(own, {"http://b": standby})
