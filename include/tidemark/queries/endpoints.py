@@ -171,7 +171,8 @@ class Endpoints:
         self._has_topic = False
         self._warned: set[int] = set()
         self._stop = threading.Event()
-        self._producer = Producer({**client_config, "enable.idempotence": True, "acks": "all"})
+        self._producer_config = {**client_config, "enable.idempotence": True, "acks": "all"}
+        self._producer = Producer(self._producer_config)
         self._consumer = Consumer(
             {
                 **client_config,
@@ -254,9 +255,9 @@ class Endpoints:
         is_same = self._announced is not None and own.copies == self._announced.copies
         if is_same and now - self._announced_s < _ANNOUNCE_EVERY_S:
             return
-        self._send(own.holder, own.to_bytes())
         self._has_written = True
         self._announced, self._announced_s, self._is_read_back = own, now, False
+        self._send(own.holder, own.to_bytes())
 
     def _is_replaced(self, own: Endpoint, now: float) -> bool:
         """Return whether a newer process has this one's name. One that still holds tasks after a while does not believe it."""
@@ -271,12 +272,16 @@ class Endpoints:
         try:
             self._producer.produce(self._topic, value, holder.encode(), partition=0, on_delivery=self._on_delivery)
         except (BufferError, KafkaException) as error:
-            log.warning("failed to announce the address of queries: %s", error)
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+                # The client sends nothing more.
+                self._producer = Producer(self._producer_config)
+            self._on_delivery(error, None)
 
-    def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
+    def _on_delivery(self, error: Exception | KafkaError | None, _message: object) -> None:
         if error is not None:
             log.warning("the address of queries was not announced, and is announced again later: %s", error)
-            self._announced, self._retry_s = None, self._monotonic() + _RETRY_S
+            # The topic may have been deleted meanwhile.
+            self._announced, self._has_topic, self._retry_s = None, False, self._monotonic() + _RETRY_S
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
         holder = (key or b"").decode(errors="replace")

@@ -179,3 +179,27 @@ def test_should_announce_itself_again_after_half_a_minute_but_only_when_its_last
     clock.now_s += 29.9
     known._announce()
     assert known._producer.values == [own.to_bytes()] * 2
+
+
+@pytest.mark.parametrize(("code", "is_replaced"), [(KafkaError._UNKNOWN_TOPIC, False), (KafkaError._FATAL, True)])
+def test_should_announce_itself_later_when_the_client_refuses_the_record(
+    known, own, clock, monkeypatch, code, is_replaced
+):
+    def refuse(*_, **__):
+        raise KafkaException(KafkaError(code))
+
+    created = []
+    known._create_topic = lambda: created.append(clock.now_s)
+    first = known._producer
+    monkeypatch.setattr(first, "produce", refuse)
+    known._announce()
+    assert (known._producer is not first) is is_replaced
+    monkeypatch.undo()
+    clock.now_s += 9.0
+    known._announce()
+    assert known._producer.values == []
+    clock.now_s += 1.0
+    known._announce()
+    assert known._producer.values == [own.to_bytes()]
+    # Somebody may have deleted the topic.
+    assert created == [100.0, 110.0]
