@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
+import ssl
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -74,12 +75,13 @@ class QueryService:
                 self._running = _Running(self)
                 url = self._running.url
                 log.info("queries: answered at %s", url)
-            except (OSError, OverflowError, InvalidSettings) as failed:
+            # Also what clients and threads raise where the machine allows no more of them: the stream goes on without queries.
+            except Exception as failed:
                 where = f"{self.settings.query_host}:{self.settings.query_port}"
                 error = (
                     f"queries are not answered at {where}: {failed}; set TIDEMARK_QUERY_PORT to a free port, or to -1"
                 )
-                log.error("%s", error)
+                log.error("%s", error, exc_info=not isinstance(failed, OSError | OverflowError | InvalidSettings))
         self.run_file.update({QUERY_URL: url, QUERY_ERROR: error}, now=True)
 
     def tasks_in_same_rack(self) -> list[TaskId]:
@@ -101,12 +103,25 @@ class _Running:
     """The parts of a service that run."""
 
     def __init__(self, service: QueryService) -> None:
-        """Open the port and start the threads. Raises `OSError`, `InvalidSettings`."""
-        settings, plan = service.settings, service.plan
-        tokens = Tokens.load(settings, plan.application_id)
+        """Open the port and start the threads. Raises `OSError`, `InvalidSettings`, `RuntimeError` and `KafkaException`.
+
+        The last two mean that the machine allows no more threads. Nothing stays open then.
+        """
+        settings = service.settings
+        tokens = Tokens.load(settings, service.plan.application_id)
         require_usable(settings)
         verify = trusted(settings)
+        self._stopping = threading.Event()
         self._socket = listening_socket(settings.query_host, settings.query_port, settings.query_stall_ms)
+        try:
+            self._start(service, tokens, verify)
+        except BaseException:
+            self._stopping.set()
+            self._socket.close()
+            raise
+
+    def _start(self, service: QueryService, tokens: Tokens, verify: ssl.SSLContext) -> None:
+        settings, plan = service.settings, service.plan
         self.url = announced_url(settings, self._socket.getsockname()[1])
         rack, launch = settings.rack or socket.gethostname(), uuid.uuid4().hex
         self._own: Callable[[], Endpoint] = lambda: Endpoint.of(service.host, self.url, rack, launch)
@@ -123,7 +138,6 @@ class _Running:
         self._run_file = service.run_file
         self._is_withdrawn = False
         self._server: uvicorn.Server | None = None
-        self._stopping = threading.Event()
         timeout_ms = min(settings.broker_timeout_ms, settings.query_timeout_ms)
         changes = Changelogs(plan.application_id, service.client_config, timeout_ms)
         live = LiveSources(changes, service.events, self._stopping)

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from tests.support.queries import queried_plan
 
 from tidemark.queries import api, service
-from tidemark.queries.service import _Running, announced_url, listening_socket, wait_for_request
+from tidemark.queries.service import QueryService, _Running, announced_url, listening_socket, wait_for_request
 from tidemark.settings import Settings
 from tidemark.supervision.run_file import QUERY_ERROR, QUERY_URL
 
@@ -147,3 +149,28 @@ def test_should_record_no_failure_of_a_server_that_is_closed(monkeypatch):
     assert (withdrawn, written) == ([], {})
     running.close()
     assert withdrawn == [True]
+
+
+@pytest.mark.parametrize(
+    "failure", [RuntimeError("can't start new thread"), KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))]
+)
+def test_should_go_on_without_queries_where_no_thread_can_be_started(monkeypatch, tmp_path, failure):
+    def refuse(*_):
+        raise failure
+
+    opened = []
+
+    def listening(*arguments):
+        opened.append(listening_socket(*arguments))
+        return opened[0]
+
+    monkeypatch.setattr(service, "listening_socket", listening)
+    monkeypatch.setattr(service, "Endpoints", refuse)
+    written = {}
+    run_file = SimpleNamespace(update=lambda entries, *, now: written.update(entries))
+    queries = QueryService(queried_plan(), Settings(var_dir=tmp_path, query_port=0), (), None, None, {}, run_file)
+    queries.start()
+    assert written[QUERY_URL] is None
+    assert written[QUERY_ERROR].startswith("queries are not answered at 127.0.0.1:0: ")
+    assert opened[0].fileno() == -1
+    queries.close()
