@@ -11,12 +11,11 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
@@ -31,7 +30,7 @@ from tidemark.instance.assembly import make_instance
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import ColdSource, StartingSource
 from tidemark.kafka.availability import find_outage, needed_topics
-from tidemark.processes import raise_limit_of_open_files
+from tidemark.processes import raise_limit_of_open_files, stop_on_signals
 from tidemark.settings import Settings
 from tidemark.supervision.instance_log import error_lines
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
@@ -40,6 +39,8 @@ from tidemark.topology.plan import TopologyPlan
 from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark")
+
+_LOOK_S = 0.2
 
 
 def main(arguments: list[str]) -> ExitCode:
@@ -57,8 +58,7 @@ def main(arguments: list[str]) -> ExitCode:
     for chatty in ("py4j", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop)
     try:
         return _run(options.topology, options.instance, stop)
     except TidemarkError as error:
@@ -123,7 +123,10 @@ def _run_instance(instance: Instance, source: Future[ColdSource], stop: threadin
     try:
         if not instance.is_awaited():
             # Others process its tasks until it joins, so they should not move before Spark has started.
-            source.result()
+            while not (source.done() or stop.is_set()):
+                wait([source], timeout=_LOOK_S)
+            if source.done():
+                source.result()
         # An instance without tasks does not use its source, and must not stay in the group without one.
         source.add_done_callback(lambda done: stop.set() if done.exception() else None)
         _look_for_cycles_less_often()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from demo.activity import TOPICS, Activity, TopicRecord
 from demo.heartbeats.producer import ReplayProducer
 from tidemark.clock import wall_clock_ms
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.processes import stop_on_signals
 from tidemark.settings import Settings
 
 _MOST_LATE_S = 60
@@ -67,8 +67,7 @@ def _send(records: Sequence[TopicRecord], producers: Mapping[str, Sends]) -> int
 def main(patients: int) -> None:
     """Send until SIGTERM."""
     settings, stop = Settings.load(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(stop)
     timeout_s = settings.broker_timeout_ms / 1000
     client = librdkafka_config(settings)
     run(Activity(patients), {topic: ReplayProducer(topic, client, timeout_s) for topic in TOPICS}, stop)

@@ -31,6 +31,23 @@ def raise_limit_of_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def stop_on_signals(stop: threading.Event) -> None:
+    """Set the event when the process is asked to end, by SIGTERM or SIGINT. Called in the main thread.
+
+    A thread of its own sets it: a handler runs in the main thread, perhaps while that one holds the lock of this event.
+    """
+    reading, writing = os.pipe()
+
+    def set_when_asked() -> None:
+        os.read(reading, 1)
+        stop.set()
+
+    threading.Thread(target=set_when_asked, name="stop-on-signals", daemon=True).start()
+    os.set_blocking(writing, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(writing, b"!"))
+
+
 @dataclass(frozen=True)
 class Identity:
     """A process. Its start and the id of the boot distinguish it from a later one with the same pid.

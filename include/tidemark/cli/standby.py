@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from rich.logging import RichHandler
 
 from tidemark.cli.output import console
 from tidemark.listing import Listing
-from tidemark.processes import raise_limit_of_open_files
+from tidemark.processes import raise_limit_of_open_files, stop_on_signals
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
 from tidemark.standby.progress import CatchUpRate
@@ -30,8 +29,7 @@ def run(topology: str, number: int) -> None:
     logging.getLogger("tidemark").setLevel(logging.INFO)
     plan = load(topology).plan()
     stop = threading.Event()
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, lambda *_: stop.set())
+    stop_on_signals(stop)
     terminal = console(stderr=True)
     settings = Settings.load()
     if not terminal.is_terminal:

@@ -151,6 +151,10 @@ class Instance:
         if self.has_grown:
             await_session_end(self.admin, self.plan.application_id, self.number, self.settings, stop)
         self.second_copy.look_before_join()
+        if stop.is_set():
+            # A member that joins now could be given tasks, and would leave them to nobody until its session ends.
+            self.states.to(InstanceState.PENDING_SHUTDOWN)
+            return
         self.member.start()
         self.queries.start()
         self.states.to(InstanceState.REBALANCING)

@@ -15,6 +15,7 @@ from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacit
 from tidemark.kafka.member import GroupMetadata
 from tidemark.kafka.ownership import Ownership
 from tidemark.names import TopicPartition
+from tidemark.settings import Settings
 from tidemark.supervision.run_file import RunFile, read_run_file
 from tidemark.supervision.state import InstanceState, StateMachine
 
@@ -241,3 +242,14 @@ def test_should_be_written_from_several_threads_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         written = [pool.submit(run_file.update, {"n": n}, now=True) for n in range(400)]
     assert [future.exception() for future in written] == [None] * 400
+
+
+def test_should_not_join_the_group_when_it_is_asked_to_stop_before():
+    stop, seen, states = threading.Event(), [], StateMachine("app", 0, lambda new, old: None)
+    starting = SimpleNamespace(
+        attached=SimpleNamespace(), committer=SimpleNamespace(init=lambda _s: seen.append("init")), has_grown=False,
+        settings=Settings(), second_copy=SimpleNamespace(look_before_join=stop.set), states=states,
+        member=SimpleNamespace(start=lambda: seen.append("join")),
+    )  # fmt: skip
+    Instance.run(starting, None, stop)
+    assert (seen, states.state) == (["init"], InstanceState.PENDING_SHUTDOWN)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from spark_jobs import stream_instance
@@ -13,7 +16,7 @@ from tidemark.errors import ExitCode
 @pytest.fixture(autouse=True)
 def _own_signals(monkeypatch):
     """An instance handles signals itself; the process of the tests keeps its own handlers."""
-    monkeypatch.setattr(stream_instance.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(stream_instance, "stop_on_signals", lambda _: None)
 
 
 def test_should_name_a_file_that_cannot_be_used_in_one_line(monkeypatch, capsys, tmp_path):
@@ -39,3 +42,14 @@ def test_should_not_end_as_stopped_on_request_when_code_in_it_calls_sys_exit(mon
     monkeypatch.setattr(stream_instance, "_run", lambda *_: sys.exit(code))
     with pytest.raises(RuntimeError, match=f"called sys.exit\\({code}\\)"):
         stream_instance.main(["--topology", "made"])
+
+
+def test_should_not_wait_for_spark_when_it_is_asked_to_stop(monkeypatch):
+    monkeypatch.setattr(stream_instance, "_look_for_cycles_less_often", lambda: None)
+    stop, ran = threading.Event(), []
+    stop.set()
+    instance = SimpleNamespace(
+        is_awaited=lambda: False, run=lambda source, asked: ran.append(asked.is_set()), close=ran.append
+    )
+    stream_instance._run_instance(instance, Future(), stop)
+    assert ran == [True, None]
