@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 # On a busy machine, these queries must not take most of the time.
 _LOOK_SHARE = 4.0
+# The checkpoints are written afterwards, before the process is killed (`tidemark.supervision.launch.STOP_GRACE_S`).
+_CLOSE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class FactsPoller:
             pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - started))
 
     def close(self) -> None:
-        """Stop asking. Blocks until a running query ends."""
+        """Stop asking. Blocks for a query that runs, but for seconds at most: one whose broker is away ends with the process."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_S)

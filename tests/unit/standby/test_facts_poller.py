@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from confluent_kafka import KafkaException
 
@@ -97,3 +99,17 @@ def test_should_not_give_old_facts_for_ever_when_its_thread_has_ended(asked, mon
 def test_should_not_let_an_error_of_the_client_through_when_a_reader_cannot_be_started():
     with pytest.raises(OutcomeUnknown, match="the client reader cannot be started"):
         read_committed_consumer({"bootstrap.servers": "127.0.0.1:1", "fetch.min.bytes": -1}, "reader")
+
+
+def test_should_not_wait_for_a_broker_that_is_away_when_it_is_closed(asked, monkeypatch):
+    monkeypatch.setattr(facts_poller, "_CLOSE_S", 0.1)
+    waiting, answers = threading.Event(), threading.Event()
+    poller = FactsPoller(asked[0], TASKS)
+    monkeypatch.setattr(facts, "committed_offsets", lambda *_: waiting.set() or (answers.wait(60) and {}))
+    poller.start()
+    assert waiting.wait(60)
+    poller.close()
+    assert poller._thread.is_alive()
+    answers.set()
+    poller._thread.join(60)
+    assert not poller._thread.is_alive()
