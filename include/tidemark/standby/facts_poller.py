@@ -97,7 +97,7 @@ class FactsPoller:
             pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - started))
 
     def close(self) -> None:
-        """Stop asking. Blocks for a query that runs, but for seconds at most: one whose broker is away ends with the process."""
+        """Stop asking. Blocks for a query that runs, but for seconds at most: without a broker, it ends with the process."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)

@@ -271,19 +271,31 @@ class Follower:
         return reads
 
     def close(self) -> None:
-        """Stop following. The checkpoints are written, and mirrored to `.checkpoint`. May be called twice."""
+        """Stop following. The checkpoints are written, and mirrored to `.checkpoint`. May be called twice.
+
+        If a store cannot be closed, the others are closed nevertheless, and the first error is raised in the end.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._lookout.close()
         self._consumer.close()
         offsets: dict[TaskId, dict[TopicPartition, int]] = {task: {} for task in self._folders}
+        failures: list[Exception] = []
         for partition, store in self._stores.items():
-            store.close()
-            offsets[store.task][partition] = store.next_offset
+            try:
+                store.close()
+                offsets[store.task][partition] = store.next_offset
+            except Exception as error:  # noqa: BLE001 - raised below.
+                failures.append(error)
         for task, folder in self._folders.items():
-            write_checkpoint(folder.checkpoint_file, offsets[task])
+            try:
+                write_checkpoint(folder.checkpoint_file, offsets[task])
+            except Exception as error:  # noqa: BLE001 - raised below.
+                failures.append(error)
             folder.close()
+        if failures:
+            raise failures[0]
 
 
 def follow_job(plan: TopologyPlan, task: TaskId, spec: StoreSpec, changelog: TopicPartition) -> RestoreJob:

@@ -278,8 +278,11 @@ class FollowedStore:
         log.warning("standby copy of %s %s: it is built again", self.name, why)
         with self._changing:
             self._store.close()
+            # If the new one cannot be opened, `close` has nothing to write to.
+            self._is_closed = True
             shutil.rmtree(self._folder, ignore_errors=True)
             self._store = self._open(self._folder)
+            self._is_closed = False
             self._begin(self.bounds)
 
     def _begin(self, bounds: ReplicaBounds) -> None:

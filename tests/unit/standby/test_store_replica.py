@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from tidemark.errors import StoreFailed
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import KeptDeletions, Watermarks
 from tidemark.restore.restorer import RestoreJob
+from tidemark.standby.follower import Follower
 from tidemark.standby.store_replica import FollowedStore, ReplicaBounds, rebuild_reason
+from tidemark.stores.checkpoint_file import read_checkpoint
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.store_checkpoint import StoreCheckpoint
@@ -82,3 +86,46 @@ def test_should_rebuild_when_reading_paused_longer_than_tombstones_are_kept(tmp_
     held = {key for key, _ in store._store.items(WHOLE)}
     assert held == ({b"deleted since", b"a"} if continues_from else set())
     store.close()
+
+
+def test_should_be_closed_without_a_word_of_its_own_after_a_store_that_cannot_be_opened_again(tmp_path):
+    limit = [1]
+
+    def opened(folder):
+        if not limit:
+            raise StoreFailed("too many open files: raise the limit")
+        limit.pop()
+        return RocksStore(folder, write_buffer_bytes=1 << 20)
+
+    store = FollowedStore(
+        TaskId(0, 3),
+        RestoreJob(PLAIN, CHANGELOG, 0, CHECKPOINT, None, None),
+        KeptDeletions(24 * HOUR),
+        tmp_path / "s",
+        opened,
+        lambda: NOW,
+    )
+    store.see(ReplicaBounds(NOW, Watermarks(0, 100), 500, 0.0))
+    assert store.write(ChangelogBatch([b"a"], [b"1"], 50))
+    with pytest.raises(StoreFailed, match="raise the limit"):
+        store.empty("is older than the beginning")
+    store.close()
+
+
+def test_should_close_all_stores_and_mirror_their_checkpoints_although_one_cannot_be_closed(tmp_path):
+    closed, task = [], TaskId(0, 3)
+
+    def fails():
+        raise StoreFailed("the disk is full")
+
+    stores = {
+        TopicPartition("a", 3): SimpleNamespace(close=fails, task=task, next_offset=5),
+        CHANGELOG: SimpleNamespace(close=lambda: closed.append("store"), task=task, next_offset=7),
+    }
+    folder = SimpleNamespace(checkpoint_file=tmp_path / ".checkpoint", close=lambda: closed.append("folder"))
+    part = SimpleNamespace(close=lambda: None)
+    follower = SimpleNamespace(_is_closed=False, _lookout=part, _consumer=part, _folders={task: folder}, _stores=stores)
+    with pytest.raises(StoreFailed, match="the disk is full"):
+        Follower.close(follower)
+    assert closed == ["store", "folder"]
+    assert read_checkpoint(folder.checkpoint_file) == {CHANGELOG: 7}
