@@ -1,11 +1,13 @@
-"""Two tasks' stores, and a repository on each kind of file system."""
+"""Two tasks' stores, a repository on each kind of file system, and a server that is connected to when it is first used."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from tests.support.savepoints import APP, TASKS, open_store, put
 
 from tidemark.savepoints.repository import SavepointRepository
@@ -40,6 +42,63 @@ def repository(location):
 def local(tmp_path):
     """A repository in a folder, to be damaged."""
     return SavepointRepository(str(tmp_path / "savepoints"), APP)
+
+
+class Server:
+    """A file server whose file system connects when it is made, as that of SFTP does, and has errors of its own."""
+
+    def __init__(self):
+        self.location = f"connecting://{uuid.uuid4()}/savepoints"
+        self.is_up = True
+        self.connections = []
+        self.connecting_threads = []
+
+    def close_all(self):
+        for connection in self.connections:
+            connection.is_open = False
+
+    def file_system(self):
+        """The class to be registered. Its files are in memory."""
+        server = self
+
+        class SSHException(Exception):
+            pass
+
+        class Connecting(MemoryFileSystem):
+            protocol = "connecting"
+
+            def __init__(self, **options):
+                super().__init__(**options)
+                server.connecting_threads.append(threading.current_thread().name)
+                if not server.is_up:
+                    raise SSHException("Error reading SSH protocol banner")
+                self.is_open = True
+                server.connections.append(self)
+
+            @classmethod
+            def _strip_protocol(cls, path):
+                return super()._strip_protocol(path.removeprefix("connecting://"))
+
+            def _check(self):
+                if not self.is_open:
+                    raise SSHException("Socket is closed")
+
+            def ls(self, path, detail=True, **options):
+                self._check()
+                return super().ls(path, detail=detail, **options)
+
+            def open(self, path, mode="rb", **options):
+                self._check()
+                return super().open(path, mode, **options)
+
+        return Connecting
+
+
+@pytest.fixture
+def server():
+    made = Server()
+    fsspec.register_implementation("connecting", made.file_system(), clobber=True)
+    return made
 
 
 @pytest.fixture

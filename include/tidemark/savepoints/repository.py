@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import fsspec
+from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractFileSystem
 
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, StoreFailed, TidemarkError
 from tidemark.names import TaskId
@@ -30,6 +34,8 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 BEGUN = "begun"
 _CHUNK_BYTES = 4 << 20
+_IDLE_S = 60.0
+"""The time after which an unused connection is replaced. Servers close idle ones, most after five minutes or more."""
 
 Progress = Callable[[int], None]
 """Called with the number of bytes of each chunk; may raise `SavepointFailed` to stop."""
@@ -54,47 +60,77 @@ class Savepoint:
         return self.manifest is not None
 
 
+@dataclass(frozen=True)
+class _Root:
+    """An application's folder, and the file system that holds it."""
+
+    fs: AbstractFileSystem
+    folder: str
+
+    def path(self, *parts: str) -> str:
+        return "/".join((self.folder, *parts))
+
+
 class SavepointRepository:
-    """All savepoints of one application at one location. Safe to use from several threads; every method blocks."""
+    """All savepoints of one application at one location. Safe to use from several threads; every method blocks.
+
+    Connects at first use, and again after an error or a minute without use, because a server may have closed the connection.
+    """
 
     def __init__(self, location: str, application_id: str) -> None:
         """Use `location`, a folder or a URL. Raises `InvalidSettings` if fsspec does not support it; does not access it yet."""
         self.location = location.rstrip("/")
         self.application_id = application_id
+        self._url = location
+        self._root: _Root | None = None
+        self._used_s = 0.0
+        self._connecting = threading.Lock()
         try:
-            self._fs, root = fsspec.url_to_fs(location)
-        except (ValueError, ImportError, OSError) as error:
+            for url in location.split("::"):
+                fsspec.get_filesystem_class(split_protocol(url)[0])
+        except (ValueError, ImportError) as error:
             raise InvalidSettings(
                 f"setting savepoint_location: {location} cannot be used ({error}); set TIDEMARK_SAVEPOINT_LOCATION to a "
                 f"folder, or to a URL whose fsspec package is installed"
             ) from error
-        self._root = f"{root.rstrip('/')}/{application_id}"
 
     def url(self, savepoint_id: str, name: str = MANIFEST) -> str:
         """Return the URL of a manifest, for messages."""
         return f"{self.location}/{self.application_id}/savepoints/{savepoint_id}/{name}"
 
-    def _path(self, *parts: str) -> str:
-        return "/".join((self._root, *parts))
-
     @contextmanager
-    def _reaching(self, what: str, missing: type[TidemarkError] = CopyUnusable) -> Iterator[None]:
-        """Translate the errors of any file system; raise `missing` if a file does not exist."""
+    def _reaching(self, what: str, missing: type[TidemarkError] = CopyUnusable) -> Iterator[_Root]:
+        """Connect, and translate the errors of any file system; raise `missing` if a file does not exist."""
+        root = self._connected()
         try:
-            yield
+            yield root
         except (SavepointFailed, CopyUnusable, StoreFailed):
             raise
         except FileNotFoundError as error:
             raise missing(f"{what} is missing") from error
         except Exception as error:
+            self._root = None
             raise SavepointFailed(f"{what} cannot be reached: {_format(error)}") from error
+
+    def _connected(self) -> _Root:
+        """Return the folder of the application. Raises `SavepointFailed`."""
+        with self._connecting:
+            root, used_s, self._used_s = self._root, self._used_s, time.monotonic()
+            if root is None or self._used_s - used_s >= _IDLE_S:
+                try:
+                    # An instance that fsspec has kept may have a connection that its server has closed since.
+                    fs, folder = fsspec.url_to_fs(self._url, skip_instance_cache=True)
+                except Exception as error:
+                    raise SavepointFailed(f"{self.location} cannot be reached: {_format(error)}") from error
+                root = self._root = _Root(fs, f"{folder.rstrip('/')}/{self.application_id}")
+            return root
 
     def begin(self, savepoint_id: str, now_ms: int) -> None:
         """Note that a savepoint is being written now, so that no file is removed in the meantime. Raises `SavepointFailed`.
 
         Must be called again from time to time while it is being written.
         """
-        self._write(self._path("savepoints", savepoint_id, BEGUN), str(now_ms).encode())
+        self._write(("savepoints", savepoint_id, BEGUN), str(now_ms).encode())
 
     def put_file(self, source: Path, tick: Progress) -> tuple[SavedFile, int]:
         """Copy a file unless it is there already. Returns the file, and the number of bytes that were copied.
@@ -109,19 +145,18 @@ class SavepointRepository:
                 size += len(chunk)
                 tick(len(chunk))
         saved = SavedFile(source.name, size, digest.hexdigest())
-        target = self._path("files", saved.sha256)
-        with self._reaching(f"{self.location}/{self.application_id}/files", SavepointFailed):
-            self._fs.invalidate_cache()
-            if self._fs.exists(target) and self._fs.size(target) == size:
+        with self._reaching(f"{self.location}/{self.application_id}/files", SavepointFailed) as root:
+            target = root.path("files", saved.sha256)
+            root.fs.invalidate_cache()
+            if root.fs.exists(target) and root.fs.size(target) == size:
                 return saved, 0
         with source.open("rb") as file:
-            self._write(target, iter(lambda: file.read(_CHUNK_BYTES), b""), tick)
+            self._write(("files", saved.sha256), iter(lambda: file.read(_CHUNK_BYTES), b""), tick)
         return saved, size
 
     def put_task(self, manifest: TaskManifest) -> None:
         """Write a task's manifest; all of its files must be there. Raises `SavepointFailed`."""
-        path = self._path("savepoints", manifest.savepoint_id, f"{manifest.task}.json")
-        self._write(path, manifest.to_bytes())
+        self._write(("savepoints", manifest.savepoint_id, f"{manifest.task}.json"), manifest.to_bytes())
 
     def complete(
         self, savepoint_id: str, topology_version: str, taken_ms: int, tasks: Collection[TaskId]
@@ -153,9 +188,9 @@ class SavepointRepository:
             tuple(manifest.task for manifest in manifests),
             sum(file.size_bytes for manifest in manifests for file in manifest.files),
         )
-        self._write(self._path("savepoints", savepoint_id, MANIFEST), whole.to_bytes())
+        self._write(("savepoints", savepoint_id, MANIFEST), whole.to_bytes())
         with suppress(CopyUnusable, SavepointFailed):
-            self._remove(self._path("savepoints", savepoint_id, BEGUN))
+            self._remove("savepoints", savepoint_id, BEGUN)
         return whole
 
     def ids(self) -> list[str]:
@@ -228,8 +263,8 @@ class SavepointRepository:
         digest, size = hashlib.sha256(), 0
         try:
             with (
-                self._reaching("it"),
-                self._fs.open(self._path("files", file.sha256), "rb") as source,
+                self._reaching("it") as root,
+                root.fs.open(root.path("files", file.sha256), "rb") as source,
                 (target or Path(os.devnull)).open("wb") as copied,
             ):
                 while chunk := source.read(_CHUNK_BYTES):
@@ -245,29 +280,29 @@ class SavepointRepository:
             raise CopyUnusable("its sha256 differs: the file was changed")
 
     def _read(self, savepoint_id: str, name: str) -> bytes:
-        with self._reaching("it"):
-            data: bytes = self._fs.cat_file(self._path("savepoints", savepoint_id, name))
+        with self._reaching("it") as root:
+            data: bytes = root.fs.cat_file(root.path("savepoints", savepoint_id, name))
             return data
 
-    def _write(self, path: str, chunks: bytes | Iterator[bytes], tick: Progress = lambda _: None) -> None:
+    def _write(self, name: tuple[str, ...], chunks: bytes | Iterator[bytes], tick: Progress = lambda _: None) -> None:
         """Write under another name first, so that an interrupted write leaves nothing that counts."""
-        temporary = self._path("unfinished", uuid.uuid4().hex)
-        with self._reaching(f"{self.location}/{self.application_id}", SavepointFailed):
+        with self._reaching(f"{self.location}/{self.application_id}", SavepointFailed) as root:
+            temporary = root.path("unfinished", uuid.uuid4().hex)
             try:
-                for parent in (self._path("unfinished"), path.rpartition("/")[0]):
-                    self._fs.makedirs(parent, exist_ok=True)
-                with self._fs.open(temporary, "wb") as file:
+                for parent in (root.path("unfinished"), root.path(*name[:-1])):
+                    root.fs.makedirs(parent, exist_ok=True)
+                with root.fs.open(temporary, "wb") as file:
                     for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
                         file.write(chunk)
                         tick(0)
-                    if isinstance(self._fs, LocalFileSystem):
+                    if isinstance(root.fs, LocalFileSystem):
                         # A name that survives a power loss must not refer to contents that do not.
                         file.flush()
                         os.fsync(file.fileno())
-                self._fs.mv(temporary, path)
+                root.fs.mv(temporary, root.path(*name))
             except BaseException:
                 with suppress(Exception):
-                    self._fs.rm_file(temporary)
+                    root.fs.rm_file(temporary)
                 raise
 
     def remove(self, savepoint_id: str) -> None:
@@ -275,33 +310,33 @@ class SavepointRepository:
         names = self._names("savepoints", savepoint_id)
         for name in sorted(names, key=lambda name: name != MANIFEST):
             with suppress(CopyUnusable):
-                self._remove(self._path("savepoints", savepoint_id, name))
+                self._remove("savepoints", savepoint_id, name)
         # Object stores have no folders to remove.
+        root = self._connected()
         with suppress(OSError, NotImplementedError):
-            self._fs.rmdir(self._path("savepoints", savepoint_id))
+            root.fs.rmdir(root.path("savepoints", savepoint_id))
 
     def remove_files(self, names: Collection[str]) -> None:
         """Remove files that no savepoint names. Raises `SavepointFailed`."""
         for name in names:
             with suppress(CopyUnusable):
-                self._remove(self._path("files", name))
+                self._remove("files", name)
 
     def remove_unfinished(self) -> None:
         """Remove what writers that were killed left behind; no process may be writing. Raises `SavepointFailed`."""
         for name in self._names("unfinished"):
             with suppress(CopyUnusable):
-                self._remove(self._path("unfinished", name))
+                self._remove("unfinished", name)
 
-    def _remove(self, path: str) -> None:
-        with self._reaching(path):
-            self._fs.rm_file(path)
+    def _remove(self, *name: str) -> None:
+        with self._reaching("/".join((self.location, self.application_id, *name))) as root:
+            root.fs.rm_file(root.path(*name))
 
     def _entries(self, *folder: str) -> list[dict[str, Any]]:
         """Return the entries of a folder; none if it does not exist."""
-        path = self._path(*folder)
-        with suppress(CopyUnusable), self._reaching(f"{self.location}/{self.application_id}"):
-            self._fs.invalidate_cache()
-            found: list[dict[str, Any]] = self._fs.ls(path, detail=True)
+        with suppress(CopyUnusable), self._reaching(f"{self.location}/{self.application_id}") as root:
+            root.fs.invalidate_cache()
+            found: list[dict[str, Any]] = root.fs.ls(root.path(*folder), detail=True)
             return found
         return []
 

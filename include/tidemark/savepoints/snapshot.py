@@ -83,7 +83,6 @@ class SavepointTaker:
         self._held_s = time.monotonic() - started
 
     def _take(self, asked: Request, tasks: Collection[Task]) -> None:
-        repository = SavepointRepository(asked.location, self._application_id)
         folder = self._links / asked.savepoint_id
         started = time.monotonic()
         linked = LinkedSavepoint(
@@ -99,14 +98,14 @@ class SavepointTaker:
         names = tuple(str(task.id) for task in tasks)
         log.info("savepoint: id=%s tasks=%s held_ms=%d", asked.savepoint_id, ",".join(names), held_ms)
         self._say(replace(self._answer, tasks=names, bytes_total=linked.size_bytes, held_ms=held_ms), now=True)
-        self._copier = threading.Thread(target=self._copy, args=(linked, repository), name="savepoint", daemon=True)
+        self._copier = threading.Thread(target=self._copy, args=(linked, asked.location), name="savepoint", daemon=True)
         self._copier.start()
 
-    def _copy(self, linked: LinkedSavepoint, repository: SavepointRepository) -> None:
+    def _copy(self, linked: LinkedSavepoint, location: str) -> None:
         count = CopyCount(lambda: self._progress(count))
         started = time.monotonic()
         try:
-            copy_linked(linked, repository, count)
+            copy_linked(linked, SavepointRepository(location, self._application_id), count)
         except TidemarkError as error:
             self._fail(str(error))
             return

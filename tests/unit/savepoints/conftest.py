@@ -1,3 +1,3 @@
-from tests.support.savepoint_fixtures import local, location, repository, stores, stuck
+from tests.support.savepoint_fixtures import local, location, repository, server, stores, stuck
 
-__all__ = ["local", "location", "repository", "stores", "stuck"]
+__all__ = ["local", "location", "repository", "server", "stores", "stuck"]

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from tests.support.logged import logged_by
 from tests.support.savepoints import APP, TASKS, put, save
 
@@ -166,7 +167,7 @@ def test_should_consider_no_savepoint_when_the_location_does_not_answer(local, s
     def away(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(local._fs, "ls", away)
+    monkeypatch.setattr(LocalFileSystem, "ls", away)
     with caplog.at_level(logging.WARNING):
         assert SavepointCopies(local).find([TASK])[TASK] == {}
     (line,) = [record.getMessage() for record in logged_by(caplog, "tidemark.savepoints")]

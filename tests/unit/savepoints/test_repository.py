@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from tests.support.savepoints import APP, SPEC, TASKS, contents, open_store, put, save
 
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed
@@ -122,14 +123,14 @@ def test_should_leave_no_partial_file_when_the_disk_is_full(local, stores, tmp_p
     folder = tmp_path / "links" / "x"
     linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
 
-    def full(path, mode="rb", **_):
-        opened = real(path, mode)
+    def full(self, path, mode="rb", **_):
+        opened = real(self, path, mode)
         if mode == "wb":
             opened.write = _no_space
         return opened
 
-    real = local._fs.open
-    monkeypatch.setattr(local._fs, "open", full)
+    real = LocalFileSystem.open
+    monkeypatch.setattr(LocalFileSystem, "open", full)
     with pytest.raises(SavepointFailed, match="No space left on device"):
         copy_linked(LinkedSavepoint("x", APP, "1", 5, folder, linked), local, CopyCount(lambda: None))
     assert sum(local.file_sizes().values()) == 0
@@ -145,6 +146,47 @@ def _no_space(_):
 def test_should_name_a_location_that_cannot_be_used(location):
     with pytest.raises(InvalidSettings, match="TIDEMARK_SAVEPOINT_LOCATION"):
         SavepointRepository(location, APP)
+
+
+def test_should_report_a_server_that_cannot_be_reached_only_when_it_is_used(server, caplog):
+    server.is_up = False
+    repository = SavepointRepository(server.location, APP)
+    with pytest.raises(
+        SavepointFailed, match=rf"{server.location} cannot be reached: Error reading SSH protocol banner"
+    ):
+        repository.ids()
+    assert SavepointCopies(repository).find(TASKS) == {task: {} for task in TASKS}
+    assert "no savepoint is considered" in caplog.text
+    settings = Settings.load(savepoint_location=server.location)
+    assert "Error reading SSH protocol banner" in read_savepoint(settings, APP).fault
+    server.is_up = True
+    assert repository.ids() == []
+
+
+def test_should_connect_again_after_the_server_has_closed_the_connection(server, stores, tmp_path):
+    repository = SavepointRepository(server.location, APP)
+    saved = an_id(0)
+    save(repository, stores, tmp_path / "links", saved)
+    assert len(server.connections) == 1
+    server.close_all()
+    with pytest.raises(SavepointFailed, match="Socket is closed"):
+        repository.ids()
+    assert repository.ids() == [saved]
+    server.close_all()
+    assert SavepointRepository(server.location, APP).ids() == [saved], "it does not use the other one's connection"
+
+
+def test_should_not_use_a_connection_again_that_was_idle_for_a_minute(server, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr("tidemark.savepoints.repository.time.monotonic", lambda: now_s)
+    repository = SavepointRepository(server.location, APP)
+    for idle_s, connections in ((0.0, 1), (59.9, 1), (59.9, 1), (60.0, 2)):
+        now_s += idle_s
+        assert repository.ids() == []
+        assert len(server.connections) == connections
+    server.close_all()
+    now_s += 60
+    assert repository.ids() == []
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,19 @@ def test_should_answer_that_a_location_is_unusable_and_continue(bench, location)
     assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
 
 
+def test_should_connect_to_the_location_only_while_the_stream_continues(bench, server):
+    server.is_up = False
+    bench.ask("20270101T000000-aaaaaa", server.location)
+    answer = bench.run_until(Saving.FAILED)
+    assert "cannot be reached: Error reading SSH protocol banner" in answer.error
+    assert bench.links() == []
+    server.is_up = True
+    bench.taker._copier.join(60)
+    bench.ask("20270101T000001-bbbbbb", server.location)
+    assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
+    assert set(server.connecting_threads) == {"savepoint"}
+
+
 def test_should_answer_that_a_store_cannot_be_checkpointed_and_continue(bench):
     (bench.folder / LINKS_FOLDER / "20270101T000000-aaaaaa" / "0_1" / "counts").mkdir(parents=True)
     bench.ask("20270101T000000-aaaaaa")
