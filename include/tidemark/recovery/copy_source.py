@@ -24,7 +24,8 @@ class CopySource(Protocol):
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
         """Fetch the RocksDB folder of the copy to `folder`, which must not exist, and verify its checksums. Blocks.
 
-        Raises `CopyUnusable`, which names the fault; the caller removes what was written to `folder` by then.
+        Raises `CopyUnusable`, which names the fault, and `StoreFailed` if this machine's disk is full; the caller removes
+        what was written to `folder` by then.
         """
 
 

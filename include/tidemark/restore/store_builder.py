@@ -143,7 +143,8 @@ class StoreBuilder:
     ) -> None:
         """Build a RocksDB folder in `building`, up to date with `job.target`. Removes what was there before. Blocks.
 
-        Raises `CopyUnusable`, `RestoreSuspended`; then the caller removes what was built so far.
+        Raises `CopyUnusable`, `RestoreSuspended`; then the caller removes what was built so far. Raises `StoreFailed` if this
+        machine's disk is full.
         """
         shutil.rmtree(building, ignore_errors=True)
         building.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tidemark.atomic_file import as_full_disk
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, SavepointFailed
 from tidemark.names import TaskId
@@ -71,7 +72,10 @@ class SavepointCopies:
             found.setdefault(store.store, []).append(copy)
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Download a store into `folder`, which must not exist, and verify each file's checksum. Raises `CopyUnusable`."""
+        """Download a store into `folder`, which must not exist, and verify each file's checksum.
+
+        Raises `CopyUnusable`, and `StoreFailed` if this machine's disk is full.
+        """
         savepoint_id = PurePosixPath(copy.location).parent.name
         try:
             saved = self.repository.task(savepoint_id, str(task)).store(store)
@@ -82,7 +86,8 @@ class SavepointCopies:
         try:
             folder.mkdir(parents=True)
         except OSError as error:
-            raise CopyUnusable(f"{copy.location} cannot be copied to {folder}: {error.strerror}") from error
+            unusable = CopyUnusable(f"{copy.location} cannot be copied to {folder}: {error.strerror}")
+            raise as_full_disk(error) or unusable from error
         for file in saved.files:
             try:
                 self.repository.fetch_file(file, folder / file.name)

@@ -24,6 +24,7 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
+from tidemark.atomic_file import as_full_disk
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, StoreFailed, TidemarkError
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest
@@ -258,14 +259,14 @@ class SavepointRepository:
     def fetch_file(self, file: SavedFile, target: Path | None, tick: Progress = lambda _: None) -> None:
         """Read a file, into `target` if given, and verify it.
 
-        Raises `CopyUnusable`, which says what is wrong, `StoreFailed` if `target` cannot be written.
+        Raises `CopyUnusable`, which says what is wrong, `StoreFailed` if this machine's disk is full.
         """
         digest, size = hashlib.sha256(), 0
         try:
             with (
+                _created(target or Path(os.devnull)) as copied,
                 self._reaching("it") as root,
                 root.fs.open(root.path("files", file.sha256), "rb") as source,
-                (target or Path(os.devnull)).open("wb") as copied,
             ):
                 while chunk := source.read(_CHUNK_BYTES):
                     digest.update(chunk)
@@ -359,6 +360,16 @@ def _is_task(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@contextmanager
+def _created(target: Path) -> Iterator[BinaryIO]:
+    """Create a file on this machine's disk. Raises `StoreFailed` if the disk is full, else `CopyUnusable`."""
+    try:
+        with target.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise as_full_disk(error) or CopyUnusable(f"it cannot be copied to {target}: {error.strerror}") from error
 
 
 def _write_to(file: BinaryIO, chunk: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -148,6 +149,40 @@ def test_should_not_call_a_copy_damaged_when_the_disk_is_full(local, saved, tmp_
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StoreFailed, match=r"fetched cannot be written \(No space left on device\): free its disk"):
         copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
+
+
+@pytest.mark.parametrize("refused", ["open", "mkdir"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_should_not_call_a_copy_damaged_when_the_disk_has_no_space_for_a_new_file(
+    local, saved, tmp_path, monkeypatch, refused, number
+):
+    copies = SavepointCopies(local)
+    (copy,) = copies.find([TASK])[TASK]["counts"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, refused, _refusing(getattr(Path, refused), number))
+        with pytest.raises(StoreFailed, match=rf"fetched.* cannot be written \({os.strerror(number)}\): free its disk"):
+            copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
+    copies.fetch(copy, TASK, "counts", tmp_path / "again")
+
+
+@pytest.mark.parametrize("refused", ["open", "mkdir"])
+def test_should_pass_over_a_copy_that_cannot_be_written_for_another_reason(
+    local, saved, tmp_path, monkeypatch, refused
+):
+    copies = SavepointCopies(local)
+    (copy,) = copies.find([TASK])[TASK]["counts"]
+    monkeypatch.setattr(Path, refused, _refusing(getattr(Path, refused), errno.ENAMETOOLONG))
+    with pytest.raises(CopyUnusable, match=r"cannot be copied to .*fetched.*: File name too long"):
+        copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
+
+
+def _refusing(real, number):
+    def refuse(path, *args, **kwargs):
+        if "fetched" in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *args, **kwargs)
+
+    return refuse
 
 
 class _Full:
