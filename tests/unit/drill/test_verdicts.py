@@ -141,12 +141,12 @@ def plan():
     return topology.plan()
 
 
-def kept_drill(settings, plan, at_ms, differing):
+def kept_drill(settings, plan, at_ms, differing, *, verdict=None, tasks=(TASK, OTHER)):
     layout = value_signature(plan.stores[0], value_layouts(plan.subtopologies[0])["n"])
-    verdict = Verdict.FAILED if differing else Verdict.OK
+    verdict = verdict or (Verdict.FAILED if differing else Verdict.OK)
     stores = [
         compared(verdict, differing, task=str(task), savepoint_id=savepoint(at_ms), value_layout=layout)
-        for task in (TASK, OTHER)
+        for task in tasks
     ]
     facts = FactsDatabase(settings)
     write_drill(facts, drill(at_ms, *stores))
@@ -155,6 +155,39 @@ def kept_drill(settings, plan, at_ms, differing):
 
 def suspects(settings, plan):
     return {task for (task, _), verdict in last_verdicts(settings, plan).items() if verdict.is_suspect}
+
+
+@pytest.mark.parametrize("later", [Verdict.NOT_ENOUGH_EVIDENCE, Verdict.FAILED])
+@pytest.mark.parametrize("drills", [19, 20, 45])
+def test_should_suspect_a_store_however_many_drills_could_not_judge_it_since(settings, plan, later, drills):
+    kept_drill(settings, plan, NOW, 3)
+    for number in range(1, drills + 1):
+        kept_drill(settings, plan, NOW + number * HOUR, 0, tasks=(OTHER,))
+        kept_drill(settings, plan, NOW + number * HOUR, 0, verdict=later, tasks=(TASK,))
+    assert suspects(settings, plan) == {TASK}
+
+
+@pytest.mark.parametrize("drills", [19, 20, 45])
+def test_should_know_when_a_store_was_last_right_however_many_drills_found_it_different_since(settings, plan, drills):
+    kept_drill(settings, plan, NOW, 0)
+    for number in range(1, drills + 1):
+        kept_drill(settings, plan, NOW + number * HOUR, 3)
+    assert {verdict.right_ms for verdict in last_verdicts(settings, plan).values()} == {NOW}
+
+
+def test_should_read_no_more_drills_than_can_change_a_verdict(settings, plan, monkeypatch):
+    read, real = [], FactsDatabase.read
+
+    def counting(self, *query):
+        rows = real(self, *query)
+        read.append(len(rows))
+        return rows
+
+    for number in range(60):
+        kept_drill(settings, plan, NOW + number * HOUR, 0)
+    monkeypatch.setattr(FactsDatabase, "read", counting)
+    assert suspects(settings, plan) == set()
+    assert read == [20]
 
 
 @pytest.mark.parametrize(

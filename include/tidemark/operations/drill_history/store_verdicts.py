@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +74,17 @@ def last_verdicts(settings: Settings, topology: TopologyPlan) -> dict[Name, Dril
 
     `topology` is the plan with the stores' generations, as in `OperationContext.plan`: a drill of an earlier generation says
     nothing about the present store. A drill that could not compare a store (it could not be rebuilt, or the changelog
-    was read too late) is passed over for an older one. The result lacks a store that none of the last 20 drills has
-    judged, and one that, since its drill ended, a restore has verified and replaced, a rewind has replaced, or a repair
-    has written to its changelog. Blocks: reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
+    was read too late) is passed over for an older one, however old. The result lacks a store that no drill has judged, and
+    one that, since its drill ended, a restore has verified and replaced, a rewind has replaced, or a repair has written to
+    its changelog. Blocks: reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
     """
+    layouts = _layouts(topology)
     facts = FactsDatabase(settings)
     try:
-        reports = [drill.report for drill in past_drills(facts, topology.application_id)]
+        past = past_drills(facts, topology.application_id, limit=None)
+        reports = list(_until_all_were_equal((drill.report for drill in past), layouts))
     finally:
         facts.close()
-    layouts = _layouts(topology)
     return verdicts_of(reports, layouts, _replaced_ms(settings, topology.application_id, layouts))
 
 
@@ -123,6 +124,22 @@ def verdicts_of(
     }
 
 
+def _until_all_were_equal(
+    reports: Iterable[Mapping[str, Any]], layouts: Mapping[tuple[int, str], str]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield drill reports, which come the newest first, until each store was found equal in one. Older ones change nothing."""
+    named: set[Name] = set()
+    equal: set[Name] = set()
+    for report in reports:
+        yield report
+        named |= {name for store in report["stores"] if _key(name := _name(store)) in layouts}
+        for name, judged in _judged(report, layouts).items():
+            if not all(store["differing"] for store in judged):
+                equal.add(name)
+        if named <= equal and layouts.keys() <= {_key(name) for name in equal}:
+            return
+
+
 def undrilled(report: Mapping[str, Any], topology: TopologyPlan, tasks: Iterable[TaskId]) -> list[str]:
     """Return the stores of `tasks`, as `task/store`, that a drill has not compared as they are now. Reads nothing.
 
@@ -142,19 +159,30 @@ def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -
     """Return the comparisons that judge a store, by store, the last one last."""
     judged: dict[Name, list[Mapping[str, Any]]] = {}
     for store in report["stores"]:
-        task = TaskId.parse(store["task"])
-        is_now = store.get("value_layout") == layouts.get((task.subtopology, store["store"]))
+        name = _name(store)
+        is_now = store.get("value_layout") == layouts.get(_key(name))
         differs = store["verdict"] == Verdict.FAILED and store["differing"] > 0
         if store["way"] in _JUDGING and is_now and (differs or store["verdict"] == Verdict.OK):
-            judged.setdefault((task, store["store"]), []).append(store)
+            judged.setdefault(name, []).append(store)
     return {name: sorted(stores, key=lambda store: _JUDGING.index(store["way"])) for name, stores in judged.items()}
 
 
+def _name(store: Mapping[str, Any]) -> Name:
+    return TaskId.parse(store["task"]), store["store"]
+
+
+def _key(name: Name) -> tuple[int, str]:
+    """Return the store's sub-topology and name, which are the same for all tasks."""
+    return name[0].subtopology, name[1]
+
+
 def _layouts(topology: TopologyPlan) -> dict[tuple[int, str], str]:
+    """Return the value signatures of all stores that a drill compares, by sub-topology and store."""
     return {
         (number, spec.name): value_signature(spec, value_layouts(subtopology)[spec.name])
         for number, subtopology in enumerate(topology.subtopologies)
         for spec in subtopology.stores
+        if spec.uncopied is None
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, select
+from sqlalchemy import BigInteger, Column, Float, Index, Row, Select, String, Table, Text, select
 
 from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.operations.drill_history.report import DrillReport, RebuildMethod
@@ -31,6 +32,9 @@ DRILLS = Table(
     Column("report", Text, nullable=False),
     Index("drills_of_application", "application_id", "ended_ms"),
 )
+
+
+_ROWS_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
@@ -74,20 +78,32 @@ def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
 
 
 def past_drills(
-    facts: FactsDatabase, application_id: str, limit: int = 20, verdict: Verdict | None = None
+    facts: FactsDatabase, application_id: str, limit: int | None = 20, verdict: Verdict | None = None
 ) -> Iterator[PastDrill]:
     """Yield the drills that were written last first, whatever their clocks said. Blocks. Raises `FactsUnavailable`.
 
-    `verdict`: only those with it; None for all.
+    `limit`: at most so many; None for all, of which only as many are read as the caller takes, and a few more. `verdict`: only
+    those with it; None for all.
     """
     query = select(DRILLS).where(DRILLS.c.application_id == application_id)
     if verdict is not None:
         query = query.where(DRILLS.c.verdict == str(verdict))
-    for row in facts.read(query.order_by(DRILLS.c.id.desc()).limit(limit)):
+    at_once = _ROWS_AT_ONCE if limit is None else min(limit, _ROWS_AT_ONCE)
+    for row in islice(_newest_first(facts, query, at_once), limit):
         yield PastDrill(
             row.drill_id, row.started_ms, row.ended_ms, Verdict(row.verdict), row.rto_s, row.rpo_offsets, row.rpo_s,
             row.key_count, row.byte_count, json.loads(row.report),
         )  # fmt: skip
+
+
+def _newest_first(facts: FactsDatabase, query: Select[Any], at_once: int) -> Iterator[Row[Any]]:
+    query = query.order_by(DRILLS.c.id.desc())
+    while True:
+        rows = facts.read(query.limit(at_once))
+        yield from rows
+        if len(rows) < at_once:
+            return
+        query = query.where(DRILLS.c.id < rows[-1].id)
 
 
 def last_passed(facts: FactsDatabase, application_id: str) -> PastDrill | None:
