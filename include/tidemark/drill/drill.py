@@ -22,6 +22,7 @@ from tidemark.folder_lock import FolderLock
 from tidemark.kafka.cluster import topic_configs
 from tidemark.names import DRILLS_FOLDER, TaskId
 from tidemark.operations.context import OperationContext
+from tidemark.operations.disk_space import require_room_to_drill
 from tidemark.operations.drill_history.rates import rates_of
 from tidemark.operations.drill_history.report import (
     DrillReport,
@@ -39,9 +40,6 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.restore.parallel import side_by_side
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.supervision.live_instances import live_instances
-
-_COPIES = 3
-"""The number of copies of the state that are in the drill's folder at the same time."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -189,12 +187,9 @@ class _Course:
 
     def _require_room(self, states: Sequence[SavedState]) -> None:
         """Check the room, because the application writes to the same disk. Raises `PreflightFailed`."""
-        needed = _COPIES * sum(state.copy.bytes_to_copy for state in states)
-        free = shutil.disk_usage(self._rebuilder.folder).free
-        if free < needed:
-            raise PreflightFailed(
-                f"a drill needs {needed} bytes in {self._rebuilder.folder.parent}, but {free} are free: free disk space"
-            )
+        evidence = self._context.evidence
+        saved_bytes = {state.name: state.copy.bytes_to_copy for state in states}
+        require_room_to_drill(evidence.witnesses, evidence.facts(), self._rebuilder.folder.parent, saved_bytes)
 
     def _keepings(self, states: Sequence[SavedState]) -> Mapping[str, Keeping]:
         """Return what changelogs are configured to keep, by topic."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.settings import Settings
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
+from tidemark.topology.plan import StoreSpec
 
 ASSUMED_BYTES_PER_OFFSET = 100
 """Assumed for a changelog whose size no broker reports."""
@@ -81,6 +82,15 @@ def bytes_to_upgrade(copied: Sequence[StoreRoom], emptied: Sequence[StoreRoom]) 
     return kept + max(passing, default=0)
 
 
+def bytes_to_drill(saved_bytes: int, changelog: Changelog, known: TopicBytes) -> int:
+    """Return the bytes for the drill of one store, which has `saved_bytes` in the savepoint.
+
+    The store that is built from the whole changelog is not compacted, so it is assumed to be as large as the changelog.
+    Beside it are the savepoint's store and the one that is built from an older savepoint.
+    """
+    return changelog.bytes_of(changelog.end_offset - changelog.low_offset, known) + 2 * saved_bytes
+
+
 def require_room(
     witnesses: Witnesses,
     facts: Mapping[TaskId, TaskFacts],
@@ -121,6 +131,25 @@ def require_room_to_build(
     _require(bytes_needed(rooms, witnesses.settings.restore_threads), [folder])
 
 
+def require_room_to_drill(
+    witnesses: Witnesses,
+    facts: Mapping[TaskId, TaskFacts],
+    folder: Path,
+    saved_bytes: Mapping[tuple[TaskId, str], int],
+) -> None:
+    """Check that `folder` has room for a drill of these stores, see `bytes_to_drill`. Raises `PreflightFailed`.
+
+    `saved_bytes` are the bytes in the savepoint, by task and store. Blocks: reads the sizes of topics.
+    """
+    read = {
+        (task, spec.name): changelog
+        for task, spec, changelog in _rebuilt_from(witnesses, facts)
+        if (task, spec.name) in saved_bytes
+    }
+    known = _sizes(read.values(), witnesses.settings)
+    _require(sum(bytes_to_drill(saved_bytes[name], changelog, known) for name, changelog in read.items()), [folder])
+
+
 def require_room_to_upgrade(
     witnesses: Witnesses,
     facts: Mapping[TaskId, TaskFacts],
@@ -143,12 +172,20 @@ def require_room_to_upgrade(
 def _changelogs(witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts]) -> dict[tuple[str, str], Changelog]:
     """Return the changelogs of all stores that have one of their own, by task and store."""
     return {
-        (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
-        for task, found in facts.items()
-        for spec in witnesses.logged_stores(task)
+        (str(task), spec.name): changelog
+        for task, spec, changelog in _rebuilt_from(witnesses, facts)
         if spec.source_topic is None
-        for marks in [found.changelogs[spec.name]]
     }
+
+
+def _rebuilt_from(
+    witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts]
+) -> Iterator[tuple[TaskId, StoreSpec, Changelog]]:
+    """Yield each logged store with what it is rebuilt from: a changelog of its own, or a source topic."""
+    for task, found in facts.items():
+        for spec in witnesses.logged_stores(task):
+            marks = found.changelogs[spec.name]
+            yield task, spec, Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
 
 
 def _sizes(changelogs: Iterable[Changelog], settings: Settings) -> TopicBytes:

@@ -10,6 +10,7 @@ from tidemark.operations.disk_space import (
     Changelog,
     StoreRoom,
     bytes_needed,
+    bytes_to_drill,
     bytes_to_upgrade,
     existing_part,
     room_of,
@@ -57,6 +58,18 @@ def test_should_assume_a_size_when_no_broker_reports_it():
 
 def test_should_count_both_states_of_a_rewind():
     assert room_of_both_states("0_1/n", LOG, KNOWN).to_build == 100_000
+
+
+@pytest.mark.parametrize(
+    ("changelog", "known", "needed"),
+    [
+        (LOG, KNOWN, 50_000 + 14_000),
+        (LOG, TopicBytes({}), 1000 * ASSUMED_BYTES_PER_OFFSET + 14_000),
+        (Changelog(PARTITION, 5, 5), KNOWN, 14_000),
+    ],
+)
+def test_should_count_the_whole_changelog_and_twice_the_savepoint_for_a_drill(changelog, known, needed):
+    assert bytes_to_drill(7_000, changelog, known) == needed
 
 
 @pytest.mark.parametrize(("threads", "needed"), [(0, 60 + 30), (1, 60 + 30), (2, 60 + 50), (3, 60 + 60), (9, 60 + 60)])
