@@ -33,6 +33,7 @@ from tidemark.operations.leftovers import (
     is_held,
     store_of,
 )
+from tidemark.operations.savepoint import command_folder
 from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.operations.workspace import RESTORES_FOLDER, Workspace, new_id
 from tidemark.recovery.evidence import StateCopy
@@ -40,6 +41,8 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.recovery.start_plan import Resume, StartPlan, plan_start
 from tidemark.restore.fencing import fenced, holders
 from tidemark.restore.local_copies import read_store_checkpoint
+from tidemark.savepoints.offline import LINKS_FOLDER
+from tidemark.settings import Settings
 from tidemark.stores.directory import folder_of
 from tidemark.supervision.hold import holding, read_hold, release_hold
 from tidemark.topology.plan import StoreSpec
@@ -168,10 +171,10 @@ class Clean:
         return True
 
     def _remove_locked(self, leftover: Leftover) -> None:
-        state_dir = self.evidence.clients.settings.state_dir
-        away = state_dir / REMOVED_FOLDER / leftover.application_id
+        settings = self.evidence.clients.settings
+        away = settings.state_dir / REMOVED_FOLDER / leftover.application_id
         with ExitStack() as locks:
-            lock = _lock_of(leftover, state_dir)
+            lock = _lock_of(leftover, settings)
             if lock is not None:
                 locks.enter_context(lock)
             if leftover.kind is not LeftoverKind.REMOVED:
@@ -185,13 +188,19 @@ class Clean:
             shutil.rmtree(path)
 
 
-def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
-    """Take the lock of the restore, drills or launches that a leftover belongs to; None if it has none. Raises `TaskLocked`."""
+def _lock_of(leftover: Leftover, settings: Settings) -> FolderLock | None:
+    """Take the lock of the restore, drills, savepoint or launches that a leftover belongs to; None if it has none.
+
+    Raises `TaskLocked`.
+    """
+    state_dir = settings.state_dir
     if leftover.kind is LeftoverKind.TEMPORARY:
         return FolderLock(leftover.path.parent)
     drills = state_dir / DRILLS_FOLDER / leftover.application_id
     if leftover.path.is_relative_to(drills):
         return FolderLock(drills)
+    if leftover.path.is_relative_to(state_dir / LINKS_FOLDER):
+        return FolderLock(command_folder(settings.var_dir, leftover.application_id))
     restores = state_dir / RESTORES_FOLDER / leftover.application_id
     if not leftover.path.is_relative_to(restores):
         return None

@@ -25,9 +25,11 @@ from tidemark.operations.change.reset import RESETS_FOLDER
 from tidemark.operations.change.upgrade import CHANGES_FOLDER
 from tidemark.operations.context import OperationContext
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
+from tidemark.operations.savepoint import command_folder
 from tidemark.operations.workspace import RESTORES_FOLDER, UNFINISHED, RestoreState, Workspace, is_id, workspaces
 from tidemark.restore.fencing import holders
 from tidemark.restore.local_copies import read_store_checkpoint
+from tidemark.savepoints.offline import LINKS_FOLDER
 from tidemark.settings import Settings
 from tidemark.store_sizes import folder_bytes
 from tidemark.stores.directory import CORRUPT_STORE, RESTORING_STORE, STANDBY_PREFIX, STORES_FOLDER
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 REMOVED_FOLDER = ".removed"
 _CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER, REPAIRS_FOLDER)
-_BESIDE_HOLDERS = (RESTORES_FOLDER, REWINDS_FOLDER, DRILLS_FOLDER, REMOVED_FOLDER, *_CHANGES)
+_BESIDE_HOLDERS = (RESTORES_FOLDER, REWINDS_FOLDER, DRILLS_FOLDER, LINKS_FOLDER, REMOVED_FOLDER, *_CHANGES)
 """Folders of the state folder that have one of each application."""
 
 
@@ -114,6 +116,7 @@ def find_leftovers(
         *_rewinds(state_dir, app),
         *_changes(state_dir, app),
         *_drills(state_dir, app),
+        *_savepoints(settings, app),
     ]
     found += [
         _leftover(LeftoverKind.TEMPORARY, app, path, f"{path.parent.name} was killed")
@@ -350,6 +353,14 @@ def _drills(state_dir: Path, application_id: str) -> Iterator[Leftover]:
         return
     for path in sorted(path for path in folder.glob("*") if path.is_dir()):
         yield _leftover(LeftoverKind.BUILT, application_id, path, "a drill was killed")
+
+
+def _savepoints(settings: Settings, application_id: str) -> Iterator[Leftover]:
+    """Yield the links of savepoints of the stopped application, which keep files that its stores no longer have."""
+    if is_locked(command_folder(settings.var_dir, application_id)):
+        return
+    for path in sorted((settings.state_dir / LINKS_FOLDER / application_id).glob("*")):
+        yield _leftover(LeftoverKind.BUILT, application_id, path, "a `tidemark savepoint take` was killed")
 
 
 def _leftover(

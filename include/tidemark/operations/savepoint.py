@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
@@ -91,6 +92,11 @@ class _SignOfLife:
             log.warning("failed to note that savepoint %s is still being taken: %s", self.savepoint_id, error)
 
 
+def command_folder(var_dir: Path, application_id: str) -> Path:
+    """Return the folder that a command locks while it takes a savepoint of an application."""
+    return var_dir / "savepoint-commands" / application_id
+
+
 @dataclass(frozen=True)
 class SavepointCommand:
     """Takes one savepoint. `tasks` are all tasks of the application; `watch` is called with the progress."""
@@ -154,15 +160,24 @@ class SavepointCommand:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of this command, because an instance can keep only one request."""
+        """Hold the lock of this command, because an instance can keep only one request.
+
+        Links to the state of a stopped application are deleted before and after: those of a command that was killed would keep
+        files on the disk, also while the application runs again.
+        """
         try:
-            lock = FolderLock(self.settings.var_dir / "savepoint-commands" / self.plan.application_id)
+            lock = FolderLock(command_folder(self.settings.var_dir, self.plan.application_id))
         except TaskLocked as error:
             raise SavepointFailed(
                 f"another `tidemark savepoint take` of {self.plan.application_id} is running: wait for it"
             ) from error
+        links = StoppedFolders(self.plan, self.settings).links
         with lock:
-            yield
+            shutil.rmtree(links, ignore_errors=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(links, ignore_errors=True)
 
     def _require_not_held(self) -> None:
         try:
@@ -180,27 +195,23 @@ class SavepointCommand:
             )
 
     def _require_last_commits(self, linked: LinkedSavepoint) -> None:
-        """Raise `SavepointFailed`, and delete the links, if a task was processed elsewhere since: its folder here is old.
+        """Raise `SavepointFailed` if a task was processed elsewhere since: its folder here is old.
 
         Blocks. Raises `OutcomeUnknown`.
         """
         app = self.plan.application_id
-        try:
-            records = last_commit_records(
-                librdkafka_config(self.settings),
-                EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000),
-                app,
-                [task.task for task in linked.tasks if task.task in self.tasks],
-                stalled_after_s=stalled_after(self.settings),
+        records = last_commit_records(
+            librdkafka_config(self.settings),
+            EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000),
+            app,
+            [task.task for task in linked.tasks if task.task in self.tasks],
+            stalled_after_s=stalled_after(self.settings),
+        )
+        if behind := format_behind(linked, self.plan, records):
+            raise SavepointFailed(
+                f"no savepoint was taken, because the folders in {self.settings.state_dir} lack the last commit of "
+                f"{', '.join(behind)}: take it on the machine where {app} ran last, or start {app} here first"
             )
-            if behind := format_behind(linked, self.plan, records):
-                raise SavepointFailed(
-                    f"no savepoint was taken, because the folders in {self.settings.state_dir} lack the last commit of "
-                    f"{', '.join(behind)}: take it on the machine where {app} ran last, or start {app} here first"
-                )
-        except BaseException:
-            shutil.rmtree(linked.folder, ignore_errors=True)
-            raise
 
     def _take_stopped(
         self, repository: SavepointRepository, savepoint_id: str, taken_ms: int, alive: _SignOfLife
@@ -215,12 +226,8 @@ class SavepointCommand:
         except TaskLocked as error:
             raise SavepointFailed(f"no savepoint was taken, because no instance runs and {error}") from error
         raise_if_nothing(linked, self.settings.state_dir)
-        try:
-            # Only now, so that nothing is left in the list of savepoints if there is nothing to save.
-            repository.begin(savepoint_id, taken_ms)
-        except SavepointFailed:
-            shutil.rmtree(linked.folder, ignore_errors=True)
-            raise
+        # Only now, so that nothing is left in the list of savepoints if there is nothing to save.
+        repository.begin(savepoint_id, taken_ms)
         total = linked.size_bytes
 
         def on_change() -> None:

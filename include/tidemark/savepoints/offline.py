@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +27,9 @@ from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
 
+LINKS_FOLDER = ".savepoints"
+"""Folder of the state folder with the checkpoints of each stopped application that are being copied."""
+
 
 @dataclass(frozen=True)
 class StoppedFolders:
@@ -36,21 +38,24 @@ class StoppedFolders:
     plan: TopologyPlan
     settings: Settings
 
+    @property
+    def links(self) -> Path:
+        """The folder in which `link` creates its checkpoints. While they are there, the disk keeps their files."""
+        return self.settings.state_dir / LINKS_FOLDER / self.plan.application_id
+
     def link(self, savepoint_id: str, taken_ms: int) -> LinkedSavepoint:
         """Checkpoint every store that is here; of a store that is here twice, the copy that is furthest.
 
         Holds the process locks of the folders meanwhile, which takes milliseconds. A folder that another process holds
-        is left out and logged, and so is a store that cannot be read. Raises `SavepointFailed`.
+        is left out and logged, and so is a store that cannot be read. Raises `SavepointFailed`. The caller makes sure that
+        only one process uses `links` at a time, and deletes it.
         """
-        app = self.plan.application_id
-        links = self.settings.state_dir / f".savepoints-of-{app}"
-        # Delete what an earlier command left; the caller makes sure that only one runs at a time.
-        shutil.rmtree(links, ignore_errors=True)
+        folder = self.links / savepoint_id
         with ExitStack() as opened:
             found = self._stores(opened)
-            linked = [self._link_task(task, stores, links / savepoint_id) for task, stores in sorted(found.items())]
+            linked = [self._link_task(task, stores, folder) for task, stores in sorted(found.items())]
         tasks = tuple(task for task in linked if task is not None)
-        return LinkedSavepoint(savepoint_id, app, self.plan.version, taken_ms, links / savepoint_id, tasks)
+        return LinkedSavepoint(savepoint_id, self.plan.application_id, self.plan.version, taken_ms, folder, tasks)
 
     def _link_task(self, task: TaskId, stores: Mapping[str, RocksStore], links: Path) -> LinkedTask | None:
         """Checkpoint the stores of a task. Returns None if one is missing that should be there."""

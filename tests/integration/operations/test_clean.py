@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
-from tidemark.folder_lock import FolderLock
+from tidemark.folder_lock import FolderLock, is_locked
 from tidemark.instance.assembly import make_instance
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations import leftovers
@@ -418,11 +418,30 @@ def test_should_not_fail_on_temporary_files_that_a_launch_has_removed_meanwhile(
     assert not ended.exists()
 
 
+def test_should_remove_the_links_of_a_killed_savepoint_under_its_lock_and_leave_those_in_use(app):
+    links = app.settings.state_dir / ".savepoints" / app.name / "20270101T000000-aaaaaa"
+    shutil.copytree(app.state / "0_0", links / "0_0")
+    shutil.rmtree(app.state)
+    commands = app.settings.var_dir / "savepoint-commands" / app.name
+    with FolderLock(commands):
+        assert show(app).judged == ()
+    seen = []
+
+    def take(point: str) -> None:
+        seen.append((point, is_locked(commands)))
+
+    assert {leftover.path for leftover in clean(app, probe=take).removed} == {links}
+    assert seen == [("clean-before-rename", True), ("clean-renamed", True)]
+    assert not links.exists()
+    FolderLock(commands).release()
+
+
 @pytest.mark.parametrize("has_state", [True, False])
 def test_should_show_all_leftovers_of_an_application_without_a_module(settings, tmp_path, monkeypatch, has_state):
     monkeypatch.setattr(leftovers, "names", list)
     state_dir = settings.state_dir
-    places = {state_dir / kind / "gone-app" for kind in (".restores", ".rewinds", ".drills", ".removed", ".changes")}
+    kinds = (".restores", ".rewinds", ".drills", ".savepoints", ".removed", ".changes")
+    places = {state_dir / kind / "gone-app" for kind in kinds}
     places |= {state_dir / "0" / "gone-app", state_dir / "standby-1" / "gone-app"} if has_state else set()
     places |= {temporary_folders(state_dir, name) for name in ("gone-app-0", "gone-app-audit")}
     for place in places:

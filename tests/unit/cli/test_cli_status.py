@@ -177,6 +177,18 @@ def test_should_show_leftovers_of_restores_and_changes_but_not_while_one_is_runn
     assert left(settings) == found
 
 
+def test_should_show_the_links_of_a_savepoint_unless_it_is_being_taken(settings):
+    folder = settings.state_dir / ".savepoints" / APP / "20270101T000000-aaaaaa"
+    (folder / "0_0" / "n").mkdir(parents=True)
+    (folder / "0_0" / "n" / "000008.sst").write_text("x" * 1000)
+    assert left(settings) == {("built by a command that ended", str(folder.relative_to(settings.state_dir)))}
+    assert [(each["bytes"], each["why"]) for each in status()["leftovers"]] == [
+        (1000, "a `tidemark savepoint take` was killed")
+    ]
+    with FolderLock(settings.var_dir / "savepoint-commands" / APP):
+        assert left(settings) == set()
+
+
 def test_should_show_every_hold_and_which_is_stale(settings):
     own = HoldingProcess.own()
     take_hold(settings.var_dir, APP, Hold(own.name, "tidemark restore run x", 5, process=own))

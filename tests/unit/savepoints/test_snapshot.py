@@ -28,6 +28,7 @@ from tidemark.savepoints.offline import StoppedFolders
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
+from tidemark.stores.rocksdb import RocksStore
 from tidemark.stream_times import StreamTimes
 from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, holding, require_not_held, take_hold
 from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
@@ -498,6 +499,33 @@ def test_should_wait_for_the_session_of_a_stopped_instance_to_end(folders, tmp_p
     monkeypatch.setattr(fencing, "members", lambda *_: next(answers))
     assert stopped_command(tmp_path, folders).take().manifest.tasks == ("0_0", "0_1")
     assert list(answers) == []
+
+
+def test_should_remove_the_links_of_a_killed_command_before_it_asks_running_instances(bench):
+    killed = bench.settings.state_dir / ".savepoints" / APP / "20270101T000000-aaaaaa" / "0_0"
+    killed.mkdir(parents=True)
+    thread, failures = in_background(bench.command())
+    assert wait_until(bench.request_path.exists, 60)
+    assert not killed.exists()
+    bench.run_until(Saving.DONE)
+    thread.join(60)
+    assert failures == []
+
+
+def test_should_leave_no_link_of_a_stopped_application_when_a_store_cannot_be_checkpointed(
+    folders, tmp_path, monkeypatch
+):
+    real = RocksStore.create_checkpoint
+
+    def fail(self, folder):
+        if "0_1" in str(folder):
+            raise SavepointFailed("no space")
+        real(self, folder)
+
+    monkeypatch.setattr(RocksStore, "create_checkpoint", fail)
+    with pytest.raises(SavepointFailed, match="no space"):
+        stopped_command(tmp_path, folders).take()
+    assert list(folders.glob(".savepoints*/*")) == []
 
 
 def test_should_report_that_there_is_nothing_to_save(tmp_path):
