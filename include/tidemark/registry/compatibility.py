@@ -92,7 +92,7 @@ def new_columns(old: Description, new: Description, topic: str) -> list[str]:
 def carry(old: Description, new: Description, declared: Declared) -> tuple[StoreChange, ...]:
     """Return what happens to every store: first the new ones in their order, then the removed ones. Reads nothing."""
     renames = dict(_with_orders(old, new, declared.renames))
-    drops = {*declared.drops, *(f"{name}-{ORDER}" for name in declared.drops)}
+    drops = {*declared.drops, *filter(None, (_order_of(old, name) for name in declared.drops))}
     of_new = {
         renames.get(name, name): store for name, store in old.stores.items() if renames.get(name, name) in new.stores
     }
@@ -105,8 +105,15 @@ def _with_orders(old: Description, new: Description, renames: Mapping[str, str])
     """Yield the renames, and with each renamed store the one that keeps its order."""
     for before, after in renames.items():
         yield before, after
-        if f"{before}-{ORDER}" in old.stores and f"{after}-{ORDER}" in new.stores:
-            yield f"{before}-{ORDER}", f"{after}-{ORDER}"
+        old_order, new_order = _order_of(old, before), _order_of(new, after)
+        if old_order is not None and new_order is not None:
+            yield old_order, new_order
+
+
+def _order_of(description: Description, store: str) -> str | None:
+    """Return the store that keeps the order of `store`; None if it has none. A user's own store may have the same name."""
+    order = description.stores.get(f"{store}-{ORDER}")
+    return order.name if order is not None and order.role == ORDER else None
 
 
 def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:

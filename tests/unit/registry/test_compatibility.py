@@ -361,6 +361,34 @@ def test_should_rename_the_order_of_a_renamed_store_too():
     ]
 
 
+def purchases(version, bought, ordered="purchase-order"):
+    """Two aggregates, of which one has the name of the other's order without being one."""
+    topology = Topology("app", version=version)
+    grouped = topology.stream("in", schema=SCHEMA, key="id").group_by_key()
+    grouped.aggregate(store=bought, n="count(*)")
+    grouped.aggregate(store=ordered, n="count(*)")
+    return topology
+
+
+def test_should_keep_a_store_that_only_has_the_name_of_another_ones_order():
+    old, new = described(purchases("1", "purchase")), described(purchases("2", "purchase"))
+    changes = carry(old, new, parse_declared(old, new, [], ["purchase"], []))
+    assert {c.was: c.change_kind for c in changes} == {
+        "purchase": StoreChangeKind.DROPPED,
+        "purchase-order": StoreChangeKind.KEPT,
+    }
+
+
+def test_should_not_rename_a_store_that_only_has_the_name_of_another_ones_order():
+    old, new = described(purchases("1", "purchase")), described(purchases("2", "sale", "sale-order"))
+    changes = carry(old, new, parse_declared(old, new, ["purchase=sale"], [], []))
+    assert [(c.was, c.store, c.change_kind) for c in changes] == [
+        ("purchase", "sale", StoreChangeKind.COPIED),
+        ("", "sale-order", StoreChangeKind.NEW),
+        ("purchase-order", "", StoreChangeKind.REFUSED),
+    ]
+
+
 @pytest.mark.parametrize("topology", [COUNT, TWO, WINDOWED, TABLE, WITH_TTL], ids=lambda t: str(t.plan().stores[0]))
 def test_should_read_a_description_as_it_was_written(topology):
     written = described(topology)
