@@ -15,6 +15,7 @@ from dataclasses import replace
 from tidemark.errors import StartRefused
 from tidemark.names import repartition_topic
 from tidemark.topology.plan import (
+    Column,
     Pipeline,
     RowSink,
     Sink,
@@ -23,9 +24,17 @@ from tidemark.topology.plan import (
     TaskNode,
     TopologyPlan,
 )
-from tidemark.topology.schema import KEY, TIMESTAMP
+from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP
 
 _SUFFIX = "-repartition"
+
+
+def _mention_of(*columns: Column) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)({'|'.join(re.escape(column.name) for column in columns)})(?!\w)", re.IGNORECASE)
+
+
+_KEY = _mention_of(KEY)
+_LOST = _mention_of(*(column for column in RESERVED if column != KEY))
 
 
 def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
@@ -88,19 +97,39 @@ def next_routing(application_id: str, topics: Iterable[str], existing: Collectio
     return generation
 
 
-def require_routable(plan: TopologyPlan) -> None:
-    """Raise `StartRefused` if a routed record would be processed differently from one that was read directly from its topic."""
-    names = "|".join(re.escape(name) for name in ("_topic", "_partition", "_offset", "_timestamp"))
+def unroutable(plan: TopologyPlan) -> list[str]:
+    """Return why a routed record would be processed differently from one that was read directly from its topic.
+
+    `plan` is the topology module's. Empty if there is no difference.
+    """
+    found: list[str] = []
     for subtopology in plan.subtopologies:
         for pipeline in subtopology.pipelines:
-            if subtopology.sources[pipeline.source].topic in plan.repartition_topics:
+            source = subtopology.sources[pipeline.source]
+            if source.topic in plan.repartition_topics:
                 continue
             for text in _expressions(pipeline):
-                if found := re.search(rf"(?<![\w`])({names})(?!\w)", text):
-                    raise StartRefused(
-                        f"{plan.application_id} cannot be rescaled: {pipeline.end} uses {found[1]} ({text}), which a record "
-                        "loses when it goes through a repartition topic; select it into the record before it is sent there"
+                # Spark compares names without regard to case, and a name in backticks is the same name.
+                if lost := _LOST.search(text):
+                    found.append(
+                        f"{pipeline.end} uses {lost[1].lower()} ({text}), which a record loses when it goes through a "
+                        "repartition topic; leave it out, or let the producer write it into the record"
                     )
+                elif source.key != KEY.name and _KEY.search(text):
+                    found.append(
+                        f"{pipeline.end} uses _key ({text}), but a record that goes through a repartition topic has the key "
+                        f"{source.key} there; use {source.key} instead"
+                    )
+    return found
+
+
+def require_routable(plan: TopologyPlan) -> None:
+    """Raise `StartRefused` if a routed record would be processed differently from one that was read directly from its topic."""
+    if against := unroutable(plan):
+        raise StartRefused(
+            f"{plan.application_id}: its sources cannot be routed through repartition topics, as a rescale requires: "
+            f"{' | '.join(against)}"
+        )
 
 
 def _expressions(pipeline: Pipeline) -> Sequence[str]:

@@ -97,22 +97,45 @@ def test_should_choose_a_number_under_which_nothing_was_sent(existing, recorded,
     assert next_routing("app", ["app-by-page-repartition"], existing, recorded) == expected
 
 
-@pytest.mark.parametrize("name", ["_offset", "_partition", "_topic", "_timestamp"])
-def test_should_refuse_columns_that_a_routed_record_lacks(name):
+def filtered(condition, **source):
+    """A count of the records that meet the condition."""
     topology = Topology("app")
-    stream = topology.stream("in", schema=SCHEMA, key="id").filter(f"{name} IS NOT NULL AND v > 3")
-    stream.group_by_key().count(store="n")
+    topology.stream("in", schema=SCHEMA, **source).filter(condition).group_by_key().count(store="n")
+    return topology.plan()
+
+
+@pytest.mark.parametrize("name", ["_offset", "_partition", "_topic", "_timestamp"])
+@pytest.mark.parametrize("written", ["{}", "`{}`", "{upper}", "`{upper}`"])
+def test_should_refuse_columns_that_a_routed_record_lacks(name, written):
+    plan = filtered(f"{written.format(name, upper=name.upper())} IS NOT NULL AND v > 3")
     with pytest.raises(StartRefused, match=f"uses {name}"):
+        require_routable(plan)
+
+
+@pytest.mark.parametrize("written", ["_key", "_KEY", "`_key`"])
+def test_should_refuse_the_records_own_key_if_it_is_routed_by_another(written):
+    topology = Topology("app")
+    topology.stream("in", schema=SCHEMA, key="id").group_by(written, "by-own-key").count(store="n")
+    with pytest.raises(StartRefused, match=r"uses _key .* has the key id there; use id instead"):
         require_routable(topology.plan())
+    require_routable(filtered(f"{written} <> ''"))
 
 
 def test_should_accept_names_that_only_resemble_such_columns():
     topology = Topology("app")
-    stream = topology.stream("in", schema="id STRING, my_offset BIGINT", key="id").filter(
-        "my_offset > 3 AND _key <> ''"
+    stream = topology.stream("in", schema="id STRING, my_offset BIGINT, a_key STRING", key="id").filter(
+        "my_offset > 3 AND a_key <> ''"
     )
     stream.group_by_key().count(store="n")
     require_routable(topology.plan())
+
+
+def test_should_start_with_a_column_that_a_routed_record_lacks_only_before_a_rescale():
+    counts = {"in": 2}
+    held, later = describe_state(filtered("v > 3"), counts), filtered("_offset > 3")
+    assert resolved(later, held, counts) == later
+    with pytest.raises(StartRefused, match="uses _offset"):
+        resolved(later, replace(held, routing=1), counts)
 
 
 def test_should_refuse_keys_that_do_not_name_their_task():

@@ -42,6 +42,7 @@ from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
 from tidemark.registry.reader import named, require_partitions
+from tidemark.registry.routing import unroutable
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.stores.directory import CORRUPT_STORE, RESTORING_STORE, STORES_FOLDER
@@ -185,7 +186,7 @@ class Upgrade:
         Builds nothing if the upgrade is refused.
         """
         old, new = change.old, change.new
-        against = [*obstacles(old, new), *self._in_flight(change)]
+        against = [*obstacles(old, new), *(unroutable(self.plan) if old.routing else ()), *self._in_flight(change)]
         left = [
             changelog_of(old.application_id, old.stores[c.was].spec)
             for c in change.changes

@@ -33,6 +33,7 @@ from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import value_layouts
+from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
 
@@ -217,6 +218,12 @@ def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_chang
 
 def test_should_upgrade_and_reset_a_rescaled_application(app):
     assert rescale_of(app, 2).run(YES)
+    unroutable = Topology(app.name, version="2")
+    placed = unroutable.stream(f"{app.name}-in", schema="id STRING, v BIGINT", key="id").filter("_offset >= 0")
+    placed.group_by_key().aggregate(store="total", n="count(*)")
+    app.plan = unroutable.plan()
+    with pytest.raises(StartRefused, match="uses _offset"):
+        upgrade_of(app, renames=["n=total"]).run(YES)
     app.plan = version(app.name, "2", "total", n="count(*)").plan()
     assert upgrade_of(app, renames=["n=total"]).run(YES)
     assert description(app).routing == 1
