@@ -96,7 +96,7 @@ def carry(old: Description, new: Description, declared: Declared) -> tuple[Store
     of_new = {
         renames.get(name, name): store for name, store in old.stores.items() if renames.get(name, name) in new.stores
     }
-    changes = [_one(old, new, of_new.get(name), state, drops, declared) for name, state in new.stores.items()]
+    changes = [_one(old, new, of_new, state, drops, declared) for state in new.stores.values()]
     gone = [store for name, store in old.stores.items() if renames.get(name, name) not in new.stores]
     return (*changes, *(_gone(store, drops, new) for store in gone))
 
@@ -131,14 +131,16 @@ def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:
 def _one(
     old: Description,
     new: Description,
-    before: StoreState | None,
+    of_new: Mapping[str, StoreState],
     after: StoreState,
     drops: set[str],
     declared: Declared,
 ) -> StoreChange:
+    """Return what happens to the new store `after`. `of_new` holds the old stores, by their new names."""
     name = after.name
+    before = of_new.get(name)
     if before is None:
-        return _new(old, new, after, drops)
+        return _new(of_new.get(after.name.removesuffix(f"-{ORDER}")), after, drops)
     if before.name in drops:
         if after.spec.source_topic is not None:
             return _refused(
@@ -150,12 +152,16 @@ def _one(
     return _carried(before, after, declared)
 
 
-def _new(old: Description, new: Description, after: StoreState, drops: set[str]) -> StoreChange:
-    kept = after.name.removesuffix(f"-{ORDER}")
-    if after.role == ORDER and kept in old.stores and kept not in drops:
+def _new(kept: StoreState | None, after: StoreState, drops: set[str]) -> StoreChange:
+    """Return what happens to a store without an old one. If it keeps the order of another, `kept` is the old form of that."""
+    if after.role == ORDER and kept is not None and kept.name not in drops:
+        remedy = f"discard its contents: --drop {kept.name}"
+        if kept.name != after.name.removesuffix(f"-{ORDER}"):
+            remedy = f"{remedy} in place of its --rename"
         return StoreChange(
-            "", after.name, StoreChangeKind.REFUSED, f"the keys that {kept} holds have no age, so they would never expire",
-            f"leave ttl and max_entries out, or discard its contents: --drop {kept}",
+            "", after.name, StoreChangeKind.REFUSED,
+            f"the keys that {kept.name} holds have no age, so they would never expire",
+            f"leave ttl and max_entries out, or {remedy}",
         )  # fmt: skip
     what = "begins empty: it will hold what is processed from now on"
     if after.spec.source_topic is not None:

@@ -361,6 +361,16 @@ def test_should_rename_the_order_of_a_renamed_store_too():
     ]
 
 
+def test_should_refuse_an_age_limit_for_the_keys_of_a_renamed_store_too():
+    topology = Topology("app", version="2")
+    topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
+    old, new = described(TABLE), described(topology)
+    order = carry(old, new, parse_declared(old, new, ["n=m"], [], []))[1]
+    assert (order.store, order.change_kind) == ("m-order", StoreChangeKind.REFUSED)
+    assert "the keys that n holds have no age" in order.why
+    assert "--drop n in place of its --rename" in order.remedy
+
+
 def purchases(version, bought, ordered="purchase-order"):
     """Two aggregates, of which one has the name of the other's order without being one."""
     topology = Topology("app", version=version)
