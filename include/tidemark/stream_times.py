@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class StreamTimes:
     for each store, the newest timestamp that has reached the node which keeps the store; only this time makes records late
     for the node or closes its windows. Nodes are identified by their stores because stores keep their names when a topology
     changes. `marks` are times of single stores: for a window store of a join, the newest timestamp that it holds, by which
-    its contents expire.
+    its contents expire; for the store of its rows without a partner, the time that decides when it is scanned again.
     """
 
     task_ms: int
@@ -34,11 +34,16 @@ class StreamTimes:
         return cls(NO_STREAM_TIME, {})
 
     @classmethod
-    def newest(cls, times: Iterable[StreamTimes]) -> StreamTimes:
-        """Return the newest time of each store, and of all tasks, over several tasks."""
+    def newest(cls, times: Iterable[StreamTimes], windows: Collection[str]) -> StreamTimes:
+        """Return the newest time of each store, and of all tasks, over several tasks. `windows` are the window stores.
+
+        Other stores get no mark: the newest one would delay their next scan, and without one the next record causes it.
+        """
         listed = list(times)
         newest = max((one.task_ms for one in listed), default=NO_STREAM_TIME)
-        return cls(newest, _newest(one.by_store for one in listed), _newest(one.marks for one in listed))
+        marks = _newest(one.marks for one in listed)
+        kept = {store: time_ms for store, time_ms in marks.items() if store in windows}
+        return cls(newest, _newest(one.by_store for one in listed), kept)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> StreamTimes:

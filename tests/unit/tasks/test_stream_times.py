@@ -157,7 +157,12 @@ def test_should_refuse_commit_records_with_one_stream_time_per_task():
 
 def test_should_take_the_newest_time_of_each_store_over_tasks():
     times = [StreamTimes(5, {"a": 5, "b": 1}), StreamTimes(9, {"b": 2})]
-    assert StreamTimes.newest(times) == StreamTimes(9, {"a": 5, "b": 2})
+    assert StreamTimes.newest(times, []) == StreamTimes(9, {"a": 5, "b": 2})
+
+
+def test_should_take_marks_over_tasks_only_for_window_stores():
+    times = [StreamTimes(5, {}, {"rows": 5, "waiting": 1}), StreamTimes(9, {}, {"rows": 9, "waiting": 8})]
+    assert StreamTimes.newest(times, ["rows"]) == StreamTimes(9, {}, {"rows": 9})
 
 
 def test_should_keep_times_under_the_current_store_names():

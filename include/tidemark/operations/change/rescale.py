@@ -49,7 +49,7 @@ from tidemark.settings import Settings
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import changelog_of
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import StoreKind, TopologyPlan
 
 RESCALES_FOLDER = ".rescales"
 
@@ -239,7 +239,8 @@ class Rescale:
         batch = max(at.batch for at in before.committed.values())
         for number, state in enumerate(made.subtopologies):
             held = [at for task, at in before.committed.items() if task.subtopology == number]
-            stream_times = StreamTimes.newest(at.stream_times for at in held)
+            windows = [store.name for store in state.stores if store.spec.kind is StoreKind.WINDOW]
+            stream_times = StreamTimes.newest((at.stream_times for at in held), windows)
             offsets = {made.routed_topic(topic): 0 for topic in state.sources}
             after |= {TaskId(number, n): CommittedProgress(offsets, batch, stream_times) for n in range(self.tasks)}
         read = {

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.operators import Harness
 
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.operators.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.operators.unmatched_rows import NEVER_MS
 from tidemark.topology.plan import Column, JoinKind, StoreKind, StoreSpec, StreamStreamJoin
@@ -135,6 +136,15 @@ def test_should_emit_a_row_without_partner_when_stream_time_is_past_its_window_a
     harness = a_harness(JoinKind.LEFT)
     assert one_by_one(harness, left("a", 5, 1), right("b", newest, 2)) == [[], expected]
     assert len(harness.contents("outer")) == 1 - len(expected)
+
+
+def test_should_emit_a_row_without_partner_at_the_next_record_after_a_rescale():
+    behind, ahead = a_harness(JoinKind.LEFT), a_harness(JoinKind.LEFT)
+    one_by_one(behind, left("a", 100, 1))
+    one_by_one(ahead, left("b", 990, 2), left("b", 1000, 3))
+    times = [StreamTimes(ts, {}, harness.marks) for ts, harness in ((100, behind), (1000, ahead))]
+    behind.marks = dict(StreamTimes.newest(times, ["this", "other"]).marks)
+    assert seen(behind.batch([[left("c", 1001, 4)], []], 1000, 1001)) == [(1, None, 100)]
 
 
 def test_should_emit_nothing_when_only_wall_clock_time_has_passed():
