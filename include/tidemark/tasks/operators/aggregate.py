@@ -18,6 +18,7 @@ from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.operators.results import Results, result_rows
 from tidemark.tasks.partials import Partial
 from tidemark.tasks.rows import no_rows
+from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import Aggregation, StoreSpec, Window
 from tidemark.topology.stores import window_span_ms
 
@@ -40,7 +41,7 @@ class WindowedAggregateOperator:
         self.emits = emits
         self._window = aggregation.window
         self._newest_starts: dict[int, int] = {}
-        """For each segment, no window in the store starts later. A segment that was there before this operator is not known."""
+        """For each live segment, no window in the store starts later. One that was there before this operator is not known."""
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Merge the partials that are not late, and emit the result of each changed window."""
@@ -49,6 +50,7 @@ class WindowedAggregateOperator:
         late = 0
         if window is not None:
             partials, late = in_time(partials, window, at)
+            self._forget_expired(at)
         if partials.num_rows == 0:
             return Emitted(no_rows(aggregation.columns), late)
         # The store reads and writes keys in their order several times faster, and Arrow sorts columns faster than lists.
@@ -93,6 +95,11 @@ class WindowedAggregateOperator:
                 return new
             records[chosen] = new
         return records
+
+    def _forget_expired(self, at: BatchTime) -> None:
+        first = first_live_segment(self.aggregation.store, at.before_ms)
+        if first is not None:
+            self._newest_starts = {segment: start for segment, start in self._newest_starts.items() if segment >= first}
 
     def _stored(
         self,

@@ -170,6 +170,14 @@ class Reading(MemoryStore):
         return super().get_many(segment, keys)
 
 
+def test_should_hold_nothing_about_segments_that_have_expired():
+    node = batches()
+    for minute in range(100):
+        node.run(partials(("a", minute * MINUTE, 1, minute * MINUTE)), newest_ms=minute * MINUTE)
+    # Three minutes each: the six minutes of the retention, and the segments at both ends.
+    assert len(node.stores["counts"].segments()) <= len(node.operator._newest_starts) <= 4
+
+
 def test_should_read_only_windows_that_may_be_stored():
     node = batches()
     node.stores["counts"] = store = Reading()
