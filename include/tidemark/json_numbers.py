@@ -21,6 +21,11 @@ def json_number(value: float) -> float | str:
     return NAN if math.isnan(value) else INFINITY if value > 0 else MINUS_INFINITY
 
 
+def whole_number(text: str) -> float:
+    """Return a number without a fraction, for `parse_int` of `json`. Arrow writes the negative zero as one."""
+    return -0.0 if text == "-0" else int(text)
+
+
 def read_number(value: object) -> float | None:
     """Return the number of a field that was parsed from JSON; None for null. Raises `ValueError` if it is no number."""
     if value is None:

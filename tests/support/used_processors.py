@@ -304,6 +304,19 @@ class UsesStoreInInit(Processor):
         context.store("s").get("a")
 
 
+class PutsNegativeZero(Processor):
+    """Forwards the row that is there before it puts one."""
+
+    def init(self, context):
+        self.context = context
+        self.held = context.store("s")
+
+    def process(self, record):
+        if (row := self.held.get(record.key)) is not None:
+            self.context.forward(record.key, row)
+        self.held.put(record.key, {"n": 0, "mean": -0.0})
+
+
 class GivesAList(ArrowProcessor):
     def process(self, rows):
         return [1]

@@ -93,6 +93,14 @@ def test_should_read_floats_back_as_floats_from_the_store():
 
 def test_should_continue_from_the_store_with_a_new_processor():
     node = processing("CountPerKey")
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
+def test_should_read_a_negative_zero_back_after_its_batch_as_within_it(kind):
+    node = processing("PutsNegativeZero", store=replace(STORE, columns=(Column("n", "BIGINT"), Column("mean", kind))))
+    within = node.run(rows(("a", 5, 1), ("a", 6, 1))).rows["mean"].to_pylist()
+    after = node.run(rows(("a", 7, 1))).rows["mean"].to_pylist()
+    assert [repr(mean) for mean in (*within, *after)] == ["-0.0", "-0.0"]
+
+
     node.run(rows(("a", 5, 1)), newest_ms=5)
     node.restart()
     assert seen(node.run(rows(("a", 6, 1)), newest_ms=6)) == [("a", 6, 2)]
