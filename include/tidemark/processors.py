@@ -84,8 +84,9 @@ class Context(Protocol):
         Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
         `ArrowProcessor.process` the stream time at the end of the batch. Raises `ValueError` for a time that no record may
         have: below 0, as `stream_time_ms` is before the first record, or above 9223372036854775, which Spark cannot read.
-        Raises `InvalidTopology` if the topology declares no `emits`, or if it declares `keeps_key=True` and the key is not the
-        record's. A row that does not fit the processor's columns raises `InvalidTopology` when the batch ends.
+        Raises `InvalidTopology` while no batch is processed, so also in `init`; if the topology declares no `emits`; or if it
+        declares `keeps_key=True` and the key is not the record's. A row that does not fit the processor's columns raises
+        `InvalidTopology` when the batch ends.
 
         `sequence` is the `__seq` of the record from which the row comes. Only `ArrowProcessor.process` may give it, because
         elsewhere it is known; without it, the row counts as a result of the last record. `InvalidTopology` is raised for one

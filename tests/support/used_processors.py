@@ -304,6 +304,23 @@ class UsesStoreInInit(Processor):
         context.store("s").get("a")
 
 
+class ForwardsInInit(Processor):
+    def init(self, context):
+        context.forward("a", {"n": 1}, 5)
+
+
+class ForwardsForACaller(Processor):
+    """Lets whoever holds its task forward at any time."""
+
+    forward: ClassVar[Callable[..., None]]
+
+    def init(self, context):
+        type(self).forward = context.forward
+
+    def process(self, record):
+        self.forward(record.key, {"n": 1})
+
+
 class PutsNegativeZero(Processor):
     """Forwards the row that is there before it puts one."""
 

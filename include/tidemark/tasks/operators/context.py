@@ -98,6 +98,11 @@ class TaskContext:
         timestamp_ms: int | None = None,
         sequence: int | None = None,
     ) -> None:
+        if self._bound is None:
+            raise InvalidTopology(
+                f"{self._where}: forward() outside of process() and callbacks, where there is no batch that its row could "
+                "belong to; use it there"
+            )
         if not self._node.columns:
             raise InvalidTopology(
                 f"{self._where}: forward() by a processor that declares no columns; declare them in the topology, as in "

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batches import Batches
+from tests.support.used_processors import ForwardsForACaller
 
 from tidemark.errors import ExitCode, InvalidTopology, StoreFailed, UserCodeFailed
 from tidemark.processors import Punctuate
 from tidemark.stream_times import LATEST_TIMESTAMP_MS
+from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.context import Schedule, TaskContext
 from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import rows_schema
@@ -564,6 +566,7 @@ def test_should_find_the_position_of_a_forwarded_row_without_a_search_through_th
             raise AssertionError("one forward reads all positions of the batch")
 
     context = TaskContext(a_node("PassesOn", is_batched=True), OPENED_MS, needs_positions=True)
+    context.begin({}, ["a"], BatchTime(0, 5, OPENED_MS), is_careful=False)
     context.take_batch(np.array([3, 5, 9], dtype=np.int64).view(Unscanned))
     for place in (3, np.int64(5), 9):
         context.forward("a", {"n": 1}, 5, sequence=place)
@@ -666,7 +669,17 @@ def test_should_refuse_a_processor_of_the_other_form_or_with_a_store_it_was_not_
 
 def test_should_refuse_to_read_a_store_before_there_is_a_batch():
     with pytest.raises(InvalidTopology, match="outside of process"):
-        ProcessOperator(a_node("UsesStoreInInit"), OPENED_MS)
+        ProcessOperator(a_node(name), OPENED_MS)
+
+
+def test_should_refuse_to_forward_while_there_is_no_batch():
+    with pytest.raises(InvalidTopology, match=r"PROC: .*: forward\(\) outside of process"):
+        ProcessOperator(a_node("ForwardsInInit"), OPENED_MS)
+    node = processing("ForwardsForACaller")
+    for _ in range(2):
+        with pytest.raises(InvalidTopology, match=r"forward\(\) outside of process"):
+            ForwardsForACaller.forward("a", {"n": 2})
+        assert seen(node.run(rows(("a", 5, 1)))) == [("a", 5, 1)]
 
 
 @pytest.mark.parametrize(
