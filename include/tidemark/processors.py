@@ -34,7 +34,7 @@ class Record(NamedTuple):
 class KeyValueStore(Protocol):
     """A store of rows by key, with the columns that the topology declares. Reads see the changes of the current batch.
 
-    Usable only while a batch is processed and in punctuation callbacks; at other times every method raises `RuntimeError`.
+    Usable only while a batch is processed and in punctuation callbacks; at other times every method raises `InvalidTopology`.
     A row that does not fit the store's columns raises `InvalidTopology`; a key that is not text raises `ValueError`, so the
     key of a record without one does, too.
     """

@@ -304,6 +304,11 @@ class UsesStoreInInit(Processor):
         context.store("s").get("a")
 
 
+class RangesInInit(Processor):
+    def init(self, context):
+        context.store("s").range()
+
+
 class ForwardsInInit(Processor):
     def init(self, context):
         context.forward("a", {"n": 1}, 5)

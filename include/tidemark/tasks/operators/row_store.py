@@ -110,8 +110,11 @@ class RowStore:
         self._own[self._key(key)] = None
 
     def range(self, prefix: str = "") -> Iterator[tuple[str, Row]]:
+        _ = self._bound  # Raises here, and not only when the first row is taken.
+        return self._range(prefix.encode())
+
+    def _range(self, start: bytes) -> Iterator[tuple[str, Row]]:
         self._flush()
-        start = prefix.encode()
         # No UTF-8 text contains the byte 0xff.
         for key, value in self._bound.range(WHOLE, start, start + _PAST_ALL_TEXT):
             if (row := self._decoded(value)) is not None:

@@ -93,8 +93,6 @@ def test_should_read_floats_back_as_floats_from_the_store():
     assert node.run(rows(), newest_ms=10).rows["mean"].to_pylist() == [1.0]
 
 
-def test_should_continue_from_the_store_with_a_new_processor():
-    node = processing("CountPerKey")
 @pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
 def test_should_read_a_negative_zero_back_after_its_batch_as_within_it(kind):
     node = processing("PutsNegativeZero", store=replace(STORE, columns=(Column("n", "BIGINT"), Column("mean", kind))))
@@ -103,6 +101,8 @@ def test_should_read_a_negative_zero_back_after_its_batch_as_within_it(kind):
     assert [repr(mean) for mean in (*within, *after)] == ["-0.0", "-0.0"]
 
 
+def test_should_continue_from_the_store_with_a_new_processor():
+    node = processing("CountPerKey")
     node.run(rows(("a", 5, 1)), newest_ms=5)
     node.restart()
     assert seen(node.run(rows(("a", 6, 1)), newest_ms=6)) == [("a", 6, 2)]
@@ -667,7 +667,8 @@ def test_should_refuse_a_processor_of_the_other_form_or_with_a_store_it_was_not_
         ProcessOperator(a_node(name, is_batched), OPENED_MS)
 
 
-def test_should_refuse_to_read_a_store_before_there_is_a_batch():
+@pytest.mark.parametrize("name", ["UsesStoreInInit", "RangesInInit"])
+def test_should_refuse_to_read_a_store_before_there_is_a_batch(name):
     with pytest.raises(InvalidTopology, match="outside of process"):
         ProcessOperator(a_node(name), OPENED_MS)
 
