@@ -37,7 +37,7 @@ from tidemark.operations.change.key_owner import Owner, owner_of
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.operations.change.reset_plan import require_fixed_tables
-from tidemark.operations.change.store_copy import Copier, OldState, Place, live_items
+from tidemark.operations.change.store_copy import Copier, KeyHeldTwice, OldState, Place, live_items
 from tidemark.operations.clients import Clients
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.description import Description, describe_state, with_generations
@@ -276,12 +276,16 @@ class Rescale:
             self.report(f"writing {name} to {topic}")
             with ExitStack() as stores:
                 loaded = {task.partition: stores.enter_context(copier.store(task, spec)) for task in new}
-                for task in (task for task in before.committed if task.subtopology == number):
+                former = [task for task in before.committed if task.subtopology == number]
+                for task in former:
                     folder = old.build(before.found[task], held.spec)
                     with opened(folder) as store:
                         # Expiry is judged by the latest stream time of all tasks, because every task continues with it.
                         items = live_items(store, held.spec, after[new[0]])
-                        sent = copier.spread(items, spec, topic, loaded, place)
+                        try:
+                            sent = copier.spread(items, spec, topic, loaded, place)
+                        except KeyHeldTwice as error:
+                            raise _held_twice(name, task, former[: former.index(task)], error.records) from error
                     for partition, records in sent.items():
                         of_task = counts.setdefault(TaskId(number, partition), {})
                         of_task[topic] = of_task.get(topic, 0) + records
@@ -301,6 +305,17 @@ class Rescale:
                 if task.subtopology < len(self.plan.subtopologies) and task.partition >= self.tasks:
                     shutil.rmtree(folder, ignore_errors=True)
         self.probe("folders-forgotten")
+
+
+def _held_twice(store: str, task: TaskId, earlier: Sequence[TaskId], key: str) -> StartRefused:
+    others = " or ".join(map(str, earlier))
+    return StartRefused(
+        f"store {store}: task {task} and task {others} hold the same key, of which one task can keep only one value, because "
+        "its records were in several partitions of a source; nothing was changed: `tidemark reset run NAME --to earliest "
+        "--state empty` and then, before the application starts, this command compute the state from the records that the "
+        "sources still hold",
+        records=key,
+    )
 
 
 def _placed_by(owner: Owner, tasks: int) -> Place:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.commit.producer import BatchProducer
-from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
+from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused, TidemarkError
 from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.context import OperationContext
@@ -40,6 +40,10 @@ Entries = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys and their values."""
 Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
 """The function that returns the partition of each key."""
+
+
+class KeyHeldTwice(TidemarkError):
+    """A key that would be loaded is in the store already, from an earlier call. `records` quotes the key."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,12 @@ class Copier:
     def spread(
         self, items: Iterator[Entries], spec: StoreSpec, topic: str, loaded: Mapping[int, RocksStore], place: Place
     ) -> dict[int, int]:
-        """Write and load each item into the partition that `place` returns. Returns their number by partition. Blocks."""
+        """Write and load each item into the partition that `place` returns. Returns their number by partition. Blocks.
+
+        `loaded` may hold what earlier calls have loaded. Raises `KeyHeldTwice` for a key that is among it.
+        """
         sent, keys_sent, bytes_sent = dict.fromkeys(loaded, 0), 0, 0
+        filled = [number for number, store in loaded.items() if store.segments()]
         self.producer.begin()
         with aborting(self.producer):
             for keys, values in limited(items, _BYTES_AT_ONCE):
@@ -127,13 +135,10 @@ class Copier:
                 places = place(keys)
                 for number in np.unique(places).tolist():
                     rows = np.flatnonzero(places == number).tolist()
-                    self._write(
-                        spec,
-                        TopicPartition(topic, number),
-                        [keys[i] for i in rows],
-                        [values[i] for i in rows],
-                        loaded[number],
-                    )
+                    own_keys, own_values = [keys[i] for i in rows], [values[i] for i in rows]
+                    if number in filled:
+                        _require_new(spec, own_keys, own_values, loaded[number])
+                    self._write(spec, TopicPartition(topic, number), own_keys, own_values, loaded[number])
                     sent[number] += len(rows)
                 keys_sent += len(keys)
                 bytes_sent += sum(map(len, keys)) + sum(map(len, values))
@@ -199,6 +204,15 @@ def keys_of(folder: Path, spec: StoreSpec, committed: CommittedProgress) -> int:
     """Return the number of live keys in a built store."""
     with opened(folder) as store:
         return sum(len(keys) for keys, _ in live_items(store, spec, committed))
+
+
+def _require_new(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes], store: RocksStore) -> None:
+    for writes in _by_segment(spec, keys, values):
+        found = store.get_many(writes.segment, writes.keys)
+        if (
+            held := next((key for key, value in zip(writes.keys, found, strict=True) if value is not None), None)
+        ) is not None:
+            raise KeyHeldTwice("two stores hold the same key", records=repr(held))
 
 
 def _by_segment(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Writes]:

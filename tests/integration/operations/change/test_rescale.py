@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.integration.operations.change.test_reset import reset_of
@@ -187,6 +188,24 @@ def test_should_rescale_when_a_source_has_grown_and_when_it_grows_again(app):
     assert len(committed_offsets(client, app.name, places, 20)) == 7
     assert description(app).partitions == {topic: 7}
     assert set(outputs(app).values()) == {1}
+
+
+def test_should_refuse_a_key_that_two_tasks_hold_until_its_state_is_computed_again(app):
+    producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
+    for partition in (1, 2):
+        producer.produce(f"{app.name}-in", b"{}", b"twice", partition=partition)
+        app.expected["twice"] += 1
+    assert producer.flush(60) == 0
+    app.run()
+    before = description(app)
+    with pytest.raises(StartRefused, match="store n: task 0_2 and task 0_0 or 0_1 hold the same key") as refused:
+        rescale_of(app, 3).run(YES)
+    assert "twice" not in str(refused.value)
+    assert description(app) == before
+    assert reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY).run(YES)
+    assert rescale_of(app, 3).run(YES)
+    app.run()
+    assert app.counts() == app.expected
 
 
 def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_changing_anything(

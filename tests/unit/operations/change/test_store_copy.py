@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tidemark.names import TopicPartition
-from tidemark.operations.change.store_copy import Copier, limited
+from tidemark.names import TaskId, TopicPartition
+from tidemark.operations.change.store_copy import Copier, KeyHeldTwice, limited
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 MIB = 1 << 20
@@ -17,7 +18,7 @@ class CountingProducer:
     """A `BatchProducer` that keeps the number of keys and bytes of each transaction."""
 
     def __init__(self):
-        self.committed, self._keys, self._bytes = [], 0, 0
+        self.committed, self.aborted, self._keys, self._bytes = [], 0, 0, 0
 
     def begin(self):
         self._keys = self._bytes = 0
@@ -29,6 +30,9 @@ class CountingProducer:
     def flush(self):
         return None
 
+    def abort(self):
+        self.aborted += 1
+
     def commit(self):
         self.committed.append((self._keys, self._bytes))
 
@@ -38,6 +42,9 @@ class LoadedStore:
 
     def load_many(self, _writes):
         return None
+
+    def segments(self):
+        return []
 
 
 def entries(keys, value_bytes, at_once):
@@ -63,6 +70,40 @@ def test_should_end_a_transaction_of_large_values_after_some_bytes():
 
 def test_should_end_a_transaction_of_small_values_after_some_keys():
     assert [keys for keys, _ in copied(keys=120_000, value_bytes=8, at_once=10_000)] == [50_000, 50_000, 20_000]
+
+
+WINDOWED = StoreSpec("w", StoreKind.WINDOW, 60_000, 1_000)
+
+
+def windows(*starts):
+    """Keys of one key's windows."""
+    return [b"k" + start.to_bytes(8, "big") for start in starts]
+
+
+@pytest.mark.parametrize(
+    ("spec", "first", "second", "twice"),
+    [
+        (SPEC, [b"a", b"b"], [b"c", b"d"], None),
+        (SPEC, [b"a", b"b"], [b"c", b"b"], b"b"),
+        (WINDOWED, windows(0, 5_000), windows(1_000, 5_001), None),
+        (WINDOWED, windows(0, 5_000), windows(1_000, 5_000), windows(5_000)[0]),
+    ],
+)
+def test_should_refuse_to_load_a_key_that_an_earlier_task_has_loaded(tmp_path, spec, first, second, twice):
+    producer = CountingProducer()
+    copier = Copier(None, producer, tmp_path, lambda _point: None)
+    halves = lambda keys: np.array([key[-1] % 2 for key in keys])  # noqa: E731
+    with copier.store(TaskId(0, 0), spec) as even, copier.store(TaskId(0, 1), spec) as odd:
+        loaded = {0: even, 1: odd}
+        copier.spread(iter([(first, first)]), spec, "changelog", loaded, halves)
+        again = iter([(second, second)])
+        if twice is None:
+            assert sum(copier.spread(again, spec, "changelog", loaded, halves).values()) == len(second)
+            return
+        with pytest.raises(KeyHeldTwice) as raised:
+            copier.spread(again, spec, "changelog", loaded, halves)
+        assert raised.value.records == repr(twice)
+        assert producer.aborted == 1
 
 
 @pytest.mark.parametrize(
