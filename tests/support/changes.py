@@ -34,6 +34,13 @@ class CountingAndSumming(CountingSource):
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
+class BesideATable(CountingAndSumming):
+    """Hands over nothing of the table, whose tasks only commit where they begin."""
+
+    def start(self, next_offsets, max_batch_records):
+        super().start({p: at for p, at in next_offsets.items() if p.topic == self._topic}, max_batch_records)
+
+
 def advised(shown: str) -> list[str]:
     """The arguments of the command with which the last line of a plan ends, as a shell passes them to `tidemark`."""
     program, *arguments = shlex.split(shown.strip().splitlines()[-1].split("`")[1])

@@ -75,7 +75,7 @@ def _lines(name: str, found: PlanDifference) -> list[str]:
         for changelog, topic in found.saved
     ]
     summary += [
-        f"  renames  {old} to {new}: name that store or repartition, or its state starts empty"
+        f"  renames  {old} to {new}: name that store or repartition, or an upgrade is refused"
         for old, new in found.renamed
     ]
     return summary

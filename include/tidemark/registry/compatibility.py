@@ -27,6 +27,7 @@ class StoreChangeKind(StrEnum):
 
     KEPT = "kept"
     COPIED = "copied"
+    READ_AGAIN = "read again"
     NEW = "new"
     DROPPED = "dropped"
     REFUSED = "refused"
@@ -36,9 +37,10 @@ class StoreChangeKind(StrEnum):
 class StoreChange:
     """The change of one store. `was` is its old name, empty for a new store; `store` its new name, empty if it is removed.
 
-    KEPT: nothing is written. COPIED: every key is written in the new form to a changelog of its own; old values get
-    `added_fields` and lose `dropped_fields`. DROPPED with a new name: the store begins again, empty. `why` says what is
-    done or what is wrong, `remedy` what to do about the latter.
+    KEPT: nothing is written. READ_AGAIN: nothing is written, and the next start reads the store from its source topic.
+    COPIED: every key is written in the new form to a changelog of its own; old values get `added_fields` and lose
+    `dropped_fields`. DROPPED with a new name: the store begins again, empty. `why` says what is done or what is wrong, `remedy`
+    what to do about the latter.
     """
 
     was: str
@@ -70,6 +72,11 @@ def obstacles(old: Description, new: Description) -> list[str]:
         found.append(
             "the application was rescaled, so the number of its sub-topologies cannot change: write the new part as a topology "
             "of its own"
+        )
+    if old.routing and (tables := [name for name, store in new.stores.items() if store.spec.source_topic is not None]):
+        found.append(
+            f"the application was rescaled, so its sources are routed and cannot be the changelogs of {', '.join(tables)}: "
+            "leave optimised=True out"
         )
     for number, before in enumerate(old.subtopologies):
         after = new.subtopologies[number] if number < len(new.subtopologies) else None
@@ -143,12 +150,12 @@ def _one(
         return _new(of_new.get(after.name.removesuffix(f"-{ORDER}")), after, drops)
     if before.name in drops:
         if after.spec.source_topic is not None:
-            return _refused(
-                before, after, "its source topic is its changelog, which is not emptied", "leave --drop out"
-            )
+            return StoreChange(before.name, name, StoreChangeKind.READ_AGAIN, "declared: from its topic")
         return StoreChange(before.name, name, StoreChangeKind.DROPPED, "declared: it begins again, empty")
     for difference in _differences(old, new, before, after):
-        return _refused(before, after, difference, f"keep that, or discard its contents: --drop {before.name}")
+        return _refused(before, after, difference, f"keep that, or {_giving_up(before, after)}")
+    if after.spec.source_topic is not None:
+        return _of_topic(before, after)
     return _carried(before, after, declared)
 
 
@@ -195,29 +202,46 @@ def _differences(old: Description, new: Description, before: StoreState, after: 
         yield "its keys were removed by age or by number, and now by the other"
 
 
+def _giving_up(before: StoreState, after: StoreState) -> str:
+    what = "discard its contents" if after.spec.source_topic is None else "let it be read again from its topic"
+    return f"{what}: --drop {before.name}"
+
+
+def _of_topic(before: StoreState, after: StoreState) -> StoreChange:
+    """Return what happens to a table whose source topic is its changelog, which cannot be rewritten."""
+    if changed := [n for n in before.fields | after.fields if before.fields.get(n) != after.fields.get(n)]:
+        return _refused(
+            before, after, f"its source topic is its changelog, which cannot be rewritten for another {', '.join(changed)}",
+            f"keep it as it was, or {_giving_up(before, after)}",
+        )  # fmt: skip
+    notes = _notes(before, after)
+    change_kind = StoreChangeKind.READ_AGAIN if notes else StoreChangeKind.KEPT
+    return StoreChange(before.name, after.name, change_kind, "; ".join(notes) or "unchanged")
+
+
+def _notes(before: StoreState, after: StoreState) -> list[str]:
+    """Return how a store's name and the order of its fields change."""
+    notes = [f"renamed from {before.name}"] if before.name != after.name else []
+    if list(before.fields) != list(after.fields) and before.fields == after.fields:
+        notes.append("its fields are in another order")
+    return notes
+
+
 def _carried(before: StoreState, after: StoreState, declared: Declared) -> StoreChange:
     added, dropped, problem = _fields(before, after, declared)
     if problem is not None:
         return _refused(before, after, *problem)
-    notes = [f"renamed from {before.name}"] if before.name != after.name else []
+    notes = _notes(before, after)
     notes += [f"{name} is {_shown(value)} for existing keys" for name, value in added.items()]
     notes += [f"{name} is discarded" for name in dropped]
-    if list(before.fields) != list(after.fields) and not added and not dropped:
-        notes.append("its fields are in another order")
     notes += _retention(before, after)
     if not notes:
         return StoreChange(before.name, after.name, StoreChangeKind.KEPT, "unchanged")
-    if after.spec.source_topic is not None and before.fields == after.fields:
-        return StoreChange(before.name, after.name, StoreChangeKind.KEPT, f"{'; '.join(notes)}; read from its topic")
-    for state, what in (
-        (after.spec.source_topic, "its source topic is its changelog"),
-        (not after.spec.is_logged, "it is not logged"),
-    ):
-        if state:
-            return _refused(
-                before, after, f"{what}, so it cannot be rewritten ({'; '.join(notes)})",
-                f"keep it as it was, or discard its contents: --drop {before.name}",
-            )  # fmt: skip
+    if not after.spec.is_logged:
+        return _refused(
+            before, after, f"it is not logged, so it cannot be rewritten ({'; '.join(notes)})",
+            f"keep it as it was, or {_giving_up(before, after)}",
+        )  # fmt: skip
     return StoreChange(before.name, after.name, StoreChangeKind.COPIED, "; ".join(notes), "", added, tuple(dropped))
 
 

@@ -38,9 +38,9 @@ def counted(version="2", *, store="n", filtered=None, key="id", window=None, ret
     return topology
 
 
-def table(version="2", *, schema="v BIGINT", logging=True, ttl=None):
+def table(version="2", *, schema="v BIGINT", logging=True, ttl=None, optimised=False):
     """A table in the store `n`."""
-    topology = Topology("app", version=version)
+    topology = Topology("app", version=version, optimised=optimised)
     topology.table("in", schema=schema, store=Materialized("n", logging=logging, ttl=ttl))
     return topology
 
@@ -77,6 +77,10 @@ STATELESS = "changes filters, selects, sinks, grace, profiles, where a store is 
 FOLDS = "computes an aggregate in another way"
 FIVE_MINUTES = counted(window=tumbling("5m"), retention="6h")
 WITH_CITY = table(schema="v BIGINT, city STRING")
+OPTIMISED = table("1", optimised=True)
+OPTIMISED_WITH_CITY = table("1", schema="v BIGINT, city STRING", optimised=True)
+SWITCHED_ON = "makes the topic of a table its changelog"
+OF_TOPIC = "adds a column to a table whose topic is its changelog"
 CASES = [
     Case("has the same store", "", StoreChangeKind.KEPT, COUNT, counted(), "unchanged"),
     Case(STATELESS, "", StoreChangeKind.KEPT, COUNT, counted(filtered="v > 3"), "unchanged"),
@@ -167,6 +171,32 @@ CASES = [
     Case(
         "removes the store's changelog", "", StoreChangeKind.REFUSED, TABLE, table(logging=False), "no longer be logged"
     ),
+    Case(SWITCHED_ON, "", StoreChangeKind.REFUSED, TABLE, table(optimised=True), "read again from its topic: --drop n"),
+    Case(SWITCHED_ON, "--drop n", StoreChangeKind.READ_AGAIN, TABLE, table(optimised=True), "from its topic"),
+    Case(
+        OF_TOPIC,
+        "",
+        StoreChangeKind.REFUSED,
+        OPTIMISED,
+        table(schema="v BIGINT, city STRING", optimised=True),
+        "another city; keep it as it was, or let it be read again from its topic: --drop n",
+    ),
+    Case(
+        OF_TOPIC,
+        "--drop n",
+        StoreChangeKind.READ_AGAIN,
+        OPTIMISED,
+        table(schema="v BIGINT, city STRING", optimised=True),
+        "from its topic",
+    ),
+    Case(
+        "has the columns of such a table in another order",
+        "",
+        StoreChangeKind.READ_AGAIN,
+        OPTIMISED_WITH_CITY,
+        table(schema="city STRING, v BIGINT", optimised=True),
+        "another order",
+    ),
     Case("reads another topic", "", AS_A_WHOLE, COUNT, counted(topic="other"), "read in, now it reads other"),
     Case(
         "reads an additional topic in its own sub-topology", "", StoreChangeKind.KEPT, COUNT, and_another(topic="other")
@@ -191,7 +221,7 @@ def decided(case: Case) -> tuple[StoreChangeKind | str, str]:
     if against:
         return AS_A_WHOLE, " ".join(against)
     change = next(c for c in carry(old, new, declared) if case.store in (c.was, c.store))
-    return change.change_kind, f"{change.why} {change.remedy}"
+    return change.change_kind, f"{change.why}; {change.remedy}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.summary} {case.declared}")
@@ -204,6 +234,7 @@ def test_should_decide_whether_state_can_be_carried_over(case):
 FATES = {
     AS_A_WHOLE: AS_A_WHOLE,
     "is kept": StoreChangeKind.KEPT,
+    "is read again": StoreChangeKind.READ_AGAIN,
     "starts empty": StoreChangeKind.NEW,
     "refused": StoreChangeKind.REFUSED,
     "is discarded": StoreChangeKind.DROPPED,
@@ -235,6 +266,13 @@ def test_should_refuse_more_sub_topologies_in_a_rescaled_application():
     (summary,) = obstacles(replace(old, routing=1), new)
     assert "number of its sub-topologies cannot change" in summary
     assert obstacles(replace(old, routing=1), described(MORE)) == []
+
+
+def test_should_refuse_a_source_as_changelog_in_a_rescaled_application():
+    old, new = described(TABLE), described(table(optimised=True))
+    assert obstacles(old, new) == []
+    (summary,) = obstacles(replace(old, routing=1), new)
+    assert "cannot be the changelogs of n: leave optimised=True out" in summary
 
 
 @pytest.mark.parametrize(

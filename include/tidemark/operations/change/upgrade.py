@@ -191,8 +191,8 @@ class Upgrade:
             changelog_of(old.application_id, old.stores[c.was].spec)
             for c in change.changes
             if c.was
-            and c.change_kind in (StoreChangeKind.COPIED, StoreChangeKind.DROPPED)
-            and old.stores[c.was].spec.is_logged
+            and c.change_kind in (StoreChangeKind.COPIED, StoreChangeKind.READ_AGAIN, StoreChangeKind.DROPPED)
+            and old.stores[c.was].spec.has_changelog
         ]
         plan = UpgradePlan(
             old.application_id, old.version, new.version, tuple(against), change.changes, {}, change.before.waiting,

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewPartitions
 from tests.integration.operations.change.test_upgrade import description
-from tests.support.changes import ChangingApp, CountingAndSumming, advised
+from tests.support.changes import BesideATable, ChangingApp, CountingAndSumming, advised
 from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
 from typer.testing import CliRunner
 
@@ -103,13 +103,6 @@ def test_should_count_everything_again_when_reset_to_an_empty_state(app):
     app.feed(200)
     app.run()
     assert app.counts() == app.expected
-
-
-class BesideATable(CountingAndSumming):
-    """Hands over nothing of the table, whose tasks only commit where they begin."""
-
-    def start(self, next_offsets, max_batch_records):
-        super().start({p: at for p, at in next_offsets.items() if p.topic == self._topic}, max_batch_records)
 
 
 def unlogged(name, *, in_memory=False, optimised=False):

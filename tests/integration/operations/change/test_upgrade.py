@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.support.changes import ChangingApp, advised, version
+from tests.support.changes import BesideATable, ChangingApp, advised, version
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, come_to, committed, crash_at, outputs
 from tests.support.routing_source import RoutingSource
 from typer.testing import CliRunner
@@ -17,7 +17,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.assembly import make_instance
-from tidemark.kafka.topics import ensure_user_topics, partition_counts
+from tidemark.kafka.topics import TopicSpec, create_topics, ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
 from tidemark.operations import disk_space
 from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
@@ -210,6 +210,49 @@ def test_should_start_a_dropped_store_empty_under_its_name_and_ignore_old_folder
     app.feed(100)
     app.run()
     assert app.counts() == app.expected
+
+
+def beside_names(name, number, schema, *, optimised=True):
+    """Counts by key in `n`, beside a table of names."""
+    topology = Topology(name, version=number, optimised=optimised)
+    source = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id")
+    source.group_by_key().aggregate(store="n", n="count(*)").to(f"{name}-out")
+    topology.table(f"{name}-names", schema=schema, store="names")
+    return topology
+
+
+def test_should_read_a_table_again_that_its_topic_keeps_and_ignore_the_folders_from_before(
+    settings, admin, unique, tmp_path
+):
+    read = set()
+
+    class ReadsTables(BesideATable):
+        def read_table(self, spec, partition, _start, _end, _should_continue):
+            read.add((partition.partition, tuple(column.name for column in spec.columns)))
+            return iter(())
+
+    app = ChangingApp(settings, admin, unique("upgraded"))
+    app.source = ReadsTables
+    app.become(beside_names(app.name, "1", "name STRING, age INT", optimised=False))
+    create_topics(admin, [TopicSpec(f"{app.name}-names", PARTITIONS, {"cleanup.policy": "compact"})], app.settings)
+    app.feed(100)
+    app.run()
+    reordered = "age INT, name STRING"
+    for number, schema, drops, left in (
+        ("2", "name STRING, age INT", ["names"], (f"{app.name}-names-changelog",)),
+        ("3", reordered, [], ()),
+        ("4", f"{reordered}, ward STRING", ["names"], ()),
+    ):
+        app.become(beside_names(app.name, number, schema))
+        made = upgrade_of(app, drops=drops).show(tmp_path / number)
+        assert (made.refused, made.lost, made.left) == ((), {}, left)
+        assert upgrade_of(app, drops=drops).run(YES)
+        app.feed(100)
+        app.run()
+        assert {key: row["n"] for key, row in app.last_outputs().items()} == app.expected
+        columns = tuple(each.split()[0] for each in schema.split(", "))
+        assert read == {(partition, columns) for partition in range(PARTITIONS)}
+        read.clear()
 
 
 def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(app):
