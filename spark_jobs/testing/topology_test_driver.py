@@ -34,6 +34,7 @@ from spark_jobs.refused_records import (
     with_refused,
 )
 from spark_jobs.statements import Statements
+from spark_jobs.testing.stored_entries import roles_of, stored_key, stored_value, window_key
 from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.errors import InvalidTopology
 from tidemark.kafka.messages import Message
@@ -42,14 +43,11 @@ from tidemark.kafka.record_sizes import NO_LIMITS
 from tidemark.names import TaskId, TopicPartition, dlq_topic
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
-from tidemark.stores.layout import ValueLayout, split_window_key
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stream_times import LATEST_TIMESTAMP_MS, StreamTimes
 from tidemark.tasks.code import load_code
-from tidemark.tasks.fold import result_columns
 from tidemark.tasks.partials import Partial, rows_of_partition
-from tidemark.tasks.rows import TIMESTAMP, with_numbers
 from tidemark.tasks.task import Task, TaskInput, close_tasks
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, DeadLetter, Headers, TaskUpdate
 from tidemark.tasks.values import value_layouts
@@ -323,7 +321,7 @@ class TopologyTestDriver:
         read = None if value is None else json.loads(value)
         kind = self._windowed_keys.get(topic)
         serde = self._key_serdes.get(topic, KeySerde.STRING)
-        named = _text(serde, key) if kind is None or key is None else _key(kind, key)
+        named = _text(serde, key) if kind is None or key is None else window_key(kind, key)
         self._topics.setdefault(topic, []).append(TestRecord(named, read, at, headers, partition))
         if topic in self._waiting:
             self._append(topic, key, value, at, headers, partition)
@@ -336,24 +334,28 @@ class TopologyTestDriver:
     def store(self, name: str) -> dict[Any, Any]:
         """Commit the piped records, and return the contents of a store.
 
-        Keys are the record's key, or (key, window start), or (key, session start, session end). Values are dictionaries of
-        the aggregates or of the row. Raises `InvalidTopology` for an unknown store.
+        Keys are the record's key, or (key, window start), or (key, session start, session end). In a buffer of `suppress`
+        they are (key, window start, window end). In a store of a join of streams they are (key, timestamp, counter), where the
+        counter distinguishes rows of equal key and timestamp; in that of its rows without a partner "left" or "right" follows.
+        Values are dictionaries of the aggregates or of the row; None if the deletion of a window waits in a buffer. The keys
+        of a store that keeps the order of another are bytes. Raises `InvalidTopology` for an unknown store.
         """
         self.commit()
         found: dict[Any, Any] = {}
         known = False
         for subtopology in self._plan.subtopologies:
-            layouts = value_layouts(subtopology)
+            layouts, roles = value_layouts(subtopology), roles_of(subtopology)
             for spec in subtopology.stores:
                 if spec.name != name:
                     continue
-                known = True
+                known, role = True, roles.get(name)
                 aggregates = next((a.aggregates for a in subtopology.aggregations if a.store == spec), ())
                 for partition in range(self._partitions):
                     store = self._stores[TaskId(subtopology.index, partition)][name]
                     for segment in store.segments():
                         for key, value in store.items(segment):
-                            found[_key(spec.kind, key)] = _value(spec, layouts[name], aggregates, value)
+                            named = stored_key(role, spec.kind, key)
+                            found[named] = stored_value(role, spec, layouts[name], aggregates, value)
         if not known:
             names = ", ".join(sorted(store.name for store in self._plan.stores))
             raise InvalidTopology(f"the topology has no store '{name}'; it has {names}")
@@ -375,24 +377,3 @@ def _text(serde: KeySerde, key: bytes | None) -> str | bytes | None:
         return None if key is None else serde.decode(key)
     except ValueError:
         return key
-
-
-def _key(kind: StoreKind | None, key: bytes) -> Any:
-    if kind is StoreKind.WINDOW:
-        text, start_ms = split_window_key(key)
-        return text.decode(), start_ms
-    if kind is StoreKind.SESSION:
-        rest, start_ms = split_window_key(key)
-        text, end_ms = split_window_key(rest)
-        return text.decode(), start_ms, end_ms
-    return key.decode(errors="replace")
-
-
-def _value(spec: StoreSpec, layout: ValueLayout | None, aggregates: Any, value: bytes) -> Any:
-    if layout is None:
-        if value[:1] != b"{":
-            return value
-        row = with_numbers(json.loads(value), spec.columns)
-        return {name: field for name, field in row.items() if name != TIMESTAMP}
-    columns = result_columns(layout, aggregates, layout.decode([value]))
-    return {name: column[0].as_py() for name, column in columns}

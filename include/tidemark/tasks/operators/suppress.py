@@ -40,8 +40,9 @@ from tidemark.tasks.render import json_records
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, value_schema
 from tidemark.topology.plan import Column, Suppress, WhenFull
 
-_GONE = "__gone"
-_MARKS = (Column(TIMESTAMP, "BIGINT"), Column(_GONE, "BOOLEAN"))
+GONE = "__gone"
+"""The column of a waiting row that says whether it is the deletion of its window."""
+_MARKS = (Column(TIMESTAMP, "BIGINT"), Column(GONE, "BOOLEAN"))
 _GONE_END = b'"__gone":true}'
 
 Entries = list[tuple[bytes, bytes]]
@@ -115,7 +116,7 @@ class SuppressOperator:
             b"",
         )
         fields = [(name, rows.column(name).combine_chunks()) for name in value_schema(self.node.columns).names]
-        fields += [(TIMESTAMP, rows.column(TIMESTAMP).combine_chunks()), (_GONE, rows.column(DELETED).combine_chunks())]
+        fields += [(TIMESTAMP, rows.column(TIMESTAMP).combine_chunks()), (GONE, rows.column(DELETED).combine_chunks())]
         return bytes_list(keys), bytes_list(json_records(fields))
 
     def _closed_before(self, time_ms: int) -> bytes:
@@ -132,7 +133,7 @@ class SuppressOperator:
             keys=pa.array([key[TIME_BYTES:-TIME_BYTES] for key, _ in entries], pa.binary()),
             timestamps=numbers(held, TIMESTAMP),
             sequence=np.array(places, dtype=np.int64),
-            deleted=flags(held, _GONE),
+            deleted=flags(held, GONE),
             values={name: held.column(name) for name in value_schema(self.node.columns).names},
         )
 
