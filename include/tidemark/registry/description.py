@@ -16,7 +16,7 @@ from tidemark.errors import StartRefused
 from tidemark.registry.computations import CHANGED, UNRECORDED, computations
 from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.routing import routed_topic
-from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, role_of, window_of, window_text
+from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, keys_in, role_of, window_of, window_text
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
@@ -54,6 +54,11 @@ class StoreState:
     def name(self) -> str:
         """The name of the store."""
         return self.spec.name
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The expressions in `key`, one for each source that has another."""
+        return keys_in(self.key)
 
     @property
     def fields(self) -> dict[str, str]:

@@ -28,6 +28,10 @@ from tidemark.topology.plan import (
 
 _OWN_KEY = re.compile(r"(?<!\w)_key(?!\w)", re.IGNORECASE)
 
+_BETWEEN, _READ_AS, _OPENING, _CLOSING = ", ", "read as ", ("(", "["), (")", "]")
+_KEY_MARK = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[()\[\]]|, """)
+"""What separates expressions, and what may contain the same characters inside of one."""
+
 ORDER = "order"
 """The role of the store that keeps the order in which keys leave another store."""
 SUPPRESS, PROCESS = "suppress", "process"
@@ -81,8 +85,19 @@ def key_of_pipeline(plan: TopologyPlan, subtopology: SubTopology, pipeline: Pipe
 
 
 def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
-    """Return the SQL that the keys of the task loop are made of. All sources of a sub-topology share it."""
+    """Return the SQL that the keys of the task loop are made of, that of each source once."""
     return ", ".join(dict.fromkeys(_key_of(plan, source) for source in subtopology.sources))
+
+
+def keys_in(text: str) -> frozenset[str]:
+    """Return the expressions in what `key_of_nodes` has returned. Their order there is that of the module's lines."""
+    found, start, depth = set(), 0, 0
+    for mark in _KEY_MARK.finditer(text):
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+        if mark[0] == _BETWEEN and not depth and not text.startswith(_READ_AS, mark.end()):
+            found.add(text[start : mark.start()])
+            start = mark.end()
+    return frozenset((*found, text[start:]))
 
 
 def _key_of(plan: TopologyPlan, source: Source) -> str:
@@ -104,4 +119,4 @@ def _plain(text: str, serde: KeySerde) -> str:
     """Return an expression in one line. What it gives for the record's own key depends on the form of that key."""
     plain = " ".join(text.split())
     names_key = serde is not KeySerde.STRING and _OWN_KEY.search(plain)
-    return f"{plain}, read as {serde.value}" if names_key else plain
+    return f"{plain}, {_READ_AS}{serde.value}" if names_key else plain

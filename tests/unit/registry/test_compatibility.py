@@ -16,6 +16,7 @@ from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, U
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
 from tidemark.registry.reader import describe_resolved
+from tidemark.registry.store_roles import keys_in
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
@@ -479,6 +480,43 @@ def numbered(version, key_serde, key=None):
     stream = topology.stream("in", schema=SCHEMA, key_serde=key_serde)
     stream.repartition(key, name="by-key").group_by_key().count(store="n")
     return topology
+
+
+def joined(version, *, table_first):
+    """A stream that is joined with a table and another stream; the order of their lines differs."""
+    topology = Topology("app", version=version)
+    rows = topology.stream("in", schema=SCHEMA, key="id").select("v", "id AS own")
+    declared = {
+        "table": lambda: topology.table("wards", schema="id STRING, ward STRING", store="wards"),
+        "stream": lambda: topology.stream("other", schema="cid STRING, w BIGINT", key="cid"),
+    }
+    made = {name: declared[name]() for name in sorted(declared, reverse=table_first)}
+    rows.left_join(made["table"]).join(made["stream"], within="5m", name="met").to("out")
+    return topology
+
+
+def test_should_keep_all_stores_when_the_lines_of_a_module_change_places():
+    old, new = described(joined("1", table_first=True)), described(joined("2", table_first=False))
+    assert old.stores["wards"].key != new.stores["wards"].key
+    assert obstacles(old, new) == []
+    assert {c.change_kind for c in carry(old, new, parse_declared(old, new, [], [], []))} == {StoreChangeKind.KEPT}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("id, _key", "_key, id", True),
+        ("id, _key", "id", False),
+        ("concat(a, b), c", "c, concat(a, b)", True),
+        ("f(a, b), g(c, d)", "f(a, d), g(c, b)", False),
+        ("m['(, '], id", "id, m['(, ']", True),
+        ("`a(, b`, id", "id, `a(, b`", True),
+        ("_key, read as long, id", "id, _key, read as long", True),
+        ("_key, read as long, x || _key, read as bytes", "_key, read as bytes, x || _key, read as long", False),
+    ],
+)
+def test_should_compare_the_keys_of_several_sources_in_any_order(one, other, is_same):
+    assert (keys_in(one) == keys_in(other)) is is_same
 
 
 def test_should_notice_that_keys_are_read_in_another_form():

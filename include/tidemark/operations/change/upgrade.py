@@ -234,7 +234,7 @@ class Upgrade:
         rekeyed = {
             new.subtopology_of(c.store)
             for c in change.changes
-            if c.was and c.store and old.stores[c.was].key != new.stores[c.store].key
+            if c.was and c.store and old.stores[c.was].keys != new.stores[c.store].keys
         }
         internal = {old.routed_topic(topic): topic for topic in old.internal}
         summary = []
