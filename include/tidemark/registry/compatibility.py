@@ -91,9 +91,18 @@ def obstacles(old: Description, new: Description) -> list[str]:
 
 
 def new_columns(old: Description, new: Description, topic: str) -> list[str]:
-    """Return the columns that the new version reads from a topic between sub-topologies and records of the old one lack."""
+    """Return the columns that the new version reads from one of the application's own topics, and that its records may lack."""
     known = old.columns.get(topic, {})
     return [name for name, kind in new.columns.get(topic, {}).items() if known.get(name) != kind]
+
+
+def unwritten_columns(old: Description, new: Description) -> dict[str, list[str]]:
+    """Return, by topic, the columns that the new version reads from topics that the old one writes without them.
+
+    Only topics whose columns the old description has: those of the first versions of Tidemark are not known.
+    """
+    found = {topic: new_columns(old, new, topic) for topic in old.own_topics if topic in old.columns}
+    return {topic: columns for topic, columns in found.items() if columns}
 
 
 def carry(old: Description, new: Description, declared: Declared) -> tuple[StoreChange, ...]:

@@ -83,8 +83,8 @@ class SubtopologyState:
 class Description:
     """The description of a whole application, with the names of its module.
 
-    `partitions` are those of the user's topics it reads. `internal` are the topics between its sub-topologies, `columns` the
-    types of their records' columns, by topic and name.
+    `partitions` are those of the user's topics it reads. `internal` are the topics between its sub-topologies. `columns` are
+    the types of the columns that it reads from each of its sources, by topic and name.
     `routing` counts rescales; it is 0 if each task reads a partition of the user's topics, and part of the names of the
     topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
     by the names in use; empty until its first commit. `generations` are the highest generations of all stores that the
@@ -192,6 +192,14 @@ class Description:
         """The source topics that are not internal."""
         return tuple(t for s in self.subtopologies for t in s.sources if t not in self.internal)
 
+    @property
+    def own_topics(self) -> tuple[str, ...]:
+        """The topics that the application itself writes and reads again: those between sub-topologies, and those of routers.
+
+        They have the names of the module: a routed topic that of the user.
+        """
+        return (*self.internal, *(self.user_topics if self.routing else ()))
+
     def skeleton(self) -> TopologyPlan:
         """Return a plan that has only sources and stores: enough to find and read the state, not to run."""
         states = [
@@ -222,7 +230,6 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
             source.topic: {column.name: column.type for column in source.schema}
             for s in plan.subtopologies
             for source in s.sources
-            if source.topic in internal
         },
         generations={spec.name: spec.generation for spec in plan.stores},
         computations=computations(plan),

@@ -16,7 +16,7 @@ from tidemark.kafka.committed_reader import read_committed_until, stalled_after
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
-from tidemark.registry.compatibility import StoreChangeKind, carry
+from tidemark.registry.compatibility import StoreChangeKind, carry, unwritten_columns
 from tidemark.registry.declarations import NOTHING
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.kept_history import KeptHistory
@@ -106,9 +106,9 @@ def resolved(plan: TopologyPlan, found: Description | None, partitions: Mapping[
 
 
 def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str, int]) -> None:
-    """Raise `StartRefused` if the module's plan keeps another state than the recorded one."""
+    """Raise `StartRefused` if the module's plan keeps another state than the recorded one, or cannot read its own records."""
     own = describe_state(plan, partitions)
-    if not own.keeps_the_same(found):
+    if not own.keeps_the_same(found) or unwritten_columns(found, own):
         raise StartRefused(
             f"{plan.application_id}: the state that version {plan.version} keeps is not the state that version "
             f"{found.version} left ({_difference(found, own)}): `tidemark upgrade plan NAME` shows what carries over, and "
@@ -182,7 +182,11 @@ def _difference(found: Description, own: Description) -> str:
     worst = [c for c in changes if c.change_kind is StoreChangeKind.REFUSED] or [
         c for c in changes if c.change_kind is not StoreChangeKind.KEPT
     ]
-    return f"store {worst[0].name}: {worst[0].why}" if worst else "how its keys are removed"
+    if worst:
+        return f"store {worst[0].name}: {worst[0].why}"
+    for topic, columns in unwritten_columns(found, own).items():
+        return f"it reads {', '.join(columns)} from {found.routed_topic(topic)}, whose records may still lack that"
+    return "how its keys are removed"
 
 
 def named_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:

@@ -15,7 +15,7 @@ from tidemark.registry.compatibility import StoreChangeKind, carry, new_columns,
 from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, UNRECORDED, computations
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
-from tidemark.registry.reader import describe_resolved
+from tidemark.registry.reader import describe_resolved, resolved
 from tidemark.registry.store_roles import keys_in
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
@@ -472,6 +472,34 @@ def test_should_find_all_columns_when_the_description_has_none():
     del body["columns"]
     old = Description.from_bytes(json.dumps(body).encode())
     assert new_columns(old, describe_state(grouped("2", "city"), {}), "app-by-city-repartition") == ["city"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (["city"], ["city", "v"], "it reads v from app-by-city-repartition"),
+        (["city", "v"], ["city", "CAST(v AS STRING) AS v"], "it reads v from app-by-city-repartition"),
+        (["city", "v"], ["city"], None),
+        (["city", "v"], ["v", "city"], None),
+    ],
+)
+def test_should_start_without_an_upgrade_only_when_its_own_records_have_all_columns(before, after, says):
+    old, plan = describe_state(grouped("1", *before), {}), grouped("1", *after)
+    if says is None:
+        assert resolved(plan, old, {}) == plan
+        return
+    with pytest.raises(StartRefused, match=f"{says}.*upgrade plan NAME"):
+        resolved(plan, old, {})
+    # The first versions of Tidemark did not record the columns.
+    assert resolved(plan, replace(old, columns={}), {}) == plan
+
+
+def test_should_require_all_columns_of_a_source_only_when_it_is_routed():
+    found, wider = described(COUNT), Topology("app")
+    wider.stream("in", schema=f"{SCHEMA}, w BIGINT", key="id").group_by_key().aggregate(store="n", n="count(*)")
+    assert resolved(wider.plan(), found, {}) == wider.plan()
+    with pytest.raises(StartRefused, match="it reads w from app-source-in-1-repartition"):
+        resolved(wider.plan(), replace(found, routing=1), {})
 
 
 def numbered(version, key_serde, key=None):

@@ -151,7 +151,7 @@ class Rescale:
         tasks_ms = [at.stream_times.task_ms for at in before.committed.values()]
         times = [time_ms for time_ms in tasks_ms if time_ms != NO_STREAM_TIME]
         left = [changelog_of(description.application_id, store.spec) for store in description.stores.values()]
-        left += [description.routed_topic(t) for t in self._own_topics(description)]
+        left += [description.routed_topic(t) for t in description.own_topics]
         return RescalePlan(
             description.application_id, self.tasks, tasks, {t: counts[t] for t in description.user_topics},
             tuple(description.stores), self._unread(before), before.waiting,
@@ -176,10 +176,6 @@ class Rescale:
                     f"is fixed{'' if has_grown else drop}"
                 )
 
-    def _own_topics(self, description: Description) -> tuple[str, ...]:
-        """Return the module's names of the topics between sub-topologies, including those of routers if there are any."""
-        return (*description.internal, *(description.user_topics if description.routing else ()))
-
     def _has_grown(self, description: Description, counts: Mapping[str, int]) -> bool:
         return any(counts.get(topic, before) != before for topic, before in description.partitions.items())
 
@@ -197,7 +193,7 @@ class Rescale:
     def _between(self, before: ApplicationState) -> list[tuple[TopicPartition, int, int]]:
         """Return the partitions of the application's own topics, with next offset and end."""
         description = before.description
-        topics = {description.routed_topic(topic) for topic in self._own_topics(description)}
+        topics = {description.routed_topic(topic) for topic in description.own_topics}
         return [
             (place, at.next_offsets[topic], before.found[task].facts.sources[place].end)
             for task, at in before.committed.items()
@@ -227,7 +223,7 @@ class Rescale:
     def _send_on(self, before: ApplicationState, made: Description, producer: BatchProducer) -> None:
         """Send the unread records between sub-topologies to the topics that replace the old ones."""
         old = before.description
-        names = {old.routed_topic(topic): made.routed_topic(topic) for topic in self._own_topics(old)}
+        names = {old.routed_topic(topic): made.routed_topic(topic) for topic in old.own_topics}
         for place, offset, end in self._between(before):
             sent = send_on(before.context.clients, producer, place, offset, end, names[place.topic])
             self.report(f"{place}: {sent} unread records sent on to {names[place.topic]}")

@@ -36,7 +36,14 @@ from tidemark.operations.clients import Clients
 from tidemark.operations.disk_space import require_room_to_upgrade
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.restore_plan import StoreRestore
-from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, new_columns, obstacles
+from tidemark.registry.compatibility import (
+    StoreChange,
+    StoreChangeKind,
+    carry,
+    new_columns,
+    obstacles,
+    unwritten_columns,
+)
 from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state, with_generations
@@ -160,7 +167,7 @@ class Upgrade:
     def _is_done(self, clients: Clients) -> bool:
         found = described(clients, self.plan)
         own = describe_state(self.plan, partition_counts(clients.admin, self.settings))
-        return found.version == own.version and found.keeps_the_same(own)
+        return found.version == own.version and found.keeps_the_same(own) and not unwritten_columns(found, own)
 
     @property
     def _has_declarations(self) -> bool:
@@ -229,18 +236,18 @@ class Upgrade:
         return restores
 
     def _in_flight(self, change: Change) -> list[str]:
-        """Return obstacles to an upgrade: unread records between sub-topologies with their old key or too few columns."""
+        """Return obstacles to an upgrade: unread records of the application's own with their old key or too few columns."""
         old, new = change.old, change.new
         rekeyed = {
             new.subtopology_of(c.store)
             for c in change.changes
             if c.was and c.store and old.stores[c.was].keys != new.stores[c.store].keys
         }
-        internal = {old.routed_topic(topic): topic for topic in old.internal}
+        own_topics = {old.routed_topic(topic): topic for topic in old.own_topics}
         summary = []
         for task, at in change.before.committed.items():
-            for topic in sorted(internal.keys() & set(at.next_offsets)):
-                columns = new_columns(old, new, internal[topic])
+            for topic in sorted(own_topics.keys() & set(at.next_offsets)):
+                columns = new_columns(old, new, own_topics[topic])
                 if task.subtopology not in rekeyed and not columns:
                     continue
                 other = f"with other columns than the new version reads ({', '.join(columns)})"

@@ -133,6 +133,13 @@ def test_should_process_unread_repartition_records_during_a_rescale(app):
         app.run(stop_before_counting)
     plan = rescale_of(app, 5).show()
     assert sum(plan.unread.values()) > 0
+    old, wider = app.plan, Topology(app.name, version="2")
+    source = wider.stream(f"{app.name}-in", schema="id STRING, v BIGINT, w BIGINT", key="id")
+    source.group_by_key().aggregate(store="n", n="count(*)").to(f"{app.name}-out")
+    app.plan = wider.plan()
+    with pytest.raises(StartRefused, match=r"-source-.*-1-repartition\[.\] holds records with other columns .* \(w\)"):
+        upgrade_of(app).run(YES)
+    app.plan = old
     said = []
     assert rescale_of(app, 5, said=said).run(YES)
     assert any("unread records sent on" in line for line in said)

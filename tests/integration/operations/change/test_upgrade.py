@@ -407,6 +407,12 @@ def test_should_refuse_unread_records_between_sub_topologies_without_a_new_colum
     with pytest.raises(Crash):
         app.run(crash_at("7-stores"))
     old, new = app.plan, keyed_again(app.name, "2", "id", "v", n="count(*)", total="sum(v)").plan()
+    # Also when no store changes.
+    app.plan = keyed_again(app.name, "2", "id", "v", n="count(*)").plan()
+    with pytest.raises(StartRefused, match=r"it reads v from .*-again-repartition.*upgrade plan NAME"):
+        app.run()
+    with pytest.raises(StartRefused, match=r"other columns than the new version reads \(v\)"):
+        upgrade_of(app).run(YES)
     app.plan = new
     with pytest.raises(
         StartRefused, match=r"other columns than the new version reads \(v\) that are not read yet; bring"
