@@ -13,7 +13,7 @@ from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
 from spark_jobs.audit.views import PipelineView
 from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.contracts import Contract
-from tidemark.audit.derivable import Derivable
+from tidemark.audit.derivable import Derivable, Derived
 from tidemark.audit.ranges import commit_rows
 from tidemark.operations.dead_letters.reader import REPLAYED
 from tidemark.tasks.update import OF_PROCESSED_RECORDS
@@ -114,9 +114,11 @@ class Accounts:
         for subtopology in self.plan.subtopologies:
             columns, joins = self._truth(subtopology)
             late, late_joins = self._late(subtopology)
+            nodes, node_joins = self._node_times(subtopology)
             parts.append(
                 "SELECT concat(b.sub, '_', b.p) AS task, b.batch, b.rows, b.filtered_rows, b.bad_rows, b.late_rows, "
-                f"b.stream_time_ms, {columns}, {late} FROM {self.path.batches_of(subtopology)} b {joins} {late_joins}"
+                f"b.stream_time_ms, {columns}, {late}, {nodes} "
+                f"FROM {self.path.batches_of(subtopology)} b {joins} {late_joins} {node_joins}"
             )
         return self._sql(" UNION ALL ".join(parts))
 
@@ -155,10 +157,35 @@ class Accounts:
             if pipeline.source == source
         )
 
+    def _node_times(self, subtopology: SubTopology) -> tuple[str, str]:
+        """Return the column `wrong_node_times` and its joins. It names each node whose stream time is not that of its records.
+
+        A node with suppress gets results of the aggregation before it, so it must not be ahead of that one.
+        """
+        wrong, joins = [], []
+        for i, d in enumerate(self._derived(subtopology)):
+            newest = f"SELECT p, batch, max(ts) AS newest_ms FROM {self.path.in_time(d)} GROUP BY p, batch"
+            joins.append(f"LEFT JOIN ({newest}) r{i} ON r{i}.p = b.p AND r{i}.batch = b.batch")
+            names = {"n": d.aggregation.store.name} | ({} if d.final_store is None else {"f": d.final_store})
+            for side, store in names.items():
+                view = self.path.batches_at(subtopology, store)
+                joins.append(f"LEFT JOIN {view} {side}{i} ON {side}{i}.p = b.p AND {side}{i}.batch = b.batch")
+            truth = f"greatest(n{i}.before_ms, coalesce(r{i}.newest_ms, -1))"
+            for side, store in names.items():
+                found = f"{side}{i}.stream_time_ms"
+                differs = f"{found} {'<>' if side == 'n' else '>'} {truth}"
+                wrong.append(f"CASE WHEN {differs} THEN concat({literal(store)}, ': ', {found}, ', not ', {truth}) END")
+        return f"concat_ws('; ', {', '.join(wrong) or 'NULL'}) AS wrong_node_times", " ".join(joins)
+
+    def _derived(self, subtopology: SubTopology) -> list[Derived]:
+        """Return the aggregations whose records are still all there."""
+        if not all(self.path.is_whole(source.topic) for source in subtopology.sources):
+            return []
+        return [d for d in self.found.derived if d.subtopology.index == subtopology.index]
+
     def _late(self, subtopology: SubTopology) -> tuple[str, str]:
-        mine = [d for d in self.found.derived if d.subtopology.index == subtopology.index]
-        whole = all(self.path.is_whole(source.topic) for source in subtopology.sources)
-        if not mine or not whole or subtopology.index not in self.found.late_rows:
+        mine = self._derived(subtopology)
+        if not mine or subtopology.index not in self.found.late_rows:
             return "CAST(NULL AS BIGINT) AS truth_late_rows", ""
         rows = _union(f"SELECT p, batch, IF(is_late, rows, 0) AS late_rows FROM {self.path.in_time(d)}" for d in mine)
         joins = (

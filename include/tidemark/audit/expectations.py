@@ -87,8 +87,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "stream_time_is_that_of_the_records",
         "accounts",
-        "stream_time_ms <> truth_stream_time_ms",
-        "a task's stream time is the newest timestamp among the records that it processed",
+        "stream_time_ms <> truth_stream_time_ms OR wrong_node_times <> ''",
+        "the stream time of a task, and of a node, is the newest timestamp among the records that it processed",
         _STATE,
         exactly_once=True,
         judged="truth_stream_time_ms IS NOT NULL",

@@ -24,6 +24,7 @@ from tests.support.audit.tampering import (
     json_changed,
     lost,
     moved,
+    node_times_moved,
     one_for_another,
     record_changed,
     tampering,
@@ -344,6 +345,11 @@ FAULTS: tuple[Fault, ...] = (
         "a clock an hour ahead moves stream time",
         "stream_time_is_that_of_the_records",
         _in_code("", record_changed(stream_times=lambda r: time_moved(r, 3_600_000)), more=commits_topic),
+    ),
+    Fault(
+        "a clock an hour ahead moves the stream time of the nodes",
+        "stream_time_is_that_of_the_records",
+        _in_code("", record_changed(stream_times=lambda r: node_times_moved(r, 3_600_000)), more=commits_topic),
     ),
     Fault(
         "a stream time that goes back",

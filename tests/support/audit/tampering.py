@@ -96,6 +96,12 @@ def time_moved(record: CommitRecord, by_ms: int) -> dict[str, Any]:
     return asdict(replace(record.stream_times, task_ms=record.stream_times.task_ms + by_ms))
 
 
+def node_times_moved(record: CommitRecord, by_ms: int) -> dict[str, Any]:
+    """The record's stream times, those of all nodes changed."""
+    moved = {store: time_ms + by_ms for store, time_ms in record.stream_times.by_store.items()}
+    return asdict(replace(record.stream_times, by_store=moved))
+
+
 def spans(record: CommitRecord, start: int, end: int) -> dict[str, dict[int, list[int]]]:
     return {t: {p: [s[0] + start, s[1] + end] for p, s in spans.items()} for t, spans in record.sources.items()}
 
