@@ -85,8 +85,7 @@ def kill_executor_and_worker(bench: ClusterBench, cluster: Standalone, tally: Ta
     tally.compare(bench, "a worker killed")
     tally.expect(running.poll() is None, f"the instance ended with {running.poll()}")
     bench.feeder.feed(bench.batch_records)
-    bench.kill(running)
-    tally.kills += 1
+    tally.killed(bench.kill(running), "the instance")
     running = bench.launch()
     bench.wait_state(running, "RUNNING")
     bench.wait_drained()

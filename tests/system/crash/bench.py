@@ -257,10 +257,10 @@ class Bench:
         """Whether an instance runs."""
         return any(process.poll() is None for process in self._running)
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGKILL, now."""
+    def kill(self, process: subprocess.Popen[bytes]) -> int:
+        """SIGKILL, now, and its exit code: that of the signal, unless it had ended before."""
         process.kill()
-        self.wait_ended(process)
+        return self.wait_ended(process)
 
     def stop(self, process: subprocess.Popen[bytes]) -> int:
         """SIGTERM, and its exit code."""

@@ -48,6 +48,12 @@ class Tally:
             self.wrong += 1
             self.report.append(what)
 
+    def killed(self, code: int | None, what: str) -> None:
+        """Count a kill, or report an instance that has ended by itself. `code` is its exit code."""
+        is_killed = code == -signal.SIGKILL
+        self.kills += is_killed
+        self.expect(is_killed, f"{what}: the instance was not killed, but ended with {code}")
+
     def line(self) -> str:
         return f"crash: kills={self.kills} lost={self.lost} duplicated={self.duplicated} wrong={self.wrong}"
 
@@ -77,12 +83,9 @@ def kill_at(bench: Bench, tally: Tally, points: Sequence[str]) -> None:
     for point in points:
         bench.arm(point, skip=1)
         bench.feeder.feed(bench.batch_records)
-        code = bench.wait_ended(running)
-        tally.kills += 1
-        tally.expect(code == -signal.SIGKILL, f"at {point} the instance ended with {code}")
+        tally.killed(bench.wait_ended(running), f"at {point}")
         running = recovered(bench, tally, f"killed at {point}")
-    bench.kill(running)
-    tally.kills += 1
+    tally.killed(bench.kill(running), "after the last step")
 
 
 def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
@@ -91,21 +94,18 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     bench.wait_state(running, "RUNNING")
     bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
-    bench.kill(running)
-    tally.kills += 1
+    tally.killed(bench.kill(running), "before a restore")
     for point in ("restore-whole", "restore-before-rename"):
         shutil.rmtree(bench.state_dir(), ignore_errors=True)
         bench.arm(point, skip=1)
-        tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, f"{point} was not reached")
-        tally.kills += 1
+        tally.killed(bench.wait_ended(bench.launch()), f"at {point}")
     running = recovered(bench, tally, "killed in the middle of a restore")
     # Killed between the commit and the stores' write, the stores are behind: the next start replays the tail.
     bench.arm("6-commit")
     bench.feeder.feed(bench.batch_records)
-    bench.wait_ended(running)
+    tally.killed(bench.wait_ended(running), "at 6-commit")
     bench.arm("restore-tail")
-    tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, "no tail was replayed")
-    tally.kills += 2
+    tally.killed(bench.wait_ended(bench.launch()), "at restore-tail")
     running = recovered(bench, tally, "killed while replaying a tail")
     tally.expect(bench.stop(running) == ExitCode.OK, "SIGTERM did not end the instance with 0")
 
@@ -120,11 +120,10 @@ def kill_at_random(bench: Bench, tally: Tally, chance: random.Random, n: int) ->
             time.sleep(chance.uniform(0.0, 3.0))  # the random moment itself
         else:
             time.sleep(chance.uniform(0.0, 10.0))
-        bench.kill(running)
-        tally.kills += 1
+        tally.killed(bench.kill(running), f"random kill {kill + 1}")
         if kill % 5 == 4 or kill == n - 1:
-            bench.kill(recovered(bench, tally, f"killed at random, {kill + 1} times"))
-            tally.kills += 1
+            running = recovered(bench, tally, f"killed at random, {kill + 1} times")
+            tally.killed(bench.kill(running), f"after {kill + 1} random kills")
 
 
 def second_copy(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
@@ -139,8 +138,7 @@ def second_copy(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> 
     bench.wait_state(second, "RUNNING")
     bench.wait_drained()
     tally.compare(bench, "a second copy took over", {0: "other"})
-    bench.kill(second)
-    tally.kills += 1
+    tally.killed(bench.kill(second), "the second copy")
 
 
 def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
@@ -186,9 +184,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     bench.wait_state(first, "RUNNING")
     bench.arm("rebalance")
     second = bench.launch(1, "machine-1")
-    codes = _first_to_end(bench, [first, second])
-    tally.kills += 1
-    tally.expect(codes == -signal.SIGKILL, f"nobody was killed in the rebalance: {codes}")
+    tally.killed(_first_to_end(bench, [first, second]), "in the rebalance")
     if first.poll() is not None:
         first = bench.launch(0, "machine-0")
     if second.poll() is not None:
@@ -201,8 +197,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.expect(wait_until(halves, 300), "two instances do not share the partitions by halves")
     bench.wait_drained()
     tally.compare(bench, "killed in a rebalance", {0: "machine-0", 1: "machine-1"})
-    bench.kill(second)
-    tally.kills += 1
+    tally.killed(bench.kill(second), "one of two")
     bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     tally.expect(
@@ -210,8 +205,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
         "the survivor did not take all partitions",
     )
     tally.compare(bench, "one of two killed for good", {0: "machine-0"})
-    bench.kill(first)
-    tally.kills += 1
+    tally.killed(bench.kill(first), "the survivor")
 
 
 def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
@@ -227,8 +221,7 @@ def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     tally.compare(bench, "three instances", disks)
-    bench.kill(running.pop(2))
-    tally.kills += 1
+    tally.killed(bench.kill(running.pop(2)), "one of three")
     bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     tally.expect(wait_until(lambda: shared({0, 1}), 120), "the two that are left did not take all tasks")
@@ -290,8 +283,8 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.expect(continues_from, "a lone instance that was stopped neither goes on nor ends")
     code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
     tally.expect(code in (ExitCode.OK, ExitCode.RETRY), f"a lone instance that was stopped ended with {code}")
-    bench.kill(recovered(bench, tally, "stopped alone, launched again"))
-    tally.kills += 1
+    running = recovered(bench, tally, "stopped alone, launched again")
+    tally.killed(bench.kill(running), "after it was stopped alone")
 
 
 def held_partitions(bench: Bench, instance: int) -> list[str]:
