@@ -7,12 +7,14 @@ clock (docs/checks.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.durations import about_ms, format_ms
-from tidemark.verdict import Finding, Verdict
+from tidemark.verdict import Finding, Verdict, worst
+
+_Fault = tuple[Verdict, str]
 
 
 @dataclass(frozen=True)
@@ -106,104 +108,103 @@ def retention_findings(
 
 
 def _of_store(store: StoreRetention, topology: str, now_ms: int, rules: RetentionRules) -> Finding:
-    fault = (
-        _settings_fault(store, topology) or _disk_fault(store, topology) or _topic_fault(store, topology, now_ms, rules)
-    )
-    return Finding(store.store, *(fault or _fine(store)), _evidence(store, now_ms))
+    """Return the first of the worst faults: a lesser one must not hide that state is lost, whatever the order of tasks."""
+    faults = [
+        *_settings_faults(store, topology),
+        *_disk_faults(store, topology),
+        *_topic_faults(store, topology, now_ms, rules),
+    ]
+    evidence = _evidence(store, now_ms)
+    found = [Finding(store.store, *fault, evidence) for fault in faults or [_fine(store)]]
+    verdict = worst(found)
+    return next(finding for finding in found if finding.verdict is verdict)
 
 
-def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str] | None:
-    """Return a fault of the settings alone, which loses state sooner or later, whatever the topic holds now."""
+def _settings_faults(store: StoreRetention, topology: str) -> Iterator[_Fault]:
+    """Yield the faults of the settings alone, which lose state sooner or later, whatever the topic holds now."""
     kept, topic = store.retention_ms, store.topic
     if kept is not None and store.span_ms is not None and kept < store.span_ms:
-        return (
+        yield (
             Verdict.FAILED,
             f"keeps {format_ms(kept)}, its windows are open for {format_ms(store.span_ms)} (size and grace): windows are "
             f"dropped while records may still come; raise retention= above {format_ms(store.span_ms)}",
         )
     if topic is None:
-        return None
+        return
     remedy, deleted_ms = _remedy(topic, topology), topic.deletes_after_ms
     if kept is None and "delete" in topic.cleanup_policy:
-        return (
+        yield (
             Verdict.FAILED,
             f"{topic.topic} has cleanup.policy={','.join(sorted(topic.cleanup_policy))}: a restore loses keys that were not "
             f"written for long; {remedy}",
         )
     if topic.deletes_by_size:
-        return (
+        yield (
             Verdict.FAILED,
             f"{topic.topic} has retention.bytes={topic.retention_bytes}: the broker deletes windows that are still live once "
             f"a partition is larger; {remedy}",
         )
     if kept is not None and deleted_ms is not None and deleted_ms < kept:
-        return (
+        yield (
             Verdict.FAILED,
             f"{topic.topic} deletes after {format_ms(deleted_ms)}, the store keeps {format_ms(kept)}: a restore lacks "
             f"windows that are still live; {remedy}",
         )
     wanted_ms = topic.wanted_retention_ms
     if wanted_ms is not None and deleted_ms is not None and deleted_ms < wanted_ms:
-        return (
+        yield (
             Verdict.WARNING,
             f"{topic.topic} deletes after {format_ms(deleted_ms)}, less than the {format_ms(wanted_ms)} that the topology "
             f"asks for: an instance that is stopped for long finds windows deleted; {remedy}",
         )
     if "compact" not in topic.cleanup_policy:
-        return (
+        yield (
             Verdict.WARNING,
             f"{topic.topic} is not compacted: a restore reads every value that a key ever had; {remedy}",
         )
-    return None
 
 
-def _disk_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str] | None:
+def _disk_faults(store: StoreRetention, topology: str) -> Iterator[_Fault]:
     if store.topic is None and store.no_topic and not store.copies:
-        return Verdict.NOT_ENOUGH_EVIDENCE, f"{store.no_topic}, and no copy of it is on this machine"
+        yield Verdict.NOT_ENOUGH_EVIDENCE, f"{store.no_topic}, and no copy of it is on this machine"
     for copy in store.copies:
         if copy.unreadable:
-            return Verdict.NOT_ENOUGH_EVIDENCE, f"the copy of task {copy.task} in {copy.holder}: {copy.unreadable}"
+            yield Verdict.NOT_ENOUGH_EVIDENCE, f"the copy of task {copy.task} in {copy.holder}: {copy.unreadable}"
         if expired := expired_segments(store, copy):
-            return (
+            yield (
                 Verdict.WARNING,
                 f"task {copy.task} in {copy.holder} still has {len(expired)} segments of windows past retention; they are "
                 f"removed at the task's next commit: check whether it commits (`tidemark check lag {topology}`)",
             )
-    return None
 
 
-def _topic_fault(
-    store: StoreRetention, topology: str, now_ms: int, rules: RetentionRules
-) -> tuple[Verdict, str] | None:
+def _topic_faults(store: StoreRetention, topology: str, now_ms: int, rules: RetentionRules) -> Iterator[_Fault]:
     if store.topic is None or store.retention_ms is None:
-        return None
+        return
     known = [sample for sample in store.changelogs if sample.stream_time_ms != NO_STREAM_TIME]
     if not known:
-        return (
+        yield (
             Verdict.NOT_ENOUGH_EVIDENCE,
             "no task has committed a record yet, so nothing can have expired; check again when one has",
         )
     for sample in known:
-        fault = _lost(store, store.topic, sample, topology, now_ms)
-        if fault is not None:
-            return fault
+        yield from _lost(store, store.topic, sample, topology, now_ms)
     oldest_ms = min((s.oldest_record_ms for s in known if s.oldest_record_ms is not None), default=now_ms)
     deleted_ms = store.topic.deletes_after_ms
     if deleted_ms is not None and now_ms - oldest_ms > deleted_ms + store.topic.segment_ms + rules.deletion_slack_ms:
-        return (
+        yield (
             Verdict.WARNING,
             f"{store.topic.topic} holds records {about_ms(now_ms - oldest_ms)} old; the broker should have deleted them "
             f"after {format_ms(deleted_ms)} and a segment of {format_ms(store.topic.segment_ms)}: look at its log",
         )
-    return None
 
 
 def _lost(
     store: StoreRetention, topic: TopicSettings, sample: ChangelogSample, topology: str, now_ms: int
-) -> tuple[Verdict, str] | None:
-    """Return a fault if live windows are missing from the changelog, or may be."""
+) -> Iterator[_Fault]:
+    """Yield a fault if live windows are missing from the changelog, or may be."""
     if (missing_ms := missing_windows_ms(store, sample)) is not None:
-        return (
+        yield (
             Verdict.FAILED,
             f"task {sample.task} has windows on this disk that are {about_ms(missing_ms)} older than the oldest in "
             f"{topic.topic}: they are deleted there and would be lost with the disk; run `tidemark savepoint take {topology}`, "
@@ -213,16 +214,15 @@ def _lost(
     oldest_live_ms = sample.stream_time_ms - (store.retention_ms or 0)
     deleted_ms = topic.deletes_after_ms
     if deleted_ms is not None and now_ms - oldest_live_ms >= deleted_ms and sample.low_offset > 0:
-        return (
+        yield (
             Verdict.WARNING,
             f"{topic.topic} has lost its beginning, and the stream time of task {sample.task} is "
             f"{about_ms(now_ms - sample.stream_time_ms)} behind the clock: live windows may be missing from it, so it "
             f"alone cannot restore the store; run `tidemark savepoint take {topology}`",
         )
-    return None
 
 
-def _fine(store: StoreRetention) -> tuple[Verdict, str]:
+def _fine(store: StoreRetention) -> _Fault:
     if store.retention_ms is None:
         where = f"{store.topic.topic} is compacted" if store.topic else store.no_topic
         return Verdict.OK, f"has no windows, nothing expires by time; {where}"

@@ -97,6 +97,33 @@ def test_should_judge_a_store(case):
     assert json.dumps(dict(finding.evidence))
 
 
+LOST_BEGINNING = replace(SAMPLE, task="0_1", low_offset=1, stream_time_ms=NOW - DAY)
+ONLY_ON_DISK = replace(SAMPLE, low_offset=9, scanned_records=0, oldest_event_ms=None)
+
+
+@pytest.mark.parametrize("samples", [(LOST_BEGINNING, ONLY_ON_DISK), (ONLY_ON_DISK, LOST_BEGINNING)])
+def test_should_give_the_worst_verdict_whatever_the_order_of_the_tasks(samples):
+    (finding,) = retention_findings([replace(FINE, changelogs=samples)], "counts", NOW, RULES)
+    assert finding.verdict is Verdict.FAILED
+    assert "lost with the disk" in finding.message
+
+
+@pytest.mark.parametrize(
+    "hiding",
+    [
+        pytest.param(
+            {"copies": (replace(COPY, holder="1", segments=(), unreadable="stale"), COPY)}, id="unreadable copy"
+        ),
+        pytest.param({"copies": (replace(COPY, segments=(FIRST_LIVE - 1, FIRST_LIVE)),)}, id="expired segments"),
+        pytest.param({"topic": replace(TOPIC, cleanup_policy=frozenset({"delete"}))}, id="not compacted"),
+    ],
+)
+def test_should_not_let_a_lesser_fault_hide_that_windows_are_only_on_this_disk(hiding):
+    (finding,) = retention_findings([replace(FINE, changelogs=(ONLY_ON_DISK,), **hiding)], "counts", NOW, RULES)
+    assert finding.verdict is Verdict.FAILED
+    assert "lost with the disk" in finding.message
+
+
 @pytest.mark.parametrize(("age_ms", "wait_ms"), [(0, 15 * MINUTE), (14 * MINUTE, MINUTE), (15 * MINUTE, 0)])
 def test_should_report_how_much_stream_time_the_oldest_windows_have_left(age_ms, wait_ms):
     start_ms = FIRST_LIVE * 5 * MINUTE
