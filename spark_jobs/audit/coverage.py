@@ -10,7 +10,7 @@ from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import Derivable, NotDerived
 from tidemark.audit.expectations import LATE_RECORDS, Check
 from tidemark.audit.ranges import PassedOver
-from tidemark.audit.suites import NOT_COMPUTED
+from tidemark.audit.suites import NOT_COMPUTED, NOTHING_NEW
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
 from tidemark.verdict import Finding, Verdict
@@ -127,12 +127,11 @@ def without_input(cut: Cut) -> list[Finding]:
     )
     if any(start < end for start, end in spans):
         return []
-    what = (
-        "the new batches read no record of a source, so they prove nothing; audit again after new input"
-        if cut.ranges
-        else "no new batch since the last audit"
-    )
-    return [_not_checked("batches", what)]
+    if not cut.ranges:
+        message = "no new batch since the last audit"
+        return [Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, message, {NOTHING_NEW: True})]
+    message = "the new batches read no record of a source, so they prove nothing; audit again after new input"
+    return [_not_checked("batches", message)]
 
 
 def unread(unreadable: Mapping[str, str], checks: Sequence[Check]) -> list[Finding]:

@@ -8,13 +8,14 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from tidemark.audit.progress import AuditProgress, Tell
+from tidemark.audit.suites import NOTHING_NEW
 from tidemark.checks.never_ran import never_ran
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
@@ -64,6 +65,7 @@ def run_audit(
     """
     plan = load(topology).plan()
     if unknown := never_ran(plan, settings, AdminClient(librdkafka_config(settings))):
+        unknown = [replace(finding, evidence={NOTHING_NEW: True}) for finding in unknown]
         return AuditResult(unknown, {**_NOTHING, "findings": [asdict(finding) for finding in unknown]})
     with tempfile.TemporaryDirectory(prefix="tidemark-audit-") as folder:
         report = Path(folder) / "report.json"

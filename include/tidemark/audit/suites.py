@@ -140,6 +140,9 @@ def finding(
 NOT_COMPUTED = "not_computed"
 """Marks, in its evidence, a finding on what no audit of this topology can check; it does not count in the verdict."""
 
+NOTHING_NEW = "nothing_new"
+"""Marks, in its evidence, the finding that there was no new batch to audit: what earlier audits found still holds."""
+
 
 def overall(findings: Sequence[Finding]) -> Verdict:
     """Return the verdict of an audit."""

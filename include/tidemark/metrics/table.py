@@ -270,7 +270,7 @@ DRILL_BYTES = _of_airflow("drill_bytes", "bytes", "bytes that the last drill reb
 AUDIT_VERDICT = _of_airflow(
     "audit_verdict",
     "boolean",
-    "1 for the worst verdict of the last audit on any task, 0 for the others",
+    "1 for the worst verdict of the last audit, 0 for the others",
     "application",
     "verdict",
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.audit.table import AUDITS, last_audit
+from tidemark.audit.suites import NOTHING_NEW, overall
+from tidemark.audit.table import AUDITS, AuditedRange, last_audit
 from tidemark.checks.verdict_table import VERDICTS, PastVerdict, last_verdicts
 from tidemark.database import FactsDatabase
 from tidemark.events.event import Event
@@ -38,9 +39,11 @@ class CheckView:
 
 @dataclass(frozen=True)
 class AuditView:
-    """The last audit: its worst verdict over all tasks."""
+    """The last audit that found new batches: when it ran, and its verdict.
 
-    audit_id: str
+    The verdict is never better than that of the last run, which may have found no new batch.
+    """
+
     time_ms: int
     verdict: Verdict
 
@@ -64,10 +67,12 @@ def read_history(facts: FactsDatabase, application_id: str) -> History:
 
     Raises `FactsUnavailable`.
     """
+    checks = checks_of(last_verdicts(facts, application_id))
+    ran = next((check for check in checks if check.check == "audit"), None)
     return History(
-        checks_of(last_verdicts(facts, application_id)),
+        checks,
         tuple(past_drills(facts, application_id, _DRILLS)),
-        _last_audit(facts, application_id),
+        _last_audit(last_audit(facts, application_id), ran),
         tuple(newest_events(facts, application_id, _EVENTS)),
     )
 
@@ -83,9 +88,16 @@ def checks_of(verdicts: Sequence[PastVerdict]) -> tuple[CheckView, ...]:
     )
 
 
-def _last_audit(facts: FactsDatabase, application_id: str) -> AuditView | None:
-    last = last_audit(facts, application_id)
-    if not last:
-        return None
-    verdict = worst(Finding("", one.verdict, "") for one in last)
-    return AuditView(last[0].audit_id, last[0].time_ms, verdict)
+def _last_audit(ranges: Sequence[AuditedRange], ran: CheckView | None) -> AuditView | None:
+    """Return the last audit, from the ranges that were audited last, and from the last run.
+
+    A run in which a check broke has audited no range, so the ranges alone would show an older verdict for ever. A run that
+    found no new batch says nothing of batches: there, the verdict on the ranges still holds.
+    """
+    audited = [Finding("", one.verdict, "") for one in ranges]
+    if ran is None or (ranges and ranges[0].time_ms > ran.time_ms):
+        return AuditView(ranges[0].time_ms, worst(audited)) if ranges else None
+    found = [finding for finding in ran.findings if not finding.evidence.get(NOTHING_NEW)]
+    if len(found) == len(ran.findings):
+        return AuditView(ran.time_ms, overall(found))
+    return AuditView(ranges[0].time_ms, overall([*found, *audited])) if ranges else None

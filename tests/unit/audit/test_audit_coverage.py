@@ -28,7 +28,7 @@ from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
 from tidemark.audit.expectations import checks_of
 from tidemark.audit.ranges import Base, PassedOver
-from tidemark.audit.suites import NOT_COMPUTED, overall
+from tidemark.audit.suites import NOT_COMPUTED, NOTHING_NEW, overall
 from tidemark.commit.record import CommitKind
 from tidemark.errors import CopyUnusable
 from tidemark.names import TaskId, TopicPartition
@@ -187,6 +187,9 @@ def test_should_say_that_batches_without_input_prove_nothing():
         assert (found.subject, found.verdict) == ("batches", Verdict.NOT_ENOUGH_EVIDENCE)
         assert reason in found.message
         assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
+        assert found.evidence.get(NOTHING_NEW, False) is (not runs), (
+            "only without new batches does the last audit still hold"
+        )
     assert without_input(Cut({TASK: ranged([START, idle, record(3, at=(20, 21))])}, [], {}, {})) == []
     # The offsets of a rewind are no input.
     rewind = record(4, CommitKind.REWIND, at=(40, 10))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.audit.ranges import Position
+from tidemark.audit.suites import NOT_COMPUTED, NOTHING_NEW
 from tidemark.audit.table import AuditedRange, write_audit
 from tidemark.checks.verdict_table import last_verdicts, write_verdicts
 from tidemark.database import FactsDatabase
@@ -106,21 +107,69 @@ def test_the_newest_events_should_come_first(facts):
     assert [event.time_ms for event in newest_events(facts, APP, 2)] == [3, 2]
 
 
-def test_the_history_should_take_the_worst_verdict_of_the_last_audit(facts):
-    def audited(audit_id, time_ms, task, verdict):
-        end = Position(task, "1", 5, 1, {}, StreamTimes.none(), {}, 0)
-        return AuditedRange(audit_id, time_ms, 1, 10, 1.0, verdict, end)
+def audited(audit_id, time_ms, task, verdict):
+    end = Position(task, "1", 5, 1, {}, StreamTimes.none(), {}, 0)
+    return AuditedRange(audit_id, time_ms, 1, 10, 1.0, verdict, end)
 
+
+def test_the_history_should_take_the_worst_verdict_of_the_last_audit(facts):
     write_audit(facts, APP, [audited("a1", 1, TaskId(0, 0), Verdict.FAILED)])
     write_audit(facts, APP, [audited("a2", 2, TaskId(0, n), v) for n, v in enumerate((Verdict.OK, Verdict.WARNING))])
     wrote(facts, "lag", 3, Verdict.OK, Verdict.FAILED)
     found = read_history(facts, APP)
     assert found.audit is not None
-    assert (found.audit.audit_id, found.audit.verdict) == ("a2", Verdict.WARNING)
+    assert (found.audit.time_ms, found.audit.verdict) == (2, Verdict.WARNING)
     check = found.check("lag")
     assert check is not None
     assert (check.verdict, len(check.of(Verdict.FAILED))) == (Verdict.FAILED, 1)
     assert found.check("retention") is None
+
+
+NO_NEW_BATCH = Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch", {NOTHING_NEW: True})
+NOT_DERIVED = Finding("out", Verdict.NOT_ENOUGH_EVIDENCE, "a join", {NOT_COMPUTED: True})
+BROKEN = Finding("ranges", Verdict.NOT_ENOUGH_EVIDENCE, "the check itself failed", {"broken": True})
+HANGING = Finding("no_transaction_hangs", Verdict.FAILED, "m")
+WELL = Finding("no_transaction_hangs", Verdict.OK, "m")
+
+
+@pytest.mark.parametrize(
+    ("findings", "time_ms", "verdict"),
+    [
+        pytest.param([BROKEN, WELL], 9, Verdict.NOT_ENOUGH_EVIDENCE, id="a check breaks, so no range is audited"),
+        pytest.param([WELL, NOT_DERIVED], 9, Verdict.OK, id="what no audit can check does not count"),
+        pytest.param([NO_NEW_BATCH, WELL], 3, Verdict.OK, id="an idle stream stays well"),
+        pytest.param([NO_NEW_BATCH, HANGING], 3, Verdict.FAILED, id="a transaction hangs in an idle stream"),
+    ],
+)
+def test_the_history_should_take_the_last_run_of_the_audit_whether_it_audited_a_range_or_not(
+    facts, findings, time_ms, verdict
+):
+    write_audit(facts, APP, [audited("a1", 3, TaskId(0, 0), Verdict.OK)])
+    write_verdicts(facts, APP, "audit", 9, findings)
+    audit = read_history(facts, APP).audit
+    assert audit is not None
+    assert (audit.time_ms, audit.verdict) == (time_ms, verdict)
+
+
+def test_the_history_should_keep_a_failed_audit_while_there_is_no_new_batch(facts):
+    write_audit(facts, APP, [audited("a1", 3, TaskId(0, 0), Verdict.FAILED)])
+    write_verdicts(facts, APP, "audit", 9, [NO_NEW_BATCH, WELL])
+    audit = read_history(facts, APP).audit
+    assert audit is not None
+    assert audit.verdict is Verdict.FAILED
+
+
+def test_the_history_should_show_an_audit_whose_verdicts_could_not_be_written(facts):
+    write_verdicts(facts, APP, "audit", 2, [WELL])
+    write_audit(facts, APP, [audited("a1", 3, TaskId(0, 0), Verdict.FAILED)])
+    audit = read_history(facts, APP).audit
+    assert audit is not None
+    assert audit.verdict is Verdict.FAILED
+
+
+def test_the_history_should_know_no_audit_of_an_application_that_has_never_run(facts):
+    write_verdicts(facts, APP, "audit", 9, [NO_NEW_BATCH])
+    assert read_history(facts, APP).audit is None
 
 
 def test_nothing_should_be_known_of_an_application_without_history(facts):

@@ -76,7 +76,7 @@ def test_checks_drills_and_audits_should_come_from_the_history():
     history = replace(
         checked("lag", Verdict.FAILED, Verdict.OK, Verdict.OK),
         drills=(drill(Verdict.FAILED, NOW - 1000), drill(Verdict.OK, NOW - 90_000), drill(Verdict.OK, NOW - 99_000)),
-        audit=AuditView("a", NOW - 2000, Verdict.WARNING),
+        audit=AuditView(NOW - 2000, Verdict.WARNING),
     )
     found = read(application(instance(), history=history))
     findings = values(found, table.CHECK_FINDINGS)

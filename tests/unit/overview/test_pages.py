@@ -404,7 +404,7 @@ BAD = Finding(
     "x", Verdict.FAILED, "first key=patient-17", {"examples": [ROW], MESSAGE_WITHOUT_RECORDS: "2 rows, first offset=17"}
 )
 CHECK = CheckView("audit", NOW - 5000, (BAD, BAD))
-AUDITED = replace(WELL, history=History(checks=(CHECK,), audit=AuditView("a1", NOW, Verdict.FAILED)))
+AUDITED = replace(WELL, history=History(checks=(CHECK,), audit=AuditView(NOW, Verdict.FAILED)))
 
 
 def test_findings_should_show_records_to_those_who_may_run_the_stream():
