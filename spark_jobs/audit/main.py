@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> ExitCode:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--report", required=True, type=Path, help="file to write the report to, as JSON")
-    parser.add_argument("--batches", type=int, default=None, help="how many batches of each task at most")
+    parser.add_argument("--batches", type=int, default=None, help="how many batches of each task at a time")
     parser.add_argument(
         "--whole", action="store_true", help="audit everything in the commits topic, not only new batches"
     )

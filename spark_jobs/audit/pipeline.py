@@ -1,11 +1,11 @@
-"""Runs one audit: reads its cut, creates and validates each table, and stores the results from which the next continues."""
+"""Runs one part of an audit: reads its cut, creates and validates each table, and stores the results for the next part."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from spark_jobs.audit.coverage import (
     thinned,
     unread,
     untold,
-    without_input,
 )
 from spark_jobs.audit.keyless import countable, not_countable
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
@@ -74,7 +73,7 @@ class _Asset:
 
 @dataclass
 class OneAudit:
-    """One audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs.
+    """One part of an audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs.
 
     `kept_history` is as in `Description`.
     """
@@ -168,7 +167,6 @@ class OneAudit:
             keyless = spark.sql(f"SELECT DISTINCT topic FROM {views.name('counts')} WHERE keyless > 0").collect()
             findings += not_countable({row.topic for row in keyless} - countable(reading, self.cut))
         findings += unread(saved.unreadable, self._checks("savepoints"))
-        findings += without_input(self.cut)
         validator.build_docs()
         read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
         return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
@@ -232,22 +230,27 @@ class OneAudit:
                 found |= ends.at_time([place for place in reading.spans if place.topic == topic], before_ms)
         return found
 
-    def remember(self, time_ms: int, records: int, seconds: float, verdict: Verdict) -> None:
-        """Write the results from which the next audit continues, then the ranges, and remove what is no longer needed."""
+    def remember(
+        self, time_ms: int, records: int, seconds: float, verdict: Verdict, audited_before: Collection[TaskId]
+    ) -> dict[TaskId, AuditedRange]:
+        """Write the results from which the next part or audit continues, then the ranges, and return these.
+
+        The ranges of `audited_before` are not written: earlier audits of these tasks have come further. Removes what is no
+        longer needed.
+        """
         if not self.cut.ranges or self._results is None or self._bases is None:
-            return
+            return {}
         compacted = self._compacted_before(self.reading)
         for d in self._results.found.derived:
             state = self._results.state(d) if d in self._results.derived else self._bases.ahead(d, compacted)
             if state is not None:
                 self._carried.write(self.audit_id, d, state)
-        write_audit(
-            self.facts,
-            self.plan.application_id,
-            [
-                AuditedRange(self.audit_id, time_ms, run.records[0].batch, records, seconds, verdict, run.end)
-                for run in self.cut.ranges.values()
-            ],
-        )
-        needed = {one.audit_id for one in audited_until(self.facts, self.plan.application_id).values()}
-        self._carried.keep_only(needed)
+        ranges = {
+            task: AuditedRange(self.audit_id, time_ms, run.records[0].batch, records, seconds, verdict, run.end)
+            for task, run in self.cut.ranges.items()
+        }
+        new = [one for task, one in ranges.items() if task not in audited_before]
+        write_audit(self.facts, self.plan.application_id, new)
+        needed = [*audited_until(self.facts, self.plan.application_id).values(), *{**self.before, **ranges}.values()]
+        self._carried.keep_only({one.audit_id for one in needed})
+        return ranges

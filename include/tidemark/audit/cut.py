@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tidemark.audit.ranges import (
@@ -43,7 +44,8 @@ class End:
 class Cut:
     """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold.
 
-    `passed_over` are batches before the ranges, which cannot be judged.
+    `passed_over` are batches before the ranges, which cannot be judged. `following` has the tasks with batches after their
+    ranges that can be audited, too, and the newest of these batches.
     """
 
     ranges: Mapping[TaskId, TaskRange]
@@ -51,6 +53,13 @@ class Cut:
     lows: Mapping[TopicPartition, int]
     partitions: Mapping[str, int]
     passed_over: Sequence[PassedOver] = ()
+    following: Mapping[TaskId, int] = field(default_factory=dict)
+
+    def is_short_of(self, newest: Mapping[TaskId, int]) -> bool:
+        """Return whether batches up to the `newest` of each task follow a range and can be audited."""
+        return any(
+            task in self.following and self.ranges[task].records[-1].batch < batch for task, batch in newest.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -78,21 +87,24 @@ class Cutter:
         history, before = self._history(tasks, before, decided)
         is_quiet = is_quiet and self.ends.of(outputs) == ends
         readable, kept_since_ms = by_topic(committed), self.clock() - self.kept_ms
-        ranges, passed = {}, list[PassedOver]()
+        ranges, passed, following = {}, list[PassedOver](), {}
         for task, records in history.items():
             known_until = before.get(task)
             passed += passed_over(task, records, known_until, self.plan.version, kept_since_ms)
-            found = next_range(
+            following_range = partial(
+                next_range,
                 task,
                 records,
-                known_until,
                 version=self.plan.version,
                 readable=readable,
                 quiet_ends=by_topic(ends) if is_quiet else None,
                 kept_since_ms=kept_since_ms,
                 most_batches=most_batches,
             )
+            found = following_range(before=known_until)
             if found is not None:
+                if following_range(before=found.end) is not None:
+                    following[task] = records[-1].batch
                 is_newest = found.records[-1].batch == records[-1].batch
                 known = known_until.commits_from if known_until else 0
                 end = decided[TopicPartition(self._commits, task.partition)]
@@ -103,7 +115,7 @@ class Cutter:
             for topic in self.plan.subtopologies[task.subtopology].source_topics
         ]
         lows = self.ends.beginnings([*outputs, *dict.fromkeys(sources)])
-        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions, passed)
+        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions, passed, following)
 
     def _history(
         self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position], decided: Mapping[TopicPartition, int]

@@ -166,6 +166,16 @@ def has_begun_again(history: Sequence[CommitRecord], before: Position) -> bool:
     return any(r.batch <= before.batch for r in starts) or (bool(history) and history[-1].batch <= before.batch)
 
 
+def ends_before(run: TaskRange, known: Position) -> bool:
+    """Return whether a range ends before a position up to which the task was audited.
+
+    A range that begins with a later start than that is of a task that has started again from nothing, so it does not.
+    """
+    first = run.records[0]
+    has_begun_again = first.kind is CommitKind.START and first.commit_time_ms > known.commit_time_ms
+    return run.records[-1].batch < known.batch and not has_begun_again
+
+
 def continues_from(history: Sequence[CommitRecord], before: Position) -> bool:
     """Return whether records, read from the position, follow it; if not, read from the beginning of the topic."""
     new = _new(history, before)

@@ -56,11 +56,11 @@ def cutting(monkeypatch):
     monkeypatch.setattr(module, "_QUIET_WAIT_S", 0.001)
     monkeypatch.setattr(module, "_HANGING_WAIT_S", 0.001)
 
-    def cut(brokers, before=None, later_ms=0, version="1"):
+    def cut(brokers, before=None, later_ms=0, version="1", most_batches=100):
         read["later_ms"] = later_ms
         partitions = {"in": 2, "out": 2, "app-s-changelog": 2, "app-dlq": 2, "app-commits": 2}
         cutter = Cutter(plan(version), {}, brokers, partitions, 30, 86_400_000, lambda: START.commit_time_ms)
-        return cutter.cut(before or {}, 100), read
+        return cutter.cut(before or {}, most_batches), read
 
     return cut
 
@@ -87,6 +87,24 @@ def test_should_leave_out_the_newest_batch_while_topics_grow(cutting):
     assert last(cut) == 2
     # It was not the newest, so its commit records are read again.
     assert cut.ranges[TaskId(0, 1)].commits_from == 0
+
+
+@pytest.mark.parametrize(
+    ("brokers", "most", "newest"),
+    [
+        (Brokers(), 3, 3),
+        (Brokers(), 4, None),
+        (Brokers(grows=True), 2, 3),
+        # Only the newest batch is left, which waits for the next audit while something is written.
+        (Brokers(grows=True), 3, None),
+    ],
+)
+def test_should_say_that_batches_follow_which_can_be_audited_too(cutting, brokers, most, newest):
+    cut, _ = cutting(brokers, most_batches=most)
+    assert last(cut) == most - 1
+    assert cut.following == ({} if newest is None else {TaskId(0, 1): newest})
+    assert cut.is_short_of({TaskId(0, 1): most - 1}) is False
+    assert cut.is_short_of({TaskId(0, 1): most}) is (newest is not None)
 
 
 def test_should_not_report_a_transaction_as_hanging_when_it_ends(cutting):

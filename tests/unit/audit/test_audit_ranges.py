@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.audit.ranges import Base, Position, commit_rows, continues_from, has_begun_again, next_range, passed_over
+from tidemark.audit.ranges import (
+    Base,
+    Position,
+    commit_rows,
+    continues_from,
+    ends_before,
+    has_begun_again,
+    next_range,
+    passed_over,
+)
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
 from tidemark.stream_times import StreamTimes
@@ -298,3 +307,14 @@ def test_should_reject_records_that_do_not_continue_from_a_position():
     assert not continues_from(history(5, 6), position(3))
     assert not continues_from(history(1, 2), position(3))
     assert not continues_from(history(1, 3, commit_time_ms=NOW_MS + 1), position(3))
+
+
+@pytest.mark.parametrize(("last", "is_before"), [(4, True), (5, False), (6, False)])
+def test_should_say_whether_a_range_ends_before_a_position(last, is_before):
+    assert ends_before(ranged([START, *history(1, last)]), position(5)) is is_before
+
+
+@pytest.mark.parametrize(("later_ms", "is_before"), [(0, True), (1, False)])
+def test_should_not_end_before_a_position_from_before_a_new_start(later_ms, is_before):
+    begun = ranged([replace(START, commit_time_ms=NOW_MS + later_ms), *history(1, 2, commit_time_ms=NOW_MS + later_ms)])
+    assert ends_before(begun, position(5)) is is_before
