@@ -47,10 +47,15 @@ class Difference(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`classes` are the documented differences that were met; `difference` describes what nothing excuses, or is None."""
+    """`classes` are the documented differences that were met; `difference` describes what nothing excuses, or is None.
+
+    `not_compared` are the sinks and stores that differ, and of which no line is left to compare, because a record that may be
+    late for one side can change each.
+    """
 
     classes: frozenset[Difference]
     difference: str | None
+    not_compared: tuple[str, ...] = ()
 
 
 Sequences = Mapping[tuple[Any, ...], Sequence[tuple[Any, Any]]]
@@ -61,6 +66,7 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
     """Compare Tidemark's results with Kafka Streams'."""
     classes: set[Difference] = set()
     wrong: list[str] = []
+    not_compared: list[str] = []
     known = shapes(case.nodes)
     judges_time = _downstream(case.nodes, _judges_time)
     sessions = [line for held in ours.stores.values() for line in held if line.end is not None]
@@ -74,6 +80,9 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
             found = _of_sink(case, known[node.input], *lines, sessions)
             if found is Difference.DIFFERENT and _is_late(case, ours, theirs) and place in judges_time:
                 left = _spared(case, known, place, *lines)
+                if not any(left):
+                    not_compared.append(name)
+                    continue
                 if _of_sink(case, known[node.input], *left, sessions) is not Difference.DIFFERENT:
                     found = Difference.LATE_BY_BATCH
             if found is Difference.DIFFERENT:
@@ -94,12 +103,16 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
             if mine_held == other_held:
                 continue
             if _is_late(case, ours, theirs) and place in judges_time:
-                mine_left, other_left = _contents(*_spared(case, known, place, *held))
+                left = _spared(case, known, place, *held)
+                if not any(left):
+                    not_compared.append(our_name)
+                    continue
+                mine_left, other_left = _contents(*left)
                 if mine_left == other_left:
                     classes.add(Difference.LATE_BY_BATCH)
                     continue
             wrong.append(_described_store(our_name, mine_held, other_held))
-    return Verdict(frozenset(classes), "\n".join(wrong) or None)
+    return Verdict(frozenset(classes), "\n".join(wrong) or None, tuple(not_compared))
 
 
 def _of_sink(

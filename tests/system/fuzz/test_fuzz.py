@@ -21,10 +21,12 @@ from tests.system.fuzz.case import (
     Case,
     JoinNode,
     Record,
+    RekeyNode,
     SelectNode,
     StreamNode,
     TableNode,
     ToNode,
+    ToStreamNode,
     WindowOf,
     as_test,
     expressions,
@@ -132,10 +134,18 @@ def test_should_not_treat_a_missing_record_as_coalesced_when_there_is_no_aggrega
     assert compare(case, replace(given, sinks=results([(2, 3)]).sinks), given).difference is not None
 
 
+B = Line("b", 0, 10, {"n": 1}, 2)
+
+
 def test_should_excuse_lateness_only_in_batches_whose_late_records_are_counted_differently():
     ours, theirs = results([(2, 3)], late=0), results([(2, 2)], late=1)
     lines = {"out2": [Line("a", 0, 10, line.row, line.timestamp) for line in ours.sinks["out2"]]}
     ours = replace(ours, sinks=lines)
+    # What no late record can change is still compared.
+    ours, theirs = (
+        Results({"out2": [*side.sinks["out2"], B]}, {"s1": [*side.stores["s1"], B._replace(end=None)]}, side.late)
+        for side in (ours, theirs)
+    )
     batch, each = replace(AT_ONCE, nodes=WINDOWED), replace(EACH, nodes=WINDOWED)
     assert compare(batch, ours, theirs).classes == {Difference.LATE_BY_BATCH}
     assert compare(batch, ours, theirs).difference is None
@@ -160,6 +170,18 @@ def test_should_excuse_only_what_a_late_record_can_change(line, is_excused):
     in_store = replace(theirs, stores={"s1": [*theirs.stores["s1"], line._replace(end=None)]}, late=0)
     for ours in (in_sink, in_store):
         assert (compare(case, ours, theirs).difference is None) is is_excused
+
+
+def test_should_say_what_it_could_not_compare_because_any_line_may_depend_on_a_late_record():
+    """Under which key a record goes on may depend on it, so no line of the sink or the store is left to compare."""
+    nodes = (*WINDOWED[:2], ToStreamNode(1), RekeyNode(2, of("str", of("col", "n"))), ToNode(3))
+    records = tuple(Record("t0", "a", {"u0": 1, "v0": 2}, at) for at in (15, 3))
+    line = Line("1", None, None, {"n": 1, "window_start": 10, "window_end": 20}, 15)
+    given = Results({"out4": [line]}, {"s1": []}, 1)
+    wrong = replace(given, sinks={"out4": [line._replace(row={**(line.row or {}), "n": 777})]}, late=0)
+    verdict = compare(Case(nodes, records), wrong, given)
+    assert (verdict.classes, verdict.difference, verdict.not_compared) == (frozenset(), None, ("out4",))
+    assert compare(Case(nodes, records), given, given).not_compared == ()
 
 
 @pytest.mark.parametrize(("at", "is_excused"), [(79, True), (80, True), (81, False)])

@@ -44,6 +44,7 @@ def work(
         tally.records += len(case.records)
         tally.commits_each += case.commits_each
         tally.classes.update(found.value for found in verdict.classes)
+        tally.not_compared += bool(verdict.not_compared)
         if verdict.difference is not None:
             tally.different += 1
             _note(tally, case, java, seen)
