@@ -177,7 +177,7 @@ class OneAudit:
             whole = any(accounts.path.is_whole(topic) for topic in accounts.path.reading.roles)
             yield self._asset("commits", accounts.commits())
             yield self._asset("accounts", accounts.accounts())
-            yield self._asset("counts", accounts.counts())
+            yield self._asset("counts", accounts.counts(), may_be_empty=True)
             if whole and has_all_letters(self.reading):
                 yield self._asset("letters", accounts.letters(), may_be_empty=True)
             ruled = [contract for contract in contracts(self.plan) if is_read(contract, self.reading)]

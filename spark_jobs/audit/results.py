@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from spark_jobs.audit import recomputation
 from spark_jobs.audit.views import PipelineView
-from spark_jobs.sql_text import quoted
+from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.derivable import Derivable, Derived
 from tidemark.topology.key_serde import KeySerde
 from tidemark.topology.plan import Number, Window
@@ -58,12 +58,11 @@ class AuditResults:
     def updates(self) -> DataFrame:
         """Return one row per record of a topic of updates, with whether it reverts the previous record of its key.
 
-        Uses the view `results`.
+        Topics are left out whose results may both rise and fall. Uses the view `results`.
         """
-        return self.path.views.spark.sql(
-            "SELECT topic, partition, offset, k, window_start, batch, is_back "
-            f"FROM {self.path.views.name('results')} WHERE role = '{UPDATE}' AND offset IS NOT NULL"
-        )
+        monotone = [d for d in self.derived if d.rising or d.falling]
+        topics = {topic for d in monotone for topic in (*d.update_sinks, d.changelog) if topic is not None}
+        return self.path.views.spark.sql(updates_sql(self.path.views.name("results"), topics))
 
     def release_partials(self) -> None:
         """Free the partial results, once the results are computed."""
@@ -181,6 +180,15 @@ SELECT t.topic, t.task, t.k, t.window_start, f.partition, f.offset, f.found, t.e
 FROM (SELECT * FROM ({rows}) WHERE is_newest_expected AND NOT is_newest_found) t
 LEFT JOIN (SELECT * FROM ({rows}) WHERE is_newest_found AND NOT is_newest_expected) f ON {same}
 WHERE f.offset IS NOT NULL OR NOT t.is_compacted"""
+
+
+def updates_sql(results: str, topics: Collection[str]) -> str:
+    """Return the SQL of the records of `results` in these topics of updates."""
+    listed = ", ".join(map(literal, sorted(topics))) or "''"
+    return (
+        f"SELECT topic, partition, offset, k, window_start, batch, is_back FROM {results} "
+        f"WHERE role = '{UPDATE}' AND offset IS NOT NULL AND topic IN ({listed})"
+    )
 
 
 def _result(name: str) -> str:

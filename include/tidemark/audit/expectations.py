@@ -50,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
         "previous_end IS NOT NULL AND start_offset > previous_end",
         "each batch begins where the one before it ended",
         _COMMITS,
+        judged="previous_end IS NOT NULL",
     ),
     Check(
         "ranges_do_not_overlap",
@@ -58,6 +59,7 @@ CHECKS: tuple[Check, ...] = (
         "no record of a source is in two batches",
         _COMMITS,
         exactly_once=True,
+        judged="previous_end IS NOT NULL",
     ),
     Check(
         "batches_are_numbered_without_gap",
@@ -66,6 +68,7 @@ CHECKS: tuple[Check, ...] = (
         "no commit record is missing, and none is there twice",
         _COMMITS,
         exactly_once=True,
+        judged="previous_batch IS NOT NULL",
     ),
     Check(
         "stream_time_never_goes_back",
@@ -75,6 +78,7 @@ CHECKS: tuple[Check, ...] = (
         "the stream time of a task never goes back",
         _COMMITS,
         exactly_once=True,
+        judged="kind IN ('start', 'batch', 'tick') AND previous_stream_time_ms IS NOT NULL",
     ),
     Check(
         "commits_follow_the_clock",
@@ -83,6 +87,7 @@ CHECKS: tuple[Check, ...] = (
         "the clocks of the machines that commit agree",
         "set the clocks of the instances' machines by NTP; retention and points in time depend on them",
         is_warning=True,
+        judged="previous_commit_ms IS NOT NULL",
     ),
     Check(
         "stream_time_is_that_of_the_records",
@@ -117,6 +122,7 @@ CHECKS: tuple[Check, ...] = (
         "role = 'sink' AND found + keyless < claimed AND NOT is_compacted",
         "every output that a commit record counts is in its topic",
         "the topic was truncated, or the batch was written only in part: rewind to before it",
+        judged="role = 'sink' AND NOT is_compacted",
     ),
     Check(
         "outputs_are_not_doubled",
@@ -125,6 +131,7 @@ CHECKS: tuple[Check, ...] = (
         "every output in its topic is counted by a commit record",
         _WRITER,
         exactly_once=True,
+        judged="role = 'sink'",
     ),
     Check(
         "changelogs_are_not_lost",
@@ -132,6 +139,7 @@ CHECKS: tuple[Check, ...] = (
         "role = 'changelog' AND found < claimed AND NOT is_compacted",
         "every changelog record that a commit record counts is in its topic",
         _STATE,
+        judged="role = 'changelog' AND NOT is_compacted",
     ),
     Check(
         "changelogs_are_not_doubled",
@@ -140,6 +148,7 @@ CHECKS: tuple[Check, ...] = (
         "every changelog record in its topic is counted by a commit record",
         _STATE,
         exactly_once=True,
+        judged="role = 'changelog'",
     ),
     Check(
         "dead_letters_are_not_lost",
@@ -147,6 +156,7 @@ CHECKS: tuple[Check, ...] = (
         "letter_offset IS NULL",
         "every bad record is among the dead letters",
         "read the record at its coordinates; its offset was committed without a dead letter",
+        judged="is_bad",
     ),
     Check(
         "dead_letters_are_not_doubled",
@@ -155,6 +165,7 @@ CHECKS: tuple[Check, ...] = (
         "every dead letter is of a bad record, and is there once",
         _WRITER,
         exactly_once=True,
+        judged="letter_offset IS NOT NULL",
     ),
     Check(
         "every_update_is_there",
@@ -163,6 +174,7 @@ CHECKS: tuple[Check, ...] = (
         "each batch emitted and logged every result that it changed",
         _STATE,
         exactly_once=True,
+        judged="role <> 'final' AND is_expected AND NOT is_compacted",
     ),
     Check(
         "no_update_comes_twice",
@@ -171,6 +183,7 @@ CHECKS: tuple[Check, ...] = (
         "every result that was emitted or logged was changed by its batch, and none comes twice",
         _WRITER,
         exactly_once=True,
+        judged="role <> 'final' AND offset IS NOT NULL",
     ),
     Check(
         "every_update_has_its_value",
@@ -179,6 +192,7 @@ CHECKS: tuple[Check, ...] = (
         "every result is what the source's records give",
         _STATE,
         exactly_once=True,
+        judged="role <> 'final' AND offset IS NOT NULL AND is_expected",
     ),
     Check(
         "the_last_value_is_the_truth",
@@ -212,6 +226,7 @@ CHECKS: tuple[Check, ...] = (
         "each window gives one final result, when it closes",
         _WRITER,
         exactly_once=True,
+        judged="role = 'final' AND offset IS NOT NULL",
     ),
     Check(
         "finals_are_there_with_their_value",
@@ -221,6 +236,7 @@ CHECKS: tuple[Check, ...] = (
         "every window that closed gave its final result, and the right one",
         _STATE,
         exactly_once=True,
+        judged="role = 'final' AND is_expected AND (offset IS NOT NULL OR NOT is_compacted)",
     ),
     Check(
         "records_are_in_the_partition_of_their_key",
@@ -228,6 +244,7 @@ CHECKS: tuple[Check, ...] = (
         "role <> 'source' AND home <> partition",
         "every record is in the partition that murmur2 of its key gives",
         "the writer uses another partitioner: joins and queries by key will miss these records",
+        judged="role <> 'source'",
     ),
     Check(
         "sources_are_partitioned_by_key",
@@ -236,6 +253,7 @@ CHECKS: tuple[Check, ...] = (
         "producers of the sources place records by murmur2 of the key",
         "set partitioner=murmur2_random in producers on librdkafka; outputs of such keys cannot be assigned to a task",
         is_warning=True,
+        judged="role = 'source'",
     ),
     Check(
         "no_transaction_hangs",

@@ -14,7 +14,8 @@ _COUNTS = ("rows", "unexpected")
 def joined(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
     """Return one finding for each expectation: that of the part with the worst verdict, with the rows of all parts.
 
-    A finding on anything else is kept once for each of its messages.
+    A part without rows to check counts only if there are none in any part. A finding on anything else is kept once for each of
+    its messages.
     """
     found: dict[tuple[str, str], list[Finding]] = {}
     for finding in chain.from_iterable(parts):
@@ -24,7 +25,8 @@ def joined(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
 
 
 def _joined(findings: Sequence[Finding]) -> Finding:
-    verdict = worst(findings)
-    shown = next(finding for finding in findings if finding.verdict is verdict)
+    checked = [finding for finding in findings if finding.evidence.get("rows") or finding.evidence.get("broken")]
+    verdict = worst(checked or findings)
+    shown = next(finding for finding in checked or findings if finding.verdict is verdict)
     counts = {name: sum(f.evidence.get(name, 0) for f in findings) for name in _COUNTS if name in shown.evidence}
     return replace(shown, evidence={**shown.evidence, **counts})

@@ -109,7 +109,7 @@ def finding(
 ) -> Finding:
     """Return the finding on one expectation. `examples` are some unexpected rows, as JSON types.
 
-    `may_be_empty`: a table without rows is a good sign, as with dead letters.
+    `may_be_empty`: if it could judge no row, the batches gave nothing to judge, and that does not count in the verdict.
     """
     evidence: dict[str, Any] = {"expectation": check.name, "rows": outcome.rows}
     if outcome.broken is not None:
@@ -121,7 +121,8 @@ def finding(
         broken = {"broken": True, MESSAGE_WITHOUT_RECORDS: without_records}
         return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, message, evidence | broken)
     if outcome.passed:
-        if not outcome.rows and not may_be_empty:
+        if not outcome.rows:
+            evidence |= {NOT_COMPUTED: True} if may_be_empty else {}
             return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"no rows to check: {check.says}", evidence)
         return Finding(check.name, Verdict.OK, check.says, evidence)
     verdict = Verdict.WARNING if check.is_warning else Verdict.FAILED
@@ -138,7 +139,10 @@ def finding(
 
 
 NOT_COMPUTED = "not_computed"
-"""Marks, in its evidence, a finding on what no audit of this topology can check; it does not count in the verdict."""
+"""Marks, in its evidence, a finding on what this audit had nothing to check of; it does not count in the verdict.
+
+No audit of this topology can check it, or the batches gave nothing of the kind.
+"""
 
 NOTHING_NEW = "nothing_new"
 """Marks, in its evidence, the finding that there was no new batch to audit: what earlier audits found still holds."""

@@ -29,8 +29,8 @@ class CheckView:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of its findings."""
-        return worst(self.findings)
+        """The worst verdict of its findings, without those of an audit that do not count."""
+        return overall(self.findings)
 
     def of(self, verdict: Verdict) -> list[Finding]:
         """Return its findings with this verdict."""

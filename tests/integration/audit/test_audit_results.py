@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.audit.accounts import Accounts
 from spark_jobs.audit.reading import reading_of
 from spark_jobs.audit.recomputation import sink_results_sql
-from spark_jobs.audit.results import in_order_sql, lasts_sql
+from spark_jobs.audit.results import in_order_sql, lasts_sql, updates_sql
 from spark_jobs.audit.session import sized
 from spark_jobs.audit.validate import Validator
 from spark_jobs.audit.views import PipelineView, Views
@@ -59,6 +59,21 @@ def test_should_find_repeated_results_results_that_go_back_and_the_newest_of_eac
     assert {row.offset for row in found if not row.is_last_copy} == {10}
     assert {row.offset for row in found if row.is_newest} == {12, 14, 16, 18}
     assert {row.offset for row in found if row.is_back} == {14, 16}
+
+
+def test_should_look_only_at_topics_whose_results_cannot_go_both_ways(spark: SparkSession) -> None:
+    rows = [
+        ("counts", "update", 1),
+        ("counts", "update", None),
+        ("counts", "final", 2),
+        ("sums", "update", 3),
+    ]
+    frame = spark.createDataFrame(rows, "topic STRING, role STRING, offset BIGINT").selectExpr(
+        "*", "'k' AS k", "0 AS partition", "0L AS window_start", "1L AS batch", "false AS is_back"
+    )
+    frame.createOrReplaceTempView("audit_results_updates")
+    assert [row.offset for row in spark.sql(updates_sql("audit_results_updates", {"counts"})).collect()] == [1]
+    assert spark.sql(updates_sql("audit_results_updates", ())).collect() == []
 
 
 def test_should_find_the_last_value_of_each_key_and_ignore_what_compaction_removed(spark: SparkSession) -> None:

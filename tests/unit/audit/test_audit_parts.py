@@ -180,3 +180,13 @@ def test_should_join_the_findings_of_parts():
         gone,
         thin,
     ]
+
+
+def test_should_count_a_part_without_rows_only_if_no_part_has_rows():
+    fine = Finding("a", Verdict.OK, "fine", {"expectation": "a", "rows": 2})
+    nothing = Finding("a", Verdict.NOT_ENOUGH_EVIDENCE, "no rows", {"expectation": "a", "rows": 0})
+    broken = replace(nothing, evidence={**nothing.evidence, "broken": True})
+    assert joined([[nothing], [fine]]) == [fine]
+    assert joined([[nothing], [nothing]]) == [nothing]
+    (found,) = joined([[fine], [broken]])
+    assert found.evidence["broken"]

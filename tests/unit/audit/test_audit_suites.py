@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, Check, checks_of
-from tidemark.audit.suites import ExpectationOutcome, finding, outcomes, suite
+from tidemark.audit.suites import ExpectationOutcome, finding, outcomes, overall, suite
 from tidemark.redaction import redacted
 from tidemark.topology.plan import Expected
 from tidemark.verdict import Verdict
@@ -112,7 +112,22 @@ def test_should_name_the_place_of_a_record_that_breaks_a_contract_and_show_no_co
 
 def test_should_give_not_enough_evidence_when_nothing_was_checked():
     assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 1, None), []).verdict is Verdict.OK
-    assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 0, None), []).verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    nothing = finding(GAP, ExpectationOutcome(GAP.name, True, 0, 0, None), [])
+    assert (nothing.verdict, overall([nothing])) == (Verdict.NOT_ENOUGH_EVIDENCE, Verdict.NOT_ENOUGH_EVIDENCE)
+
+
+def test_should_not_count_an_expectation_of_which_the_batches_had_nothing_to_check():
+    """A stream without a bad record or a final result is not at fault, but that is no proof either."""
+    nothing = finding(
+        BY_NAME["finals_are_there_with_their_value"],
+        ExpectationOutcome("finals", True, 0, 0, None),
+        [],
+        may_be_empty=True,
+    )
+    fine = finding(GAP, ExpectationOutcome(GAP.name, True, 0, 1, None), [])
+    assert nothing.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert overall([nothing, fine]) is Verdict.OK
+    assert overall([nothing]) is Verdict.NOT_ENOUGH_EVIDENCE
 
 
 def test_should_warn_when_nothing_is_lost():
@@ -140,3 +155,63 @@ def test_should_not_expect_a_final_result_that_may_have_been_deleted(
     )
     (found,) = sqlite3.connect(":memory:").execute(query, (offset, is_expected, is_equal, is_compacted)).fetchone()
     assert bool(found) is is_unexpected
+
+
+FIRST = {"previous_end": None, "previous_batch": None, "previous_stream_time_ms": None, "previous_commit_ms": None}
+LATER = dict.fromkeys(FIRST, 1)
+COMMIT = {"kind": "batch", "start_offset": 1, "batch": 2, "stream_time_ms": 1, "commit_time_ms": 1}
+UPDATE = {"role": "update", "is_copy": False, "is_expected": True, "is_equal": True, "is_compacted": False, "offset": 5}
+GONE = {**UPDATE, "offset": None, "is_equal": False, "is_compacted": True}
+SURPLUS = {**UPDATE, "is_expected": False, "is_equal": False}
+COUNT = {"role": "sink", "found": 1, "keyless": 0, "claimed": 1, "is_compacted": False}
+LETTER = {"letter_offset": 3, "copies": 1, "is_bad": True}
+ROWS = {
+    "commits": [{**COMMIT, **FIRST}, {**COMMIT, **LATER}],
+    "results": [
+        {**row, "role": role}
+        for role in ("update", "final")
+        for row in (UPDATE, GONE, SURPLUS, {**UPDATE, "is_compacted": True}, {**GONE, "is_compacted": False})
+    ],
+    "counts": [{**COUNT, "role": r, "is_compacted": old} for r in ("sink", "changelog") for old in (False, True)],
+    "letters": [LETTER, {**LETTER, "letter_offset": None}, {**LETTER, "is_bad": False}],
+    "placement": [{"role": role, "home": 0, "partition": 0} for role in ("source", "sink", "changelog")],
+}
+JUDGED = {
+    "ranges_leave_no_gap": [1],
+    "ranges_do_not_overlap": [1],
+    "batches_are_numbered_without_gap": [1],
+    "stream_time_never_goes_back": [1],
+    "commits_follow_the_clock": [1],
+    "every_update_is_there": [0, 4],
+    "no_update_comes_twice": [0, 2, 3],
+    "every_update_has_its_value": [0, 3],
+    "one_final_per_window_and_key": [5, 7, 8],
+    "finals_are_there_with_their_value": [5, 8, 9],
+    "outputs_are_not_lost": [0],
+    "outputs_are_not_doubled": [0, 1],
+    "changelogs_are_not_lost": [2],
+    "changelogs_are_not_doubled": [2, 3],
+    "dead_letters_are_not_lost": [0, 1],
+    "dead_letters_are_not_doubled": [0, 2],
+    "records_are_in_the_partition_of_their_key": [1, 2],
+    "sources_are_partitioned_by_key": [0],
+}
+
+
+def meets(condition, row):
+    columns = ", ".join(f"? AS {name}" for name in row)
+    query = f"SELECT {condition} FROM (SELECT {columns})"
+    return bool(sqlite3.connect(":memory:").execute(query, tuple(row.values())).fetchone()[0])
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_should_count_only_the_rows_that_an_expectation_can_judge(name):
+    check = BY_NAME[name]
+    rows = ROWS[check.asset]
+    assert [number for number, row in enumerate(rows) if meets(check.judged, row)] == JUDGED[name]
+    # What is not expected was judged.
+    assert not any(meets(check.unexpected, row) and not meets(check.judged, row) for row in rows)
+
+
+def test_should_know_the_rows_that_each_expectation_on_several_kinds_of_rows_can_judge():
+    assert {check.name for check in CHECKS if check.asset in ROWS} == JUDGED.keys()

@@ -151,6 +151,13 @@ def test_the_history_should_take_the_last_run_of_the_audit_whether_it_audited_a_
     assert (audit.time_ms, audit.verdict) == (time_ms, verdict)
 
 
+def test_what_an_audit_had_nothing_to_check_of_should_not_count_in_the_verdict_of_the_check(facts):
+    write_verdicts(facts, APP, "audit", 9, [WELL, NOT_DERIVED])
+    check = read_history(facts, APP).check("audit")
+    assert check is not None
+    assert check.verdict is Verdict.OK
+
+
 def test_the_history_should_keep_a_failed_audit_while_there_is_no_new_batch(facts):
     write_audit(facts, APP, [audited("a1", 3, TaskId(0, 0), Verdict.FAILED)])
     write_verdicts(facts, APP, "audit", 9, [NO_NEW_BATCH, WELL])
