@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from tidemark.topology.plan import Aggregation, Pipeline, Reduce, SubTopology, TaskNode, TopologyPlan
+from tidemark.topology.value_serde import ValueSerde
 
 CHANGED = "since its first record, the topology has changed how it reads, selects or computes what the store holds"
 UNRECORDED = "an earlier version of Tidemark did not record how it was computed"
@@ -52,4 +53,6 @@ def _path(subtopology: SubTopology, pipeline: Pipeline) -> list[object]:
     source = subtopology.sources[pipeline.source]
     columns = [[column.name, column.type] for column in source.schema]
     steps = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
-    return [columns, source.key, source.timestamp, source.key_serde.value, source.value_serde.value, steps]
+    # JSON is left out, so that a store of JSON records keeps the hash that was recorded before there were other serdes.
+    value_serde = [] if source.value_serde is ValueSerde.JSON else [source.value_serde.value]
+    return [columns, source.key, source.timestamp, source.key_serde.value, *value_serde, steps]

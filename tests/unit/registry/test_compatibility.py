@@ -366,6 +366,19 @@ def test_should_notice_a_changed_filter_before_the_first_commit_with_it():
     assert found.not_recomputable_by(computations(COUNT.plan())) == {}
 
 
+def test_should_keep_the_hash_of_a_store_of_json_records_and_give_another_to_one_of_avro():
+    """The code at d2e640b6, in which a source had no `value_serde`, computed the first hash: descriptions contain such ones."""
+
+    def found(**serde):
+        topology = Topology("app", version="1")
+        stream = topology.stream("in", schema=SCHEMA, key="id", **serde).filter("v > 0")
+        stream.select("id", "city", "v + 1 AS v").group_by_key().aggregate(store="n", n="count(*)")
+        return computations(topology.plan())
+
+    assert found() == {"n": "8c0788af8fb8d4bb"}
+    assert found(value_serde="avro") != found()
+
+
 @pytest.mark.parametrize("later", [COUNT, counted("1", filtered="v > 3")], ids=["same", "changed"])
 def test_should_not_compute_a_store_again_whose_past_no_description_has_recorded(later):
     """Its filter may have changed, or a reset may have skipped records, before descriptions had these fields."""
