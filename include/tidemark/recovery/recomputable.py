@@ -24,16 +24,18 @@ def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: 
     """Return why a store cannot be computed again from the beginning of its source topics, as a clause; None if it can.
 
     The result must not depend on batches: which record is late depends on when stream time advanced, and a sum of
-    DOUBLE depends on the order of its terms. A user's `reduce` is assumed to depend on the records alone.
+    DOUBLE depends on the order of its terms. A user's `reduce` is assumed to depend on the records alone. The store of the
+    order of another store's keys depends on what has left that store.
     """
     if spec.generation > 0:
         return "an upgrade or a rescale has carried it over"
-    if spec.ttl_ms is not None or spec.max_entries is not None:
+    node = _node_of(subtopology, spec)
+    if any(store.has_order for store in node.stores):
         return "which entries have expired or been evicted depends on when stream time advanced"
     between = sorted({*plan.repartition_topics} & {*subtopology.source_topics})
     if between:
         return f"it is downstream of {between[0]}, which holds only records that are still to be processed"
-    return _not_recomputable_node(subtopology, _node_of(subtopology, spec))
+    return _not_recomputable_node(subtopology, node)
 
 
 def recomputed_part(subtopology: SubTopology, stores: Collection[str]) -> SubTopology:

@@ -8,6 +8,7 @@ import pytest
 
 from tidemark.recovery.recomputable import not_recomputable_reason, recomputed_part
 from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
 
 PROCESSOR = "tests.support.processors:KeyOf"
@@ -47,6 +48,15 @@ def test_should_refuse_windows():
     topology, sales = sold()
     sales.group_by_key().windowed_by(tumbling("1m")).count(name="n", store="s").to("out")
     assert "which records were late" in reason_of(topology)
+
+
+@pytest.mark.parametrize("bound", [{"ttl": "1h"}, {"max_entries": 3}], ids=["ttl", "max_entries"])
+@pytest.mark.parametrize("name", ["s", "s-order"])
+def test_should_refuse_a_store_that_keys_leave_and_the_store_of_their_order(bound, name):
+    topology, sales = sold()
+    store = Materialized("s", **bound)
+    sales.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store=store).to("out")
+    assert "expired or been evicted" in reason_of(topology, name)
 
 
 def test_should_refuse_a_store_that_was_carried_over():

@@ -220,14 +220,14 @@ class Repair:
                 if task.subtopology == number
             ]
             if self.source is None:
-                _require_unsuspected(found, verdicts)
+                _require_unsuspected(found, verdicts, self._remedy(before, own.evidence, name))
             if not any(part.summary.is_judge for part in found):
                 if all(_repaired(before, part.task) for part in found):
                     continue
                 wanted = f"{self.source.value} copy" if self.source else "copy"
                 raise StartRefused(
                     f"store {name}: no {wanted} of it here is up to date with the last commit, so it is not known what its "
-                    f"changelog should hold; `tidemark repair run NAME --store {name} --from source` computes it again"
+                    f"changelog should hold; {self._remedy(before, own.evidence, name)}"
                 )
             parts += found
         return parts
@@ -281,20 +281,31 @@ class Repair:
                 # The tail that a copy would read from this changelog is not what was written to it.
                 raise StartRefused(
                     f"task {task}: {damaged}, and no copy of store {name} here is up to date with the last commit; "
-                    f"`tidemark repair run NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
+                    f"{self._remedy(before, own, name)}"
                 )
             other = best_candidate(own.task_evidence(found, None), store, committed, MEASURED, None)
             if isinstance(other, Refuse):
-                raise StartRefused(
-                    f"{other.reason}; `tidemark repair run NAME --store {name} --from source` computes it again, or "
-                    f"{BEGIN_AGAIN}"
-                )
+                raise StartRefused(f"{other.reason}; {self._remedy(before, own, name)}")
             candidate = other
         local = [each for each in rank_candidates(evidence, store, committed, MEASURED) if _is_level_local(each)]
         summary = TaskRepair(
             str(task), candidate.kind, candidate.location, is_judge, damaged or whole.fault, is_alone=len(local) < 2
         )
         return _Part(task, spec, candidate, summary)
+
+    def _remedy(self, before: ApplicationState, own: EvidenceReader, name: str) -> str:
+        """Return what helps if no copy of a store is known to be right.
+
+        It does not look whether a source topic is compacted: a repair from a copy does not need the right to do so.
+        """
+        for task, committed in before.committed.items():
+            evidence = own.task_evidence(before.found[task], None)
+            for store in evidence.stores:
+                if store.store == name:
+                    (candidate,) = rank_candidates(evidence, store, committed, MEASURED, SourceOfState.SOURCE)
+                    if candidate.fault is not None:
+                        return BEGIN_AGAIN
+        return f"`tidemark repair run NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
 
     def _judge(
         self, evidence: TaskEvidence, store: StoreEvidence, before: ApplicationState, *, is_damaged: bool, may_run: bool
@@ -503,15 +514,15 @@ def _repaired(before: ApplicationState, task: TaskId) -> bool:
     return record is not None and record.kind is CommitKind.REPAIR
 
 
-def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVerdict]) -> None:
-    """Raise `StartRefused` if the last drill found that a store and its changelog differ: one of them is wrong."""
+def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVerdict], remedy: str) -> None:
+    """Raise `StartRefused` with the remedy if the last drill found that a store and its changelog differ: one is wrong."""
     for part in parts:
         verdict = verdicts.get((part.task, part.spec.name))
         if part.summary.is_judge and verdict is not None and verdict.is_suspect:
             raise StartRefused(
-                f"{part.candidate.location} {verdict.summary}, and a comparison of the two cannot show which is right: `--from "
-                "source` computes the store again; use `--from local` if you know that another program has written to "
-                "the changelog (`tidemark audit run NAME` finds records that no task wrote)"
+                f"{part.candidate.location} {verdict.summary}, and a comparison of the two cannot show which is right: "
+                f"{remedy}; use `--from local` if you know that another program has written to the changelog "
+                "(`tidemark audit run NAME` finds records that no task wrote)"
             )
 
 

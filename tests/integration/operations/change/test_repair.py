@@ -269,13 +269,29 @@ def test_should_refuse_what_cannot_be_repaired(app, stores, source, why):
     assert description(app) == before
 
 
-def test_should_not_compute_again_what_another_topology_has_computed(app):
+def filtered(app):
+    """The application's topology, but with a filter."""
     topology = Topology(app.name, version="1")
     source = topology.stream(f"{app.name}-in", schema="id STRING, v BIGINT", key="id")
     source.filter("v > 3").group_by_key().aggregate(store="n", n="count(*)").to(f"{app.name}-out")
-    app.become(topology)
+    return topology
+
+
+def test_should_not_compute_again_what_another_topology_has_computed(app):
+    app.become(filtered(app))
     with pytest.raises(StartRefused, match="the topology has changed how it reads, selects or computes"):
         repair_of(app, ["n"], SourceOfState.SOURCE).show()
+
+
+@pytest.mark.parametrize("is_recomputable", [True, False])
+def test_should_advise_to_compute_a_store_again_only_if_that_is_possible(app, is_recomputable):
+    if not is_recomputable:
+        app.become(filtered(app))
+    delete(app, changelog_of(app))
+    lose_the_disk(app)
+    with pytest.raises(StartRefused, match="tidemark reset run NAME --to earliest --state empty") as refused:
+        repair_of(app).show()
+    assert ("--from source" in str(refused.value)) is is_recomputable
 
 
 def test_should_not_compute_again_what_a_reset_has_left_out(app):
@@ -301,7 +317,7 @@ def test_should_not_repair_from_a_store_that_the_last_drill_suspects(app, monkey
 
     monkeypatch.setattr("tidemark.operations.change.repair.drill_history", suspected)
     with pytest.raises(
-        StartRefused, match=r"the drill of today found 9 keys .*`--from source` computes the store again"
+        StartRefused, match=r"the drill of today found 9 keys .*--store n --from source` computes it again"
     ):
         repair_of(app).run(not_asked)
     asked = []
