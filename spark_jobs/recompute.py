@@ -48,7 +48,7 @@ def main(request: int) -> ExitCode:
         use_temporary_folder(temporary_folders(settings.state_dir, asked.job_name))
         spark = spark_session(settings, asked.job_name)
         for subtopology in asked.plan.subtopologies:
-            _recompute(spark, settings, asked, recomputed_part(subtopology, asked.stores))
+            _recompute(spark, settings, asked, subtopology)
     except TidemarkError as error:
         print(error_lines(error), file=sys.stderr)
         return error.exit_code
@@ -62,16 +62,17 @@ def _recompute(spark: SparkSession, settings: Settings, asked: Recomputation, su
         if task.subtopology == subtopology.index
         for topic, end in by_topic.items()
     }
+    part = recomputed_part(subtopology, asked.stores)
     reader = BoundedReader(spark, settings, subtopology, asked.job_name)
     slices = Slices(subtopology, dict.fromkeys(ends, 0), settings.max_batch_records, reader.times)
     with ExitStack() as opened:
-        tasks = _tasks(settings, asked, subtopology, opened)
+        tasks = _tasks(settings, asked, part.subtopology, opened)
         while slices.unread(ends):
             taken = slices.next(ends)
             tables = reader.tables(taken.starts, taken.ends)
             for task in tasks:
                 own = {p.topic: end for p, end in taken.ends.items() if p.partition == task.id.partition}
-                given = [rows_of_partition(table, task.id.partition) for table in tables]
+                given = [rows_of_partition(tables[number], task.id.partition) for number in part.pipelines]
                 update = task.prepare(TaskInput(own, given, ()), wall_clock_ms())
                 task.apply(update, {p.topic: 0 for p in task.changelogs}, 0)
             for place, end in taken.ends.items():

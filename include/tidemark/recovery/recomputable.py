@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tidemark.topology.plan import (
     Aggregation,
@@ -38,24 +38,34 @@ def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: 
     return _not_recomputable_node(subtopology, node)
 
 
-def recomputed_part(subtopology: SubTopology, stores: Collection[str]) -> SubTopology:
-    """Return the sub-topology with only what computes these stores, all of which can be computed again.
+@dataclass(frozen=True)
+class RecomputedPart:
+    """The part of a sub-topology that computes some stores. `pipelines` are the numbers of its pipelines in the whole."""
+
+    subtopology: SubTopology
+    pipelines: tuple[int, ...]
+
+
+def recomputed_part(whole: SubTopology, stores: Collection[str]) -> RecomputedPart:
+    """Return what computes these stores of a sub-topology, all of which can be computed again.
 
     It has all sources, and no sinks. Such stores directly follow pipelines, so nothing else is needed: no processor and no
-    function of another store is called, which may do something elsewhere.
+    function of another store is called, which may do something elsewhere. But Spark must run all pipelines of the whole: a
+    record for which the SQL of one of them raises is left out of the others, too.
     """
 
     def is_asked(node: Aggregation | TaskNode) -> bool:
         return any(store.name in stores for store in node.stores)
 
-    nodes = tuple(node for node in subtopology.nodes if is_asked(node))
+    nodes = tuple(node for node in whole.nodes if is_asked(node))
     taken = {name for node in nodes for name in node.inputs}
-    pipelines = tuple(
-        replace(pipeline, sinks=())
-        for pipeline in subtopology.pipelines
+    numbers = tuple(
+        number
+        for number, pipeline in enumerate(whole.pipelines)
         if (is_asked(pipeline.aggregation) if pipeline.aggregation else pipeline.enters and pipeline.end in taken)
     )
-    return replace(subtopology, pipelines=pipelines, nodes=nodes)
+    pipelines = tuple(replace(whole.pipelines[number], sinks=()) for number in numbers)
+    return RecomputedPart(replace(whole, pipelines=pipelines, nodes=nodes), numbers)
 
 
 def user_functions(subtopology: SubTopology, spec: StoreSpec) -> tuple[str, ...]:

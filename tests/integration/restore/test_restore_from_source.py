@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import tempfile
 
 import pytest
+from confluent_kafka import Producer
 from tests.integration.restore.test_restore_run import counts_of, planned, restore
 from tests.support.counting import PARTITIONS, CountingApp, Crash, crash_at
 from tests.support.purging import purge
 
 from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.restore.run import RestoreRun
 from tidemark.operations.workspace import RestoreState
 from tidemark.recovery.source_of_state import SourceOfState
@@ -23,7 +25,12 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.recompute import Recomputation
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import project_root
+from tidemark.stores.directory import folder_of
+from tidemark.stores.protocol import WHOLE
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.values import value_layouts
 from tidemark.temporary_folder import TEMPORARY_FOLDER
+from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(480)]
 NO_PROBE = lambda _point: None  # noqa: E731
@@ -96,6 +103,28 @@ def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
     with pytest.raises(RestoreSuspended):
         RestoreRun(context, workspace, Asking(), ask_to_end, [].append).run()
     assert workspace.progress().state is RestoreState.ABORTED
+
+
+def test_should_leave_out_the_records_for_which_the_sql_of_another_path_raises(
+    settings, create_topic, unique, spark_jars, tmp_path
+):
+    """The application has processed nothing of them: they are dead letters."""
+    topic = create_topic(unique("in"), partitions=1)
+    topology = Topology(unique("two-paths"))
+    stream = topology.stream(topic, schema="id STRING, words STRING, n INT")
+    stream.select("id", word="element_at(split(words, ' '), n)").to("words")
+    stream.group_by_key().count(name="n", store="n")
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for number in (1, 0, 1, 2, 0):
+        producer.produce(topic, json.dumps({"id": "a", "words": "x y", "n": number}).encode(), b"a", partition=0)
+    assert producer.flush(60) == 0
+    asked = Recomputation(topology.plan(), frozenset({"n"}), {TaskId(0, 0): {topic: 5}}, tmp_path / "recomputed")
+    recompute.recompute(asked, settings, LoggingRestoreListener(), lambda: True)
+    (layout,) = value_layouts(asked.plan.subtopologies[0]).values()
+    with opened(folder_of(asked.folder, TaskId(0, 0), "n")) as store:
+        ((_, value),) = store.items(WHOLE)
+    decoded = layout.decode([value])
+    assert decoded[decoded.dtype.names[-1]].tolist() == [3]
 
 
 def test_should_report_the_message_of_a_job_that_fails(app, tmp_path, monkeypatch):

@@ -96,7 +96,8 @@ def test_should_compute_only_the_stores_that_are_asked_for_without_processors_an
     customers = topology.table("customers", schema="id STRING, name STRING", store="names")
     kept.select("items").join(customers).to("joined")
     (whole,) = topology.plan().subtopologies
-    part = recomputed_part(whole, {"s", "last"})
+    found = recomputed_part(whole, {"s", "last"})
+    part = found.subtopology
     assert part.sources == whole.sources
     assert [store.name for store in part.stores] == ["s", "last"]
     assert [node for node in whole.nodes if node.node == last.node] == [*part.nodes]
@@ -104,6 +105,7 @@ def test_should_compute_only_the_stores_that_are_asked_for_without_processors_an
     assert [dataclasses.replace(p, sinks=()) for p in whole.pipelines if p.aggregation or p.end == kept.node] == [
         *part.pipelines
     ]
+    assert [whole.pipelines[number].end for number in found.pipelines] == [p.end for p in part.pipelines]
 
 
 def newest(old, new):
