@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from tidemark.commit.record import WRITE_IN_ONE_TRANSACTION, CommitRecord
+from tidemark.commit.record import CommitRecord
 from tidemark.kafka.committed_reader import ChangelogBatch, messages_of_ranges, range_reader, read_committed_until
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
@@ -237,5 +237,4 @@ def _names(record: CommitRecord, changelog: TopicPartition) -> bool:
 
 def _begins_below(record: CommitRecord, changelog: TopicPartition, low: int) -> bool:
     """Whether what a commit wrote to a changelog begins below an offset. A command fills a new changelog from its beginning."""
-    is_fill = record.kind not in WRITE_IN_ONE_TRANSACTION and record.changelogs.get(changelog.topic, 0) > 0
-    return is_fill or record.ends_before[changelog.topic][changelog.partition] < low
+    return record.has_filled(changelog.topic) or record.ends_before[changelog.topic][changelog.partition] < low

@@ -31,11 +31,8 @@ class CommitKind(StrEnum):
     REPAIR = "repair"
 
 
-WRITE_IN_ONE_TRANSACTION = frozenset([CommitKind.BATCH, CommitKind.TICK, CommitKind.REWIND])
-"""The kinds whose changelog records come after the `ends_before` of their record.
-
-A command that creates changelogs fills them in earlier transactions, and its record has their ends after that.
-"""
+_WRITE_IN_ONE_TRANSACTION = frozenset([CommitKind.BATCH, CommitKind.TICK, CommitKind.REWIND])
+"""The kinds all of whose changelog records come after the `ends_before` of their record."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,9 @@ class CommitRecord:
     For a rewind, `sources` holds (old offset, new offset), so that the end is where the task continues; `rewound_to` is the
     batch whose state it restored, None in every other record. `guarantee` says whether the offsets were committed in the same
     transaction as the record; those of at_least_once may be behind it.
+
+    A command that creates changelogs fills them in earlier transactions, and `ends_before` are their ends after that.
+    `appended` are the changelogs to which it instead added records in the transaction of the commit record.
     """
 
     kind: CommitKind
@@ -69,11 +69,17 @@ class CommitRecord:
     ends_before: Mapping[str, Mapping[int, int]]
     rewound_to: int | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    appended: tuple[str, ...] = ()
 
     @property
     def end_offsets(self) -> dict[str, int]:
         """Return the next offset of the task's partition of each source topic after this batch."""
         return {topic: spans[self.task.partition][1] for topic, spans in self.sources.items()}
+
+    def has_filled(self, changelog: str) -> bool:
+        """Return whether the changelog was new and a command filled it, so that `ends_before` is the end of what it wrote."""
+        is_after_end = self.kind in _WRITE_IN_ONE_TRANSACTION or changelog in self.appended
+        return self.changelogs.get(changelog, 0) > 0 and not is_after_end
 
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record; its key is the task id."""
@@ -97,6 +103,7 @@ class CommitRecord:
             )
         body["kind"] = CommitKind(body["kind"])
         body["guarantee"] = Guarantee(body.get("guarantee", Guarantee.EXACTLY_ONCE))
+        body["appended"] = tuple(body.get("appended", ()))
         body["task"] = TaskId.parse(body["task"])
         body["stream_times"] = StreamTimes.from_json(body["stream_times"])
         body["sources"] = {
@@ -130,6 +137,7 @@ def commit_record(
     sinks: Mapping[str, int] | None = None,
     rewound_to: int | None = None,
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    appended: tuple[str, ...] = (),
 ) -> CommitRecord:
     """Build the record of one transaction on one task. `spans` holds [start, end) of the task's partition of each source topic.
 
@@ -154,4 +162,5 @@ def commit_record(
         ends_before=ends_before,
         rewound_to=rewound_to,
         guarantee=guarantee,
+        appended=appended,
     )

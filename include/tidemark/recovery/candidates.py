@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.commit.record import WRITE_IN_ONE_TRANSACTION, CommitKind, CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.recovery.evidence import (
     CLOCKS_MS,
@@ -271,7 +271,7 @@ def _end_after(record: CommitRecord, changelog: TopicPartition) -> int:
 
     Markers and aborted records may have made it longer.
     """
-    wrote = record.changelogs.get(changelog.topic, 0) if record.kind in WRITE_IN_ONE_TRANSACTION else 0
+    wrote = 0 if record.has_filled(changelog.topic) else record.changelogs.get(changelog.topic, 0)
     return record.ends_before.get(changelog.topic, {}).get(changelog.partition, 0) + wrote
 
 

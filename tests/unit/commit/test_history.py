@@ -172,6 +172,14 @@ def test_should_count_what_a_command_filled_a_new_changelog_with_as_written_from
     assert lost(records, 20)[0] == begins
 
 
+@pytest.mark.parametrize("number", [1_250, 1_999, 2_000, 2_499, 2_500, 4_000])
+def test_should_not_take_a_repair_of_a_few_keys_for_one_that_filled_a_new_changelog(lost, number):
+    """What it wrote comes after the end that its record names, as with a batch."""
+    records = [a_record(0, 0, each, 1) for each in range(5_000)]
+    records[number] = replace(records[number], kind=CommitKind.REPAIR, appended=(CHANGELOG,))
+    assert lost(records, 2_000)[0] == 1_999
+
+
 def several(number: int, stores: int) -> CommitRecord:
     """A commit that found `number` records in each changelog of several stores, and wrote one to each."""
     topics = [f"{CHANGELOG}-{store}" for store in range(stores)]

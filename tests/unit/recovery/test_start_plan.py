@@ -490,28 +490,35 @@ def test_should_refuse_a_changelog_that_ends_before_the_recorded_offset(end, ref
 
 
 @pytest.mark.parametrize(
-    ("kind", "end", "refused"),
+    ("kind", "appended", "end", "refused"),
     [
-        (CommitKind.BATCH, 109, True),
-        (CommitKind.BATCH, 110, False),
-        (CommitKind.BATCH, 111, False),
-        (CommitKind.TICK, 109, True),
-        (CommitKind.TICK, 110, False),
-        (CommitKind.REWIND, 109, True),
-        (CommitKind.REWIND, 110, False),
+        (CommitKind.BATCH, False, 109, True),
+        (CommitKind.BATCH, False, 110, False),
+        (CommitKind.BATCH, False, 111, False),
+        (CommitKind.TICK, False, 109, True),
+        (CommitKind.TICK, False, 110, False),
+        (CommitKind.REWIND, False, 109, True),
+        (CommitKind.REWIND, False, 110, False),
+        # It has written some keys to a changelog that stays.
+        (CommitKind.REPAIR, True, 109, True),
+        (CommitKind.REPAIR, True, 110, False),
         # These have copied whole stores into new changelogs before they asked for the ends.
-        *((kind, 80, False) for kind in (CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR)),
+        *(
+            (kind, False, 80, False)
+            for kind in (CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR)
+        ),
     ],
 )
 @pytest.mark.parametrize("copies", [(), (a_copy(99),)])
 def test_should_refuse_a_changelog_that_lost_what_the_last_commit_wrote_though_no_store_is_up_to_date(
-    kind, end, refused, copies
+    kind, appended, end, refused, copies
 ):
     record = dataclasses.replace(
         a_record(),
         kind=kind,
         changelogs={CHANGELOG.topic: 30},
         ends_before={CHANGELOG.topic: {CHANGELOG.partition: 80}},
+        appended=(CHANGELOG.topic,) if appended else (),
     )
     plan = plan_start(found(record=record, copies=copies, changelog=Watermarks(0, end)))
     assert isinstance(plan, Refuse) is refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from confluent_kafka import Message as ClientMessage
 
@@ -55,10 +55,13 @@ def moved_records(
     ends: Mapping[TopicPartition, int],
     commit_time_ms: int,
     before: Mapping[TaskId, CommittedProgress] | None = None,
+    appended: Collection[str] = (),
 ) -> list[CommitRecord]:
     """Return a commit record, one batch later, of each task in `committed`. `ends` are of the sinks and of every changelog.
 
-    The source spans of a record run from `before`, by default `committed`, to the next offsets in `committed`.
+    `changelogs` counts the records for each changelog: those for changelogs in `appended` are in the same transaction, the
+    others have been written to new changelogs before. The source spans of a record run from `before`, by default `committed`,
+    to the next offsets in `committed`.
     """
     ends_before = by_topic(ends)
     return [
@@ -76,6 +79,7 @@ def moved_records(
             stream_times=at.stream_times,
             changelogs=dict(changelogs.get(task, {})),
             ends_before=ends_before,
+            appended=tuple(sorted({*appended} & changelogs.get(task, {}).keys())),
         )
         for task, at in committed.items()
     ]

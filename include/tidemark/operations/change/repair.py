@@ -181,7 +181,10 @@ class Repair:
             for task in committed:
                 # Without them, a copy that lacks the last commits would count as up to date when that store is repaired.
                 ends |= before.written_ends(task, damaged)
-            records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
+            appended = {place.topic for place in values}
+            records = moved_records(
+                CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock(), appended=appended
+            )
             Switch(after.clients, after.plan, before, producer, self.probe, "repair", topics).commit(
                 records, description, values=values
             )

@@ -134,6 +134,7 @@ def test_should_undo_what_a_foreign_producer_wrote(app, seed):
     assert (store.differing, store.is_new) == (differing, False)
     assert committed(app) == before
     assert {record.kind for record in app.last_records().values()} == {CommitKind.REPAIR}
+    assert {record.appended for record in app.last_records().values()} == {(changelog_of(app),)}
     assert resolved_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
     noted = repaired_ms(app.settings.state_dir, app.name)
     assert set(noted) == {(task, "n") for task in app.last_records()}
@@ -159,6 +160,7 @@ def test_should_write_to_a_new_changelog_when_the_old_one_cannot_be_read(app):
     assert repair_of(app, ["n"]).run(lambda plan: asked.append(plan) or True)
     (store,) = asked[0].stores
     assert store.is_new
+    assert {record.appended for record in app.last_records().values()} == {()}
     assert "holds values of 12 bytes" in store.damaged
     assert any("earlier savepoints cannot be used" in warning for warning in asked[0].warnings)
     keeps_counting_after_a_lost_disk(app)
