@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from confluent_kafka import Message
@@ -136,105 +137,140 @@ def last_lost_writes(
     wanted: Mapping[TopicPartition, TaskId],
     lows: Mapping[TopicPartition, int],
     *,
+    last_records: Mapping[TaskId, CommitRecord],
     stalled_after_s: float,
 ) -> dict[TopicPartition, CommitRecord]:
     """Return the last commit that wrote to each changelog partition below its first offset in `lows`.
 
-    `wanted` names the task of each partition. Partitions whose commit records do not say it are left out. Blocks: reads some
-    commit records of each task, as each next look halves the part of the topic in which a commit is, for all its changelogs
-    at once. One client reads them all. Raises `OutcomeUnknown`.
+    `wanted` names the task of each partition, `last_records` are the newest of these tasks. Partitions whose commit records do
+    not say it are left out. Blocks: reads some commit records, as each next look halves the part of the topic in which a
+    commit is, for all changelogs of that part at once. It reads on until each of their tasks is found, so where one rarely
+    commits, it reads all that its neighbours have committed in between, but once for all tasks. One client reads them all.
+    Raises `OutcomeUnknown`.
     """
-    if not wanted:
-        return {}
     found: dict[TopicPartition, CommitRecord] = {}
+    left: list[_Shortened] = []
+    for changelog, task in wanted.items():
+        each, last = _Shortened(changelog, task, lows[changelog]), last_records.get(task)
+        if last is not None and each.is_named_by(last) and each.has_lost_writes_of(last):
+            found[changelog] = last
+        else:
+            left.append(each)
+    if not left:
+        return found
     topic = commits_topic(application_id)
-    partitions = sorted({TopicPartition(topic, task.partition) for task in wanted.values()})
+    partitions = sorted({TopicPartition(topic, each.task.partition) for each in left})
     begins, ends_of = ends.beginnings(partitions), ends.of(partitions)
     with range_reader(client_config, f"tidemark-read-{topic}", stalled_after_s=stalled_after_s) as read:
-        for task in sorted(set(wanted.values())):
-            place = TopicPartition(topic, task.partition)
-            own = {changelog: lows[changelog] for changelog, owner in wanted.items() if owner == task}
-            records_in = partial(_records_of, read, task, place)
-            for span, changelogs in _last_spans(own, (begins[place], ends_of[place]), records_in).items():
-                found |= _last_below(changelogs, records_in(*span))
+        for place in partitions:
+            own = [each for each in left if each.task.partition == place.partition]
+            records_in = partial(_records_in, read, place)
+            for span, of_span in _last_spans(own, (begins[place], ends_of[place]), records_in).items():
+                found |= _last_below(of_span, records_in(*span))
     return found
 
 
-def _records_of(
-    read: Callable[[TopicPartition, int, int], Iterator[ChangelogBatch]],
-    task: TaskId,
-    place: TopicPartition,
-    start: int,
-    end: int,
-) -> Iterator[CommitRecord]:
-    wanted = str(task).encode()
+@dataclass(frozen=True)
+class _Shortened:
+    """A changelog partition, the task that writes it, and its first offset."""
+
+    changelog: TopicPartition
+    task: TaskId
+    low: int
+
+    @cached_property
+    def key(self) -> bytes:
+        """The key of its task's commit records."""
+        return str(self.task).encode()
+
+    def is_named_by(self, record: CommitRecord) -> bool:
+        """Whether a commit of its task says where the changelog ended."""
+        return record.task == self.task and self.changelog.partition in record.ends_before.get(self.changelog.topic, {})
+
+    def has_lost_begin_of(self, record: CommitRecord) -> bool:
+        """Whether what such a commit wrote begins below the first offset.
+
+        What a command has filled a new changelog with begins at its beginning.
+        """
+        topic = self.changelog.topic
+        return record.has_filled(topic) or record.ends_before[topic][self.changelog.partition] < self.low
+
+    def has_lost_writes_of(self, record: CommitRecord) -> bool:
+        """Whether the changelog has lost something that such a commit wrote."""
+        return self.has_lost_begin_of(record) and record.changelogs.get(self.changelog.topic, 0) > 0
+
+
+def _records_in(
+    read: Callable[[TopicPartition, int, int], Iterator[ChangelogBatch]], place: TopicPartition, start: int, end: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of commit records. They are not parsed, because most of them are not looked for."""
     for batch in read(place, start, end):
         for key, value in zip(batch.keys, batch.values, strict=True):
-            if value is not None and key == wanted:
-                yield CommitRecord.from_bytes(value)
+            if value is not None:
+                yield key, value
 
 
 def _last_spans(
-    lows: Mapping[TopicPartition, int],
+    shortened: Collection[_Shortened],
     whole: tuple[int, int],
-    records_in: Callable[[int, int], Iterator[CommitRecord]],
-) -> dict[tuple[int, int], dict[TopicPartition, int]]:
+    records_in: Callable[[int, int], Iterator[tuple[bytes, bytes]]],
+) -> dict[tuple[int, int], list[_Shortened]]:
     """Return short parts of a commits partition, each with the changelogs whose last commit below their low is in it.
 
-    Looks at the middle of the longest part that is left; the commit that is found there halves the part of every changelog
+    Looks at the middle of the longest part that is left; the commits that are found there halve the part of every changelog
     that has this middle in its own part.
     """
-    spans = dict.fromkeys(lows, whole)
+    spans = dict.fromkeys(shortened, whole)
     while True:
         start, end = max(spans.values(), key=lambda span: span[1] - span[0])
         if end - start <= _LAST_SPAN:
             break
         middle = (start + end) // 2
-        halved = {changelog: span for changelog, span in spans.items() if span[0] < middle < span[1]}
+        halved = {each: span for each, span in spans.items() if span[0] < middle < span[1]}
         firsts = _first_naming(halved, records_in(middle, max(until for _, until in halved.values())))
-        for changelog, (since, until) in halved.items():
-            first = firsts.get(changelog)
-            is_below = first is not None and _begins_below(first, changelog, lows[changelog])
-            spans[changelog] = (middle, until) if is_below else (since, middle)
-    found: dict[tuple[int, int], dict[TopicPartition, int]] = {}
-    for changelog, span in spans.items():
-        found.setdefault(span, {})[changelog] = lows[changelog]
+        for each, (since, until) in halved.items():
+            first = firsts.get(each)
+            spans[each] = (middle, until) if first is not None and each.has_lost_begin_of(first) else (since, middle)
+    found: dict[tuple[int, int], list[_Shortened]] = {}
+    for each, span in spans.items():
+        found.setdefault(span, []).append(each)
     return found
 
 
 def _first_naming(
-    changelogs: Collection[TopicPartition], records: Iterator[CommitRecord]
-) -> dict[TopicPartition, CommitRecord]:
+    shortened: Collection[_Shortened], records: Iterator[tuple[bytes, bytes]]
+) -> dict[_Shortened, CommitRecord]:
     """Return the first commit that names each changelog; reads only until all are found."""
-    found: dict[TopicPartition, CommitRecord] = {}
-    for record in records:
-        found |= {each: record for each in changelogs if each not in found and _names(record, each)}
-        if len(found) == len(changelogs):
-            break
+    found: dict[_Shortened, CommitRecord] = {}
+    for left, record in _of_tasks(shortened, records):
+        named = [each for each in left if each.is_named_by(record)]
+        found |= dict.fromkeys(named, record)
+        left.difference_update(named)
     return found
 
 
 def _last_below(
-    lows: Mapping[TopicPartition, int], records: Iterator[CommitRecord]
+    shortened: Collection[_Shortened], records: Iterator[tuple[bytes, bytes]]
 ) -> dict[TopicPartition, CommitRecord]:
     """Return the last commit that wrote to each changelog below its first offset; reads only until all begin later."""
     found: dict[TopicPartition, CommitRecord] = {}
-    left = dict(lows)
-    for record in records:
-        for changelog, low in [(each, low) for each, low in left.items() if _names(record, each)]:
-            if not _begins_below(record, changelog, low):
-                del left[changelog]
-            elif record.changelogs.get(changelog.topic, 0):
-                found[changelog] = record
-        if not left:
-            break
+    for left, record in _of_tasks(shortened, records):
+        named = [each for each in left if each.is_named_by(record)]
+        found |= {each.changelog: record for each in named if each.has_lost_writes_of(record)}
+        left.difference_update(each for each in named if not each.has_lost_begin_of(record))
     return found
 
 
-def _names(record: CommitRecord, changelog: TopicPartition) -> bool:
-    return changelog.partition in record.ends_before.get(changelog.topic, {})
+def _of_tasks(
+    shortened: Collection[_Shortened], records: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[set[_Shortened], CommitRecord]]:
+    """Yield each commit of the tasks of these changelogs, with the changelogs: the caller removes those that are done.
 
-
-def _begins_below(record: CommitRecord, changelog: TopicPartition, low: int) -> bool:
-    """Whether what a commit wrote to a changelog begins below an offset. A command fills a new changelog from its beginning."""
-    return record.has_filled(changelog.topic) or record.ends_before[changelog.topic][changelog.partition] < low
+    Ends when none is left.
+    """
+    left = set(shortened)
+    for key, value in records:
+        if any(each.key == key for each in left):
+            yield left, CommitRecord.from_bytes(value)
+            if not left:
+                return

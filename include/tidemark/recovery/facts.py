@@ -148,6 +148,7 @@ class Witnesses:
         shortened = {at: task for wanted in self._shortened(found).values() for at, task in wanted.items()}
         lost = last_lost_writes(
             self.client_config, self.ends, self.plan.application_id, shortened, self._lows(found),
+            last_records={task: each.record for task, each in found.items() if each.record is not None},
             stalled_after_s=stalled_after(self.settings),
         )  # fmt: skip
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,12 +107,13 @@ def test_should_leave_out_a_changelog_that_no_young_commit_names(found):
 
 @pytest.fixture
 def search(monkeypatch):
-    """`search(records, lows)` looks for the last commits of task 0_0 below the first offsets of its changelogs, by their topic.
+    """`search(records, lows)` looks for the last commits below the first offsets of changelogs, by their topic.
 
-    It returns what was found, the number of records read, and the numbers of reads and of clients.
+    They are those of task 0_0, unless `owners` names other tasks, by topic. It returns what was found, the number of records
+    read, and the numbers of reads and of clients.
     """
 
-    def ask(records, lows):
+    def ask(records, lows, owners=None, last_records=None):
         read, counted = [], Counter()
 
         @contextmanager
@@ -132,7 +134,10 @@ def search(monkeypatch):
 
         monkeypatch.setattr(history, "range_reader", range_reader)
         places = {TopicPartition(topic, 0): low for topic, low in lows.items()}
-        found = last_lost_writes({}, AllRecords(), APP, dict.fromkeys(places, TaskId(0, 0)), places, stalled_after_s=1)
+        wanted = {place: (owners or {}).get(place.topic, TaskId(0, 0)) for place in places}
+        found = last_lost_writes(
+            {}, AllRecords(), APP, wanted, places, last_records=last_records or {}, stalled_after_s=1
+        )
         return found, len(read), counted
 
     return ask
@@ -180,6 +185,16 @@ def test_should_not_take_a_repair_of_a_few_keys_for_one_that_filled_a_new_change
     assert lost(records, 2_000)[0] == 1_999
 
 
+def test_should_not_take_a_commit_of_another_task_for_the_one_that_filled_a_changelog(search):
+    """The records of a command name the changelogs of all tasks, with their ends after it has filled them."""
+    other = f"{CHANGELOG}-1"
+    named = {topic: {0: 50} for topic in (CHANGELOG, other)}
+    filled = [a_record(0, 0, 50, 50, subtopology, CommitKind.UPGRADE) for subtopology in (1, 0)]
+    records = [replace(record, ends_before=named) for record in filled]
+    found, *_ = search(records, {CHANGELOG: 20, other: 20}, {other: TaskId(1, 0)})
+    assert found == {TopicPartition(CHANGELOG, 0): records[1], TopicPartition(other, 0): records[0]}
+
+
 def several(number: int, stores: int) -> CommitRecord:
     """A commit that found `number` records in each changelog of several stores, and wrote one to each."""
     topics = [f"{CHANGELOG}-{store}" for store in range(stores)]
@@ -212,7 +227,47 @@ def test_should_look_for_no_commit_when_no_changelog_has_lost_its_beginning(sear
 
 
 def test_should_find_nothing_and_read_a_partition_once_when_another_task_fills_it(search):
-    """Looks find nothing but commits of others, for all stores alike."""
-    others = [a_record(0, 0, number, 1, subtopology=1) for number in range(5_000)]
-    found, read, _ = search(others, {f"{CHANGELOG}-{store}": 10 for store in range(5)})
+    """Looks find nothing but commits of others, for all stores of all tasks alike."""
+    others = [a_record(0, 0, number, 1, subtopology=9) for number in range(5_000)]
+    lows = {f"{CHANGELOG}-{store}": 10 for store in range(5)}
+    owners = {topic: TaskId(number // 2, 0) for number, topic in enumerate(lows)}
+    found, read, _ = search(others, lows, owners)
     assert (found, read) == ({}, len(others))
+
+
+@pytest.mark.parametrize(("wrote", "is_read"), [(1, False), (0, True)])
+def test_should_read_nothing_when_the_last_commit_of_a_task_wrote_to_what_is_lost(search, wrote, is_read):
+    """So it is with a task that has had no input for longer than its changelog keeps windows."""
+    others = [a_record(0, 0, number, 1, subtopology=1) for number in range(5_000)]
+    own = [a_record(0, 0, 10, 1), a_record(0, 0, 12, wrote)]
+    found, read, _ = search([*own, *others], {CHANGELOG: 13}, last_records={TaskId(0, 0): own[-1]})
+    assert [record.ends_before[CHANGELOG][0] for record in found.values()] == [12 if wrote else 10]
+    assert (read > 0) is is_read
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_should_find_what_a_search_of_all_commits_finds_however_often_each_task_commits(search, seed):
+    chance = random.Random(seed)
+    topics = {0: CHANGELOG, **{number: f"{CHANGELOG}-{number}" for number in (1, 2, 3)}}
+    ends, records = Counter(), []
+    for number in range(4_000):
+        # Task 3_0 commits only in the middle.
+        weights = (1000, 30, 1, 300 if 2_000 < number < 3_000 else 0)
+        (task,) = chance.choices(range(4), weights)
+        wrote = chance.choice((0, 1, 5))
+        records.append(a_record(0, 0, ends[task], wrote, subtopology=task))
+        # A command's record names the changelogs of all tasks.
+        if chance.random() < 0.01:
+            records[-1] = replace(records[-1], ends_before={topic: {0: ends[n]} for n, topic in topics.items()})
+        ends[task] += wrote + 1
+    lows = {topics[task]: chance.randint(0, end + 1) for task, end in ends.items()}
+    owners = {topics[task]: TaskId(task, 0) for task in ends}
+    expected = {}
+    for record in records:
+        topic = topics[record.task.subtopology]
+        if record.ends_before[topic][0] < lows[topic] and record.changelogs[topic]:
+            expected[TopicPartition(topic, 0)] = record
+    last_records = {record.task: record for record in records}
+    for known in ({}, last_records):
+        found, *_ = search(records, lows, owners, known)
+        assert found == expected
