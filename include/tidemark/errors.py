@@ -44,7 +44,7 @@ class InvalidTopology(TidemarkError):
 
 
 class ApplicationIdTaken(InvalidTopology):
-    """A topology module has the application id of another module, which loads and keeps it. The message names that module."""
+    """A topology module has the application id of another module, which keeps it. The message names that module."""
 
 
 class InvalidSettings(TidemarkError):

@@ -63,8 +63,9 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
 def load_all() -> dict[str, Topology | Exception]:
     """Load every module. Returns by name the topology, or the error because of which the module cannot be a stream.
 
-    An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), else the one with
-    the shortest name, else the first by name. Each other module with that id gets an `ApplicationIdTaken` that names the owner.
+    An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), also if it does
+    not load; else the one with the shortest name, else the first by name. Each other module with that id gets an
+    `ApplicationIdTaken` that names the owner.
     """
     loaded: dict[str, Topology | Exception] = {}
     for name in names():
@@ -75,8 +76,8 @@ def load_all() -> dict[str, Topology | Exception]:
     owners: dict[str, str] = {}
     for name in sorted(loaded, key=lambda name: (len(name), name)):
         built = loaded[name]
-        if isinstance(built, Topology) and (_is_named_after(name, built) or built.application_id not in owners):
-            owners[built.application_id] = name
+        if isinstance(built, Topology):
+            owners.setdefault(built.application_id, _named_after(built.application_id, loaded) or name)
     return {name: _refused_unless_owner(name, built, owners) for name, built in loaded.items()}
 
 
@@ -101,16 +102,21 @@ def forget_modules() -> None:
     importlib.invalidate_caches()
 
 
-def _is_named_after(name: str, built: Topology) -> bool:
-    return name == re.sub(r"\W", "_", built.application_id)
+def _named_after(application_id: str, loaded: Mapping[str, Topology | Exception]) -> str | None:
+    """Return the module that is named after the application; None if there is none, or if it has another application id."""
+    name = re.sub(r"\W", "_", application_id)
+    built = loaded.get(name)
+    if isinstance(built, Topology):
+        return name if built.application_id == application_id else None
+    return None if built is None else name
 
 
 def _refused_unless_owner(name: str, built: Topology | Exception, owners: Mapping[str, str]) -> Topology | Exception:
     if isinstance(built, Exception) or owners[built.application_id] == name:
         return built
     return ApplicationIdTaken(
-        f"topology {name}: the module topologies/{owners[built.application_id]}.py has the same application id "
-        f"'{built.application_id}'; give this one another id, or keep it outside of "
+        f"topology {name}: the application id '{built.application_id}' belongs to the module "
+        f"topologies/{owners[built.application_id]}.py; give this one another id, or keep it outside of "
         "include/topologies until it replaces that one"
     )
 

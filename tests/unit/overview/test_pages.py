@@ -81,10 +81,10 @@ def test_the_first_sentence_should_say_whether_all_is_well():
 def test_a_copy_of_a_topology_should_be_named_without_doubt_about_the_streams():
     """The stream of its application belongs to another module, so all is known of it."""
     summary = text(
-        of_all(WELL, copies={"next": "the module topologies/clicks.py has the same application id"})["summary"]
+        of_all(WELL, copies={"next": "the application id belongs to the module topologies/clicks.py"})["summary"]
     )
     assert "The stream is well" in summary
-    assert "The topology next is not a stream. The module topologies/clicks.py has the same application id" in summary
+    assert "The topology next is not a stream. The application id belongs to the module topologies/clicks.py" in summary
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import topologies
-from tidemark.errors import InvalidTopology
+from tidemark.errors import ApplicationIdTaken, InvalidTopology
 from tidemark.topology.builder import Topology
 from tidemark.topology_loader import load, load_all, names
 
@@ -106,9 +106,36 @@ def test_should_leave_an_application_id_to_one_module_and_name_it_to_the_others(
     assert [name for name, built in loaded.items() if isinstance(built, Topology)] == [owner]
     for name in {*modules} - {owner}:
         assert str(loaded[name]).startswith(
-            f"topology {name}: the module topologies/{owner}.py has the same application id"
+            f"topology {name}: the application id '{application_id}' belongs to the module topologies/{owner}.py"
         )
     assert "SyntaxError" in str(loaded["odd"])
+
+
+def test_should_leave_an_application_id_to_the_module_that_is_named_after_it_also_if_that_does_not_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = _load_with_copy(tmp_path, monkeypatch, "1 +")
+    assert isinstance(loaded["a_copy"], ApplicationIdTaken)
+    assert "belongs to the module topologies/page_clicks.py" in str(loaded["a_copy"])
+    assert "SyntaxError" in str(loaded["page_clicks"])
+
+
+def test_should_not_leave_an_application_id_to_a_module_that_has_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = _load_with_copy(tmp_path, monkeypatch, _SOURCE.format(application_id="orders"))
+    assert {type(built) for built in loaded.values()} == {Topology}
+
+
+def _load_with_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page_clicks: str
+) -> dict[str, Topology | Exception]:
+    """Load `page_clicks`, whose source is given, and `a_copy` with the application id `page-clicks`."""
+    monkeypatch.setattr(topologies, "__path__", [str(tmp_path)])
+    for name, source in [("page_clicks", page_clicks), ("a_copy", _SOURCE.format(application_id="page-clicks"))]:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, f"topologies.{name}", raising=False)
+    return load_all()
 
 
 def _environment() -> dict[str, str]:
