@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
+from tidemark.errors import ApplicationIdTaken, OutcomeUnknown, PreflightFailed, StartRefused
 from tidemark.failpoint import Probe, probe_from_environment
 from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, RESTORE, SAID, Case, CaseFolder, case_id_of
@@ -28,7 +28,7 @@ from tidemark.supervision.hold import release_hold
 from tidemark.supervision.live_instances import live_instances
 from tidemark.supervision.stop_under_hold import await_running, stop_under_hold
 from tidemark.topology.plan import TopologyPlan
-from tidemark.topology_loader import load
+from tidemark.topology_loader import load, load_all
 from tidemark_airflow.operations import CASE_PARAMS
 
 log = logging.getLogger(__name__)
@@ -108,10 +108,16 @@ def kept_plan(context: Context) -> str:
 
 
 def write_down(context: Context) -> None:
-    """Record what was requested, and by whom."""
+    """Record what was requested, and by whom.
+
+    Raises `AirflowFailException` if the application id of the topology belongs to another module: the stream runs that one.
+    """
     opened = case_of(context)
     opened.folder.open(opened.case)
     opened.folder.note("preflight", "figures", asked_by=context["dag_run"].triggering_user_name)
+    if isinstance(taken := load_all()[opened.case.topology], ApplicationIdTaken):
+        opened.folder.note("preflight", FAILED, str(taken))
+        raise AirflowFailException(str(taken))
 
 
 @contextmanager

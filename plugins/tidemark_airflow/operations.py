@@ -11,8 +11,9 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.alerts import AlertKind
+from tidemark.errors import ApplicationIdTaken
 from tidemark.settings import Settings
-from tidemark.topology_loader import load, names
+from tidemark.topology_loader import load, load_all, names
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
 from tidemark_airflow.dag_kinds import DagKind, documented
 
@@ -155,8 +156,16 @@ def topologies_param() -> Param:
 
 
 def chosen(params: dict[str, Any]) -> list[str]:
-    """Return the names of the topologies that were chosen with `topologies_param`."""
-    return list(params["topologies"]) or names()
+    """Return the names of the topologies that were chosen with `topologies_param`, one for each application.
+
+    Without a choice, a module whose application id belongs to another one is left out. Raises `ApplicationIdTaken` if such a
+    module was chosen. Loads every module.
+    """
+    taken = {name: error for name, error in load_all().items() if isinstance(error, ApplicationIdTaken)}
+    for name in params["topologies"]:
+        if name in taken:
+            raise taken[name]
+    return list(params["topologies"]) or [name for name in names() if name not in taken]
 
 
 def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:

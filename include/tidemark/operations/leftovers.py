@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import InvalidSettings, InvalidTopology, TaskCorrupted, TidemarkError
+from tidemark.errors import ApplicationIdTaken, InvalidSettings, TaskCorrupted, TidemarkError
 from tidemark.folder_lock import is_locked
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.cluster import brokers_answer, short_timeout_s
@@ -36,7 +36,7 @@ from tidemark.stores.directory import CORRUPT_STORE, RESTORING_STORE, STANDBY_PR
 from tidemark.supervision.hold import hold_path, read_hold, stale_because
 from tidemark.temporary_folder import TEMPORARY_FOLDER, abandoned_folders, application_of
 from tidemark.topology.plan import TopologyPlan
-from tidemark.topology_loader import load, names
+from tidemark.topology_loader import load_all
 
 log = logging.getLogger(__name__)
 
@@ -144,13 +144,14 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
     """
     deployed: dict[str, TopologyPlan] = {}
     is_whole = True
-    for name in names():
-        try:
-            topology = load(name)
-            deployed[topology.application_id] = topology.plan()
-        except InvalidTopology as error:
-            log.warning("leftovers of a topology that cannot be loaded are not shown: %s", error)
+    for loaded in load_all().values():
+        if isinstance(loaded, ApplicationIdTaken):
+            continue  # The module that has the application is in the list, too.
+        if isinstance(loaded, Exception):
+            log.warning("leftovers of a topology that cannot be loaded are not shown: %s", loaded)
             is_whole = False
+        else:
+            deployed[loaded.application_id] = loaded.plan()
     here = applications(settings.state_dir)
     # Without an answer, the tasks are unknown and none is reported as gone.
     has_answer = any(app in here for app in deployed) and _brokers_answer(settings)

@@ -413,8 +413,11 @@ def stopped(operations, admin):
 
 
 def deployed(app, operations, kind):
-    """The name of a module of its own: what a run of this kind would change the application to."""
-    app.module = f"{kind}_{app.name}".replace("-", "_")
+    """The name of a module of its own, the only one of the application: what a run of this kind would change that to."""
+    own = app.name.replace("-", "_")
+    for former in operations.folder.glob(f"*_{own}.py"):
+        former.unlink()
+    app.module = f"{kind}_{own}"
     made = "version({name!r}, '2', 'n', n='count(*)', most='max(v)')" if kind == "upgrade" else VERSION_ONE
     write_module(app, operations.folder, made)
     return app.module

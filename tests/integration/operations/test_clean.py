@@ -438,7 +438,7 @@ def test_should_remove_the_links_of_a_killed_savepoint_under_its_lock_and_leave_
 
 @pytest.mark.parametrize("has_state", [True, False])
 def test_should_show_all_leftovers_of_an_application_without_a_module(settings, tmp_path, monkeypatch, has_state):
-    monkeypatch.setattr(leftovers, "names", list)
+    monkeypatch.setattr(leftovers, "load_all", dict)
     state_dir = settings.state_dir
     kinds = (".restores", ".rewinds", ".drills", ".savepoints", ".removed", ".changes")
     places = {state_dir / kind / "gone-app" for kind in kinds}
@@ -453,7 +453,7 @@ def test_should_show_all_leftovers_of_an_application_without_a_module(settings, 
 
 
 def test_should_not_show_temporary_files_in_use_when_the_module_of_the_process_is_gone(settings, monkeypatch):
-    monkeypatch.setattr(leftovers, "names", list)
+    monkeypatch.setattr(leftovers, "load_all", dict)
     with FolderLock(temporary_folders(settings.state_dir, "gone-app-0") / "launch"):
         assert leftovers.all_leftovers(settings) == []
 
