@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,25 @@ def test_should_give_its_airflow_the_maintenance_pool(services: dict[str, Any]) 
     assert pool in services["init"]["command"]
     parallelism = int(services["scheduler"]["environment"]["AIRFLOW__CORE__PARALLELISM"])
     assert parallelism > airflow_parts.MAINTENANCE_SLOTS
+
+
+def test_every_page_should_name_the_file_in_which_airflow_keeps_passwords(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    code = (
+        "from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager;"
+        "print(SimpleAuthManager.get_generated_password_file())"
+    )
+    environment = services["api-server"]["environment"]
+    users = {name: value for name, value in environment.items() if name.startswith("AIRFLOW__CORE__SIMPLE_AUTH")}
+    # Airflow creates its home, so that is a folder of the test.
+    own = {**os.environ, **users, "AIRFLOW_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+    file = Path(environment["AIRFLOW_HOME"]) / Path(done.stdout.splitlines()[-1]).relative_to(tmp_path)
+    # It must outlast the container.
+    assert file.is_relative_to(services["api-server"]["volumes"][0].removeprefix("var:"))
+    for page in ("docker-compose.yaml", "docs/airflow.md", "docs/kubernetes.md"):
+        assert str(file) in (project_root() / page).read_text(), page
 
 
 def _in(folder: Path, command: list[str]) -> list[str]:
