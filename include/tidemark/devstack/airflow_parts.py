@@ -26,10 +26,10 @@ USERS = {"admin": "admin", "oncall": "user", "guest": "viewer"}
 ADMINISTRATOR = "admin"
 AIRFLOW_DATABASE = "AIRFLOW_METADATA_DATABASE_URL"
 """The environment variable in which `history_cleanup` finds the URL of Airflow's own database."""
-PARALLELISM = 4
-"""Slots of the executor."""
+PARALLELISM = 16
+"""Slots of the executor. Maintenance and the DAGs of restores and changes together leave some of them for streams."""
 MAINTENANCE_SLOTS = 2
-"""Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, to leave some for streams."""
+"""Slots of the pool of checks, audits, drills and savepoints."""
 LOCKED_S = 30
 """How many seconds each part of Airflow waits for the lock of their shared SQLite database. After that a request fails with
 status 500, or a task fails. SQLite's default of 5 s is too short on a loaded machine."""

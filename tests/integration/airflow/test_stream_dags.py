@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,37 @@ def test_should_reserve_workers_for_streams_and_schedule_them_first(report: Mapp
             found[kind].add(task["priority"])
     assert looking_after < set(report["dags"])
     assert max(found["maintenance"]) < min(found["others"]) <= max(found["others"]) < min(found["streams"])
-    assert airflow_parts.MAINTENANCE_SLOTS < airflow_parts.PARALLELISM
+
+
+def test_should_leave_workers_for_streams_whatever_else_runs(report: Mapping[str, Any]) -> None:
+    """A case waits for the instances that it relaunches, so it must not take the last worker that could launch them."""
+    taken = airflow_parts.MAINTENANCE_SLOTS
+    for name, dag in report["dags"].items():
+        if not name.startswith("stream_") and not _is_maintenance(dag):
+            assert not any(task["mapped"] for task in dag["tasks"].values()), name
+            taken += dag["max_active_runs"] * _most_at_once(dag["tasks"])
+    assert taken > airflow_parts.MAINTENANCE_SLOTS
+    assert taken < airflow_parts.PARALLELISM
+
+
+def _is_maintenance(dag: Mapping[str, Any]) -> bool:
+    return {task["pool"] for task in dag["tasks"].values()} == {MAINTENANCE_POOL}
+
+
+def _most_at_once(tasks: Mapping[str, Mapping[str, Any]]) -> int:
+    """How many tasks of a run can run at a time: the most of which none waits for another one."""
+    before: dict[str, set[str]] = {}
+
+    def all_before(name: str) -> set[str]:
+        if name not in before:
+            direct = tasks[name]["upstream"]
+            before[name] = {*direct}.union(*(all_before(each) for each in direct))
+        return before[name]
+
+    def is_free(names: Sequence[str]) -> bool:
+        return not any(all_before(name) & {*names} for name in names)
+
+    return max(size for size in range(1, len(tasks) + 1) if any(is_free(some) for some in combinations(tasks, size)))
 
 
 def test_should_map_one_task_per_instance(report: Mapping[str, Any]) -> None:

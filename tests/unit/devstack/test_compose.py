@@ -67,11 +67,11 @@ def test_should_use_known_settings_and_a_separate_database_for_the_facts(service
     assert users == [services["postgres"]["environment"]["POSTGRES_USER"]]
 
 
-def test_should_give_its_airflow_the_maintenance_pool(services: dict[str, Any]) -> None:
+def test_should_give_its_airflow_the_slots_of_the_embedded_one(services: dict[str, Any]) -> None:
     pool = f"airflow pools set {MAINTENANCE_POOL} {airflow_parts.MAINTENANCE_SLOTS} "
     assert pool in services["init"]["command"]
     parallelism = int(services["scheduler"]["environment"]["AIRFLOW__CORE__PARALLELISM"])
-    assert parallelism > airflow_parts.MAINTENANCE_SLOTS
+    assert parallelism == airflow_parts.PARALLELISM
 
 
 def test_every_page_should_name_the_file_in_which_airflow_keeps_passwords(
