@@ -97,6 +97,16 @@ def test_should_pass_headers_on_when_no_state_is_in_between(running):
     assert [record.headers for record in driver.read("last")] == [(), ()]
 
 
+def test_should_carry_nested_fields_through_a_select_and_a_repartition_topic(running):
+    topology = Topology("app")
+    people = topology.stream("people", schema="id STRING, customer STRUCT<firstName: STRING, petNames: ARRAY<STRING>>")
+    people.select("id", "customer").repartition("id", "by-id").to("copies")
+    driver = running(topology)
+    person = {"id": "p1", "customer": {"firstName": "Ada", "petNames": ["Tom"]}}
+    driver.pipe("people", person, key="p1")
+    assert [record.value for record in driver.read("copies")] == [person]
+
+
 def test_should_read_filter_write_and_rekey_a_source_without_keys(running):
     topology = Topology("app")
     lines = topology.stream("lines", schema="level STRING, n INT")

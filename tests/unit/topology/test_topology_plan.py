@@ -89,6 +89,23 @@ def test_should_keep_the_sql_of_steps_as_written_and_know_the_new_columns() -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        ("customer", "STRUCT<firstName: STRING, pets: ARRAY<STRUCT<petName: STRING>>>"),
+        ("coalesce(customer, customer)", "STRUCT<firstName: STRING, pets: ARRAY<STRUCT<petName: STRING>>>"),
+        ("customer.firstName", "STRING"),
+        ("customer.pets[0]", "STRUCT<petName: STRING>"),
+        ("visits", "MAP<STRING, STRUCT<atMs: BIGINT>>"),
+    ],
+)
+def test_should_keep_the_case_of_the_names_of_nested_fields(expression: str, kind: str) -> None:
+    customer = "customer STRUCT<firstName: STRING, pets: ARRAY<STRUCT<petName: STRING>>>"
+    schema = f"{customer}, visits MAP<STRING, STRUCT<atMs: BIGINT>>"
+    selected = Topology("app").stream("people", schema=schema).select(x=expression)
+    assert selected.columns == (Column("x", kind),)
+
+
 def test_should_plan_two_pipelines_of_one_subtopology_when_a_stream_continues_twice() -> None:
     topology = Topology("app")
     stream = beats(topology).filter("ibi_ms > 0")

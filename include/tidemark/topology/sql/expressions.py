@@ -161,7 +161,9 @@ def _annotated(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     from sqlglot.schema import MappingSchema
 
     schema = MappingSchema(dialect="spark", normalize=False)
-    schema.add_table("record", {column.name: column.type for column in columns}, normalize=False)
+    # The schema of sqlglot changes the fields of a type that is given as text to lower case.
+    types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
+    schema.add_table("record", types, normalize=False)
     select = sqlglot.select(exp.alias_(tree, "value")).from_("record")
     annotated: exp.Expr = annotate_types(select, schema=schema, dialect="spark").selects[0].this
     return annotated
