@@ -318,7 +318,8 @@ class Task:
     def _require_readable(self, letters: Sequence[DeadLetter]) -> None:
         failing = {source.topic: source.node for source in self.subtopology.sources if source.on_error is OnError.FAIL}
         for letter in letters:
-            if letter.topic in failing:
+            # A record without a key was read, and is processed by all nodes that do not need its key.
+            if letter.topic in failing and letter.reason != NO_KEY:
                 raise RecordRefused(
                     _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, letter.reason),
                     records=": ".join(text.decode() for _, text in letter.details if text is not None),

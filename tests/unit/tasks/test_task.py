@@ -21,7 +21,7 @@ from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks import closing
 from tidemark.tasks.task import Task, TaskInput, _with_written, close_tasks
-from tidemark.tasks.update import DeadLetter
+from tidemark.tasks.update import NO_KEY, DeadLetter
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized, store
 from tidemark.topology.windows import tumbling
@@ -536,6 +536,16 @@ def test_should_end_at_a_record_that_cannot_be_processed_when_the_topology_says_
         assert hidden not in str(failure_body(raised.value))
         assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
         task.close()
+    directory.close()
+
+
+def test_should_go_on_after_a_record_without_a_key_when_only_records_that_cannot_be_read_end_the_instance(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = refusing(directory, source="fail")
+    keyless = DeadLetter(NO_KEY, "in", 0, 43, None, b'{"x": 2}', ())
+    update = task.prepare(records(2, letters=(keyless,)), WALL)
+    assert (update.dead_letters, update.bad_rows, len(outputs(update))) == ((keyless,), 1, 1)
+    task.close()
     directory.close()
 
 
