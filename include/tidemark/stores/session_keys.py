@@ -16,7 +16,9 @@ from tidemark.stores.layout import WINDOW_START_BYTES, window_keys
 from tidemark.stores.pending import PendingStore
 
 SESSION_BYTES = 2 * WINDOW_START_BYTES
-_PAST_ALL_TIMES = b"\x80"
+# Times are below 2^56 (`LATEST_TIMESTAMP_MS`), so their first byte is 0. Of the longer keys that begin with a key, a scan then
+# reads only those that continue with a NUL.
+_PAST_ALL_TIMES = b"\x01"
 
 
 def session_keys(keys: pa.Array, ends: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> list[bytes]:

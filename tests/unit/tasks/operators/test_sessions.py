@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.batches import Batches
 
-from tidemark.stores.session_keys import split_session_key
+from tidemark.stores.memory import MemoryStore
+from tidemark.stores.pending import PendingStore
+from tidemark.stores.session_keys import session_keys, sessions_between, split_session_key
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.tasks.operators.sessions import SessionAggregateOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Aggregate, Aggregation, Fold, Number, SessionWindow, StoreKind, StoreSpec, Window
@@ -186,6 +190,27 @@ def test_should_not_mix_keys_when_one_is_a_prefix_of_the_other():
     emitted = node.run(partials([(key, 6, i) for i, key in enumerate(keys)]), newest_ms=6)
     live = [row for row in emitted.rows.to_pylist() if not row["__deleted"]]
     assert {row["id"]: (row["n"], row["least"]) for row in live} == {key: (2, i) for i, key in enumerate(keys)}
+
+
+class CountsKeys(PendingStore):
+    """A store that counts the keys that a scan reads."""
+
+    keys_read = 0
+
+    def range(self, segment, start, end):
+        for pair in super().range(segment, start, end):
+            self.keys_read += 1
+            yield pair
+
+
+@pytest.mark.parametrize("at", [0, 5, LATEST_TIMESTAMP_MS])
+def test_should_read_no_session_of_keys_that_begin_with_the_key(at):
+    keys = ["1", *(f"1{character}" for character in "\x01 059A\x7fé😀"), "2"]
+    times = np.full(len(keys), at, np.int64)
+    store = CountsKeys(MemoryStore())
+    store.put_many(0, session_keys(pa.array(keys), times, times), [key.encode() for key in keys])
+    assert list(sessions_between(store, 0, b"1", 0, LATEST_TIMESTAMP_MS)) == [(at, at, b"1")]
+    assert store.keys_read == 1
 
 
 def test_should_write_the_store_without_building_rows_when_nobody_reads_them():
