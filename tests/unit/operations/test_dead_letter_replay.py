@@ -8,13 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from tidemark.commit.dead_letter import OFFSET, PARTITION, REASON, TOPIC
+from tidemark.commit.dead_letter import OFFSET, PARTITION, REASON, SHORTENED, TOPIC, dead_letter_record
 from tidemark.names import TopicPartition
 from tidemark.operations.dead_letters import replay as module
-from tidemark.operations.dead_letters.reader import REPLAYED, DeadLetterFilter, ReplayMarker, StoredDeadLetter
+from tidemark.operations.dead_letters.reader import (
+    REPLAYED,
+    DeadLetterFilter,
+    ReplayMarker,
+    StoredDeadLetter,
+    letter_of,
+)
 from tidemark.operations.dead_letters.replay import PURGED, DeadLetterReplay
 from tidemark.settings import Settings
-from tidemark.tasks.update import REFUSED, UNWRITABLE_KEY
+from tidemark.tasks.update import REFUSED, UNPARSABLE, UNWRITABLE_KEY, DeadLetter
 from tidemark.topology.builder import Topology
 
 
@@ -30,6 +36,24 @@ def test_should_say_why_the_record_behind_a_refused_row_is_gone(is_between):
     letter = SimpleNamespace(reason=REFUSED, source=source, source_offset=3, is_whole=True)
     found = replay._destination(letter, DeadLetterFilter(reason=REFUSED))
     assert found == (PURGED if is_between else "its original record is gone")
+
+
+@pytest.mark.parametrize("limit", [20_000, 500])
+def test_should_keep_a_records_own_headers_when_they_have_the_names_of_those_that_tidemark_adds(limit):
+    """A record may have been a dead letter of another application, and its producer may use such a name for its own data."""
+    own = ((REASON, b"theirs"), (OFFSET, b"99"), (SHORTENED, b"value"), ("tidemark.sink", b"theirs"), ("trace", None))
+    letter = DeadLetter(UNPARSABLE, "in", 3, 17, b"k", b"{" * 300, own, 5, (("tidemark.error", b"no JSON"),))
+    key, value, headers = dead_letter_record(letter, limit)
+    found = letter_of(
+        SimpleNamespace(
+            topic=lambda: "app-dlq", partition=lambda: 0, offset=lambda: 40, timestamp=lambda: (1, 5),
+            key=lambda: key, value=lambda: value, headers=lambda: headers,
+        )
+    )  # fmt: skip
+    assert found.headers == own
+    assert (found.reason, found.source, found.source_offset) == (UNPARSABLE, TopicPartition("in", 3), 17)
+    assert (found.summary["tidemark.error"], "tidemark.sink" in found.summary) == ("no JSON", False)
+    assert found.is_whole == (value == letter.value) == (limit > 500)
 
 
 class Letters:

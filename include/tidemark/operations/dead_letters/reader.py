@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from tidemark.commit.dead_letter import OFFSET, PARTITION, PREFIX, REASON, SHORTENED, TIMESTAMP, TOPIC
+from tidemark.commit.dead_letter import OFFSET, PARTITION, REASON, SHORTENED, TIMESTAMP, TOPIC
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.committed_reader import messages_until, stalled_after
@@ -177,9 +177,11 @@ class DeadLetterReader:
 def letter_of(message: Message) -> StoredDeadLetter:
     """Parse a record of the topic of dead letters."""
     headers = headers_of(message)
-    summary = {name: (content or b"").decode(errors="replace") for name, content in headers if name.startswith(PREFIX)}
+    # The summary comes last and begins with the reason. Before it, the record's own headers may have the same names.
+    start = max((i for i, (name, _) in enumerate(headers) if name == REASON), default=len(headers))
+    summary = {name: (content or b"").decode(errors="replace") for name, content in headers[start:]}
     place = TopicPartition(str(message.topic()), int(message.partition() or 0))
-    own = tuple(header for header in headers if not header[0].startswith(PREFIX))
+    own = tuple(headers[:start])
     key, value, written_ms = _bytes(message.key()), _bytes(message.value()), message.timestamp()[1]
     return StoredDeadLetter(place, int(message.offset() or 0), written_ms, key, value, own, summary)
 
