@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.errors import TidemarkError, describe_error
+from tidemark.json_numbers import json_number
 
 NOT_THE_ROWS_FAULT = (TidemarkError, MemoryError)
 """Errors of Tidemark, the topology or the machine, which end the instance whatever the row is."""
@@ -49,7 +50,10 @@ class RefusedRow:
     @property
     def value(self) -> bytes | None:
         """The row as JSON; None for a deleted row."""
-        return None if self.row is None else json.dumps(self.row, default=str).encode()
+        if self.row is None:
+            return None
+        row = {name: json_number(value) if isinstance(value, float) else value for name, value in self.row.items()}
+        return json.dumps(row, default=str).encode()
 
 
 class Refusals:

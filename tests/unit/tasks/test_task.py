@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 from types import MappingProxyType, SimpleNamespace
 
@@ -20,6 +21,7 @@ from tidemark.stores.directory import CHECKPOINT_FILE, InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks import closing
+from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.task import Task, TaskInput, _with_written, close_tasks
 from tidemark.tasks.update import NO_KEY, DeadLetter
 from tidemark.topology.builder import Topology
@@ -506,6 +508,13 @@ def test_should_make_a_dead_letter_with_coordinates_of_a_record_that_user_code_r
     assert (update.rows, update.bad_rows, update.sink_counts("dlq")) == (3, 0, {"out": 2, "dlq": 1})
     task.close()
     directory.close()
+
+
+def test_should_write_a_refused_row_as_json_when_it_has_numbers_that_json_does_not_have():
+    row = {"id": "a", "x": math.nan, "y": math.inf, "z": -math.inf, "n": 1.5, "none": None}
+    value = RefusedRow("KSTREAM-PROCESSOR-0000000001", 0, "a", row, "ValueError: x", None).value
+    expected = {"id": "a", "x": "NaN", "y": "Infinity", "z": "-Infinity", "n": 1.5, "none": None}
+    assert json.loads(value, parse_constant=pytest.fail) == expected
 
 
 def test_should_end_at_a_record_that_cannot_be_processed_when_the_topology_says_so(tmp_path):
