@@ -256,6 +256,8 @@ CASES: list[Case] = [
         ["window_start", "another name"],
     ),
     ("comment", lambda t: stream(t).filter("ibi_ms > 1 -- fast"), ["comment", "remove"]),
+    ("semicolon", lambda t: stream(t).filter("patient_id = 'a;' ;"), ["semicolon", "remove"]),
+    ("semicolon in a select", lambda t: stream(t).select("ibi_ms AS x;"), ["semicolon", "remove"]),
     ("placeholder", lambda t: stream(t).filter("ibi_ms > :least"), ["placeholder"]),
     ("computed name", lambda t: stream(t).filter("IDENTIFIER('ibi' || '_ms') > 1"), ["IDENTIFIER()", "name itself"]),
     ("zone", lambda t: stream(t).select("at AT TIME ZONE 'Asia/Tokyo' AS x"), ["AT TIME ZONE", "from_utc_timestamp()"]),

@@ -53,6 +53,9 @@ def parse(text: str, where: str) -> exp.Expr:
         raise InvalidTopology(f"{where}: {quoted(text)} does not parse: {reason}; correct the SQL") from None
     if len(trees) != 1 or trees[0] is None:
         raise InvalidTopology(f"{where}: {quoted(text)} is not one expression; write one Spark SQL expression")
+    # sqlglot takes a semicolon at the end for the end of a statement.
+    if any(token.token_type is sqlglot.TokenType.SEMICOLON for token in sqlglot.tokenize(text, dialect="spark")):
+        raise InvalidTopology(f"{where}: {quoted(text)} contains a semicolon; remove it")
     return trees[0]
 
 
