@@ -30,7 +30,7 @@ from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Process, Sink, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
-from tidemark.topology.sql.types import NULL
+from tidemark.topology.sql.types import NULL, UNKNOWN
 from tidemark.topology.stores import Materialized, materialized
 from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of
@@ -340,9 +340,13 @@ def _timestamp(text: str, columns: tuple[Column, ...], where: str) -> str:
         return text.strip()
     if found == "TIMESTAMP":
         return f"unix_millis({text.strip()})"
+    as_bigint, as_timestamp = (f"CAST({text.strip()} AS {kind})" for kind in ("BIGINT", "TIMESTAMP"))
+    # Spark takes a number that is cast to TIMESTAMP for seconds.
+    remedy = as_timestamp if found in ("STRING", "DATE", "TIMESTAMP_NTZ") else as_bigint
+    if found == UNKNOWN:
+        remedy = f"{as_bigint} if it is a number of milliseconds, or {as_timestamp} if it is a text or a date"
     raise InvalidTopology(
-        f"{where}: {quoted(text)} is {found}, not BIGINT epoch milliseconds or TIMESTAMP; "
-        f"convert it, e.g. CAST({text.strip()} AS {'BIGINT' if found in ('INT', 'FLOAT', 'DOUBLE') else 'TIMESTAMP'})"
+        f"{where}: {quoted(text)} is {found}, not BIGINT epoch milliseconds or TIMESTAMP; convert it, e.g. {remedy}"
     )
 
 

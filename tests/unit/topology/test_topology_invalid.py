@@ -184,6 +184,12 @@ CASES: list[Case] = [
     ("key is null", lambda t: stream(t, key="NULL"), [SOURCE, "key", "always null"]),
     ("timestamp is INT", lambda t: stream(t, timestamp="ibi_ms"), [SOURCE, "timestamp", "CAST(ibi_ms AS BIGINT)"]),
     ("timestamp is text", lambda t: stream(t, timestamp="patient_id"), [SOURCE, "STRING", "AS TIMESTAMP)"]),
+    ("timestamp is DECIMAL", lambda t: stream(t, timestamp="weight"), [SOURCE, "e.g. CAST(weight AS BIGINT)"]),
+    (
+        "timestamp is not certain",
+        lambda t: stream(t, timestamp="element_at(MAP('a', beat_ms), 'a')"),
+        [SOURCE, "e.g. CAST(element_at(MAP('a', beat_ms), 'a') AS BIGINT) if it is a number of milliseconds, or CAST("],
+    ),
     ("timestamp is now", lambda t: stream(t, timestamp="now()"), [SOURCE, "now()", "_timestamp"]),
     ("same topic otherwise", two_sources, [SOURCE, "'pulses'", "read it once"]),
     ("syntax", lambda t: stream(t).filter("ibi_ms >"), ["KSTREAM-FILTER-" + FIRST, "line 1, column 8", "near '>'"]),
