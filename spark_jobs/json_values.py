@@ -1,4 +1,4 @@
-"""Reading JSON values as columns, without the numbers with which Spark computes for minutes.
+"""Reading JSON values as columns, without the numbers with which Spark computes for minutes, and without numbers as dates.
 
 For a DECIMAL column Spark writes out every digit of a number such as `1e300000000` before it sees that there are too many. A
 value that has a number with an exponent of four or more digits, where it could become a DECIMAL, is not parsed.
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 _CORRUPT = "__corrupt"
-_PERMISSIVE = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}')"
+# Without the last option Spark reads a text of digits in a DATE column as days since 1970.
+_PERMISSIVE = (
+    f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}', 'enableDateTimeParsingFallback', 'false')"
+)
 # A text may hide the exponent behind an escape or between commas, which Spark removes from a text that it reads as a DECIMAL.
 # Java's BigDecimal reads the digits of every script.
 _MAY_BE_HUGE = r"[eE],*[+-]?,*(?:\p{Nd},*){4}|\\u"

@@ -67,6 +67,35 @@ def test_should_parse_every_other_value_as_from_json_alone(spark):
         assert not is_read(row, "expected") or row.found == row.expected
 
 
+@pytest.mark.parametrize(
+    ("text", "date", "timestamp"),
+    [
+        ("2024-01-15", "2024-01-15", "2024-01-15 00:00:00"),
+        ("2024-1-5", "2024-01-05", "2024-01-05 00:00:00"),
+        ("2024-01", "2024-01-01", "2024-01-01 00:00:00"),
+        ("2024", "2024-01-01", "2024-01-01 00:00:00"),
+        ("2024-01-15T10:00", "2024-01-15", "2024-01-15 10:00:00"),
+        ("2024-01-15 10:00:00.123456", "2024-01-15", "2024-01-15 10:00:00.123456"),
+        ("2024-01-15T10:00:00.1Z", "2024-01-15", "2024-01-15 10:00:00.1"),
+        ("2024-01-15T10:00:00+02:00", "2024-01-15", "2024-01-15 08:00:00"),
+        ("2024-01-15T10:00:00+0200", "2024-01-15", "2024-01-15 08:00:00"),
+        ("2024-01-15T10:00:00GMT+02:00", "2024-01-15", "2024-01-15 08:00:00"),
+        ("2024-01-15 10:00:00 Europe/Berlin", "2024-01-15", "2024-01-15 09:00:00"),
+        ("20240115", None, None),
+        ("1700000000", None, None),
+        ("-1", None, None),
+        ("15/01/2024", None, None),
+        ("today", None, None),
+        ("", None, None),
+    ],
+)
+def test_should_read_texts_of_iso_8601_as_dates_and_timestamps_and_no_other(spark, text, date, timestamp):
+    columns = [f"{parsed_json_sql('v', parse_schema(f'x {kind}', 'test'))} AS {kind}" for kind in ("DATE", "TIMESTAMP")]
+    read = [f"IF({kind}.__corrupt IS NULL, CAST({kind}.x AS STRING), NULL)" for kind in ("DATE", "TIMESTAMP")]
+    values = spark.createDataFrame([(f'{{"x": "{text}"}}',)], "v STRING")
+    assert values.selectExpr(*columns).selectExpr(*read).collect() == [(date, timestamp)]
+
+
 def test_should_parse_once_without_a_decimal():
     assert parsed_json_sql("v", parse_schema("a STRING, x DOUBLE", "test")).count("from_json") == 1
 
