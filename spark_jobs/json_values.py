@@ -1,12 +1,16 @@
-"""Reading JSON values as columns, without the numbers with which Spark computes for minutes, and without numbers as dates.
+"""Reading JSON values as columns, except for values of which Spark makes something that they do not say.
 
-For a DECIMAL column Spark writes out every digit of a number such as `1e300000000` before it sees that there are too many. A
-value that has a number with an exponent of four or more digits, where it could become a DECIMAL, is not parsed.
+- For a DECIMAL column Spark writes out every digit of a number such as `1e300000000` before it sees that there are too many. A
+  value that has a number with an exponent of four or more digits, where it could become a DECIMAL, is not parsed.
+- For a TIMESTAMP column Spark completes a text that is only a time of day, such as `12:30`, with today's date by the clock. A
+  value that has one where it would become a TIMESTAMP is not parsed.
+- For a DATE column Spark reads a text of digits as days since 1970, if an option does not prevent it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_jobs.sql_text import literal, quoted
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 _CORRUPT = "__corrupt"
-# Without the last option Spark reads a text of digits in a DATE column as days since 1970.
 _PERMISSIVE = (
     f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}', 'enableDateTimeParsingFallback', 'false')"
 )
@@ -27,6 +30,9 @@ _HUGE_NUMBER = r"[0-9][eE][+-]?0*+[0-9]{4}"
 _HUGE_TEXT = r"[eE][+-]?0*+\p{Nd}{4}"
 _ESCAPE = r"\\."
 _TEXT = "\"[^\"]*\"|'[^']*'"
+# Spark ignores blanks around a time, but not before a T.
+_MAY_BE_TIME_OF_DAY = r"""["'](?:T[0-9]|(?:[\x20\x7f]|\\[bfnrt])*[0-9]{1,2}:)|\\u"""
+_TIME_OF_DAY = r"\A(?:T[0-9]|[\x00-\x20\x7f]*[0-9]{1,2}:)"
 
 
 def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
@@ -35,25 +41,74 @@ def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
     `value` is a cheap expression, because it can occur several times. The struct is null, or `__corrupt` is not, if the text
     cannot be parsed.
     """
-    parsed = _from_json(value, [f"{quoted(c.name)} {c.type}" for c in columns])
-    # A first look at the text, because parsing a type takes longer than the rest.
-    decimal = _with_decimal(columns) if any("DECIMAL" in c.type.upper() for c in columns) else {}
-    if not decimal:
-        return parsed
-    return f"CASE WHEN NOT coalesce({_is_huge_sql(value, decimal)}, false) THEN {parsed} END"
+    schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in columns), f"`{_CORRUPT}` STRING"]))
+    parsed = f"from_json({value}, {schema}, {_PERMISSIVE})"
+    refused = []
+    if decimal := _HUGE.fields_of(columns):
+        refused.append(_is_huge_sql(value, decimal))
+    if timestamp := _COMPLETED.fields_of(columns):
+        may_be = f"{value} RLIKE {literal(_MAY_BE_TIME_OF_DAY)}"
+        refused.append(f"({may_be} AND {_COMPLETED.is_in_object(value, timestamp, 0)})")
+    return f"CASE WHEN NOT coalesce({' OR '.join(refused)}, false) THEN {parsed} END" if refused else parsed
 
 
-def _from_json(value: str, fields: Sequence[str]) -> str:
-    schema = literal(", ".join([*fields, f"`{_CORRUPT}` STRING"]))
-    return f"from_json({value}, {schema}, {_PERMISSIVE})"
+@dataclass(frozen=True)
+class _Refused:
+    """Texts that Spark must not read as values of a type. `condition` returns the SQL of whether a text is one."""
+
+    type: str
+    condition: Callable[[str], str]
+
+    def fields_of(self, columns: Sequence[Column]) -> dict[str, exp.DataType]:
+        """Return the types of the columns that have the type at any depth."""
+        from sqlglot import exp
+
+        # A first look at the text, because parsing a type takes longer than the rest.
+        types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns if self.type in c.type.upper()}
+        return {name: kind for name, kind in types.items() if self._is_part_of(kind)}
+
+    def is_in_object(self, text: str, fields: Mapping[str, exp.DataType], depth: int) -> str:
+        """Return the SQL of whether an object has, in one of these fields, a text that must not be read.
+
+        The object is read as a map, which has a repeated field each time: Spark converts every one, though only the last
+        counts.
+        """
+        field = f"__e{depth}"
+        found = [
+            f"({field}.key = {literal(name)} AND {self._is_in_value(f'{field}.value', kind, depth + 1)})"
+            for name, kind in fields.items()
+        ]
+        return _any_in(f"map_entries(from_json({text}, 'MAP<STRING, STRING>'))", field, " OR ".join(found))
+
+    def _is_in_value(self, text: str, kind: exp.DataType, depth: int) -> str:
+        """Return the SQL, never null, of whether the JSON of a value has, for the type, a text that must not be read."""
+        from sqlglot import exp
+
+        if self._is(kind):
+            return f"coalesce({self.condition(text)}, false)"
+        if kind.is_type(exp.DataType.Type.STRUCT):
+            fields = {field.name: field.kind for field in kind.expressions if self._is_part_of(field.kind)}
+            return f"({text} IS NOT NULL AND {self.is_in_object(text, fields, depth)})"
+        is_map = kind.is_type(exp.DataType.Type.MAP)
+        parts = (
+            f"map_values(from_json({text}, 'MAP<STRING, STRING>'))" if is_map else f"from_json({text}, 'ARRAY<STRING>')"
+        )
+        part = f"__e{depth}"
+        return (
+            f"({text} IS NOT NULL AND {_any_in(parts, part, self._is_in_value(part, kind.expressions[-1], depth + 1))})"
+        )
+
+    def _is_part_of(self, kind: exp.DataType) -> bool:
+        from sqlglot import exp
+
+        return any(self._is(node) for node in kind.find_all(exp.DataType))
+
+    def _is(self, kind: exp.DataType) -> bool:
+        return kind.sql("spark").partition("(")[0] == self.type
 
 
-def _with_decimal(columns: Sequence[Column]) -> dict[str, exp.DataType]:
-    """Return the types of the columns that have a DECIMAL at any depth."""
-    from sqlglot import exp
-
-    types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns}
-    return {name: kind for name, kind in types.items() if _has_decimal(kind)}
+_HUGE = _Refused("DECIMAL", lambda text: f"replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}")
+_COMPLETED = _Refused("TIMESTAMP", lambda text: f"{text} RLIKE {literal(_TIME_OF_DAY)}")
 
 
 def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
@@ -62,44 +117,10 @@ def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
     Numbers in other columns are refused too, as texts only if they are in a DECIMAL column: there Spark reads them as numbers.
     """
     outside = f"regexp_replace(regexp_replace({value}, {literal(_ESCAPE)}, ''), {literal(_TEXT)}, '')"
-    has_huge_text = _has_huge_field(value, decimal, 0)
-    return f"{value} RLIKE {literal(_MAY_BE_HUGE)} AND ({outside} RLIKE {literal(_HUGE_NUMBER)} OR {has_huge_text})"
+    has_huge_text = _HUGE.is_in_object(value, decimal, 0)
+    return f"({value} RLIKE {literal(_MAY_BE_HUGE)} AND ({outside} RLIKE {literal(_HUGE_NUMBER)} OR {has_huge_text}))"
 
 
-def _has_decimal(kind: exp.DataType) -> bool:
-    from sqlglot import exp
-
-    return any(node.is_type(exp.DataType.Type.DECIMAL) for node in kind.find_all(exp.DataType))
-
-
-def _has_huge_field(text: str, decimal: Mapping[str, exp.DataType], depth: int) -> str:
-    """Return the SQL of whether an object has, in one of these fields, a text that is a number of many digits.
-
-    The object is read as a map, which has a repeated field each time: Spark converts every one, though only the last counts.
-    """
-    field = f"__e{depth}"
-    huge = [
-        f"({field}.key = {literal(name)} AND {_is_huge(f'{field}.value', kind, depth + 1)})"
-        for name, kind in decimal.items()
-    ]
-    return _any_in(f"map_entries(from_json({text}, 'MAP<STRING, STRING>'))", field, " OR ".join(huge))
-
-
-def _is_huge(text: str, kind: exp.DataType, depth: int) -> str:
-    """Return the SQL, never null, of whether the JSON of a value has, for a DECIMAL, a text that is a number of many digits."""
-    from sqlglot import exp
-
-    if kind.is_type(exp.DataType.Type.DECIMAL):
-        return f"coalesce(replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}, false)"
-    if kind.is_type(exp.DataType.Type.STRUCT):
-        fields = {field.name: field.kind for field in kind.expressions if _has_decimal(field.kind)}
-        return f"({text} IS NOT NULL AND {_has_huge_field(text, fields, depth)})"
-    is_map = kind.is_type(exp.DataType.Type.MAP)
-    parts = f"map_values(from_json({text}, 'MAP<STRING, STRING>'))" if is_map else f"from_json({text}, 'ARRAY<STRING>')"
-    part = f"__e{depth}"
-    return f"({text} IS NOT NULL AND {_any_in(parts, part, _is_huge(part, kind.expressions[-1], depth + 1))})"
-
-
-def _any_in(parts: str, part: str, is_huge: str) -> str:
-    """Return the SQL of whether one of the parts is huge; also true if the parts cannot be read."""
-    return f"coalesce(exists({parts}, {part} -> {is_huge}), true)"
+def _any_in(parts: str, part: str, is_refused: str) -> str:
+    """Return the SQL of whether one of the parts must not be read; also true if the parts cannot be read."""
+    return f"coalesce(exists({parts}, {part} -> {is_refused}), true)"

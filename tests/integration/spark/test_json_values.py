@@ -1,4 +1,7 @@
-"""Values whose numbers Spark would write out for minutes are not parsed; all others are parsed as `from_json` does."""
+"""Values whose numbers Spark would write out for minutes, or whose times it would complete by the clock, are not parsed.
+
+All others are parsed as `from_json` does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = (
     "code STRING, x DOUBLE, price DECIMAL(10,2), lots ARRAY<DECIMAL(5,1)>, rates MAP<STRING, DECIMAL(38,10)>, "
-    "deal STRUCT<note: STRING, parts: ARRAY<STRUCT<cost: DECIMAL(8,0)>>>"
+    "deal STRUCT<note: STRING, parts: ARRAY<STRUCT<cost: DECIMAL(8,0)>>>, "
+    "at TIMESTAMP, ats ARRAY<TIMESTAMP>, visit STRUCT<day: DATE, times: MAP<STRING, TIMESTAMP>>, local TIMESTAMP_NTZ, day DATE"
 )
 HUGE = [
     '{"price": 1e-3000}', '{"price":-0.5E+3000}', '{"price": "1e-3000"}', '{"price": 1e-0003000}', '{"lots": [1, 1e-3000]}',
@@ -31,6 +35,13 @@ HUGE = [
     '{"lots": ["1e-3000"], "lots": []}', '{"deal": {"parts": [{"cost": "1e-3000"}]}, "deal": {"parts": []}}',
     '{"deal": {"parts": [{"cost": "1e-3000", "cost": "1"}]}}', '[{"price": "1"}, {"price": "1e-3000"}]',
 ]  # fmt: skip
+COMPLETED = [
+    '{"at": "12:30"}', '{"at": "12:30:00"}', '{"at": "1:2:3.5Z"}', '{"at": "T12"}', '{"at": "T12:30+02:00"}', '{"at": "12:"}',
+    '{"at": " 12:30 "}', '{"at": "\\t12:30"}', '{"at": "\\u0031\\u0032:30"}', '{"at": "\\u005412"}', "{'at': '12:30'}",
+    '{"at": "\x7f12:30"}',
+    '{"ats": ["2024-01-15", "12:30"]}', '{"visit": {"times": {"a": "12:30"}}}', '{"at": "12:30", "at": "2024-01-15"}',
+    '{"code": "a\\"", "price": 1, "at": "12:30"}',
+]  # fmt: skip
 HARMLESS = [
     '{"price": 1.5}', '{"price": 1e3}', '{"price": "1.5e-999"}', '{"code": "A1e12345", "price": 1}',
     '{"code": "1e12345", "price": 1}',
@@ -44,13 +55,20 @@ HARMLESS = [
     '{"code": "1e12345", "price": ""}', '{"code": "1e12345", "Price": "1e3000", "price": "3"}',
     '{"deal": {"note": "1e12345", "parts": [{"cost": 3}, {}, null]}}', '{"rates": {"1e12345": 1}, "lots": [null]}',
     '{"price": "x"}',
+    '{"code": "12:30", "at": "2024-01-15T12:30:00Z"}', '{"code": "12:30", "at": 1700000000}', '{"code": "12:30", "ats": []}',
+    '{"code": "12:30", "at": null, "visit": null}', '{"code": "T1", "at": "2024-01-15 1:30"}', '{"code": "12:30", "at": "x"}',
+    '{"code": "12:30", "visit": {"day": "2024-01-15", "times": {"12:30": "2024-01-15"}}}',
+    '{"code": "12:30", "local": "12:30"}',
+    '{"at": " T12:30"}', '{"at": "T"}', '{"at": "123:30"}', '{"at": "\\u0032024-01-15"}', '{"code": "12:30", "ats": {}}',
+    '{"code": "12:30", "At": "12:30"}', '{"code": "12:30", "day": "12:30"}',
     '{"code": "1e12345", "price": 1', "", "{}", "null", None,
 ]  # fmt: skip
 
 
-def test_should_parse_no_number_of_many_digits_that_could_become_a_decimal(spark):
+@pytest.mark.parametrize("values", [HUGE, COMPLETED], ids=["numbers of many digits", "times of day"])
+def test_should_parse_no_number_of_many_digits_as_a_decimal_and_no_time_of_day_as_a_timestamp(spark, values):
     sql = parsed_json_sql("v", parse_schema(SCHEMA, "test"))
-    found = spark.createDataFrame([(v,) for v in HUGE], "v STRING").selectExpr("v", f"{sql} AS r").collect()
+    found = spark.createDataFrame([(v,) for v in values], "v STRING").selectExpr("v", f"{sql} AS r").collect()
     assert [row.v for row in found if row.r is not None and row.r["__corrupt"] is None] == []
 
 
@@ -86,6 +104,8 @@ def test_should_parse_every_other_value_as_from_json_alone(spark):
         ("-1", None, None),
         ("15/01/2024", None, None),
         ("today", None, None),
+        ("12:30", None, None),
+        ("T12:30:00Z", None, None),
         ("", None, None),
     ],
 )
@@ -96,15 +116,20 @@ def test_should_read_texts_of_iso_8601_as_dates_and_timestamps_and_no_other(spar
     assert values.selectExpr(*columns).selectExpr(*read).collect() == [(date, timestamp)]
 
 
-def test_should_parse_once_without_a_decimal():
+def test_should_parse_once_without_a_decimal_and_a_timestamp():
     assert parsed_json_sql("v", parse_schema("a STRING, x DOUBLE", "test")).count("from_json") == 1
 
 
-def test_should_make_a_dead_letter_of_a_number_of_many_digits_in_the_stream_and_in_the_audit(spark):
+def test_should_make_a_dead_letter_of_what_is_not_parsed_in_the_stream_and_in_the_audit(spark):
     topology = Topology("app")
     topology.stream("in", schema=f"id STRING, {SCHEMA}", key="id").group_by_key().count(store="s").to("out")
     subtopology = topology.plan().subtopologies[0]
-    values = [b'{"id": "a", "price": 1}', b'{"id": "a", "price": 1e-3000}', b'{"id": "a", "price": 1e300000000}']
+    values = [
+        b'{"id": "a", "price": 1, "at": "2024-01-15T12:30:00Z"}',
+        b'{"id": "a", "price": 1e-3000}',
+        b'{"id": "a", "price": 1e300000000}',
+        b'{"id": "a", "price": 1, "at": "12:30:00"}',
+    ]
     spark.createDataFrame(
         [(b"a", value, 0, offset) for offset, value in enumerate(values)],
         "key BINARY, value BINARY, partition INT, offset BIGINT",
@@ -113,10 +138,14 @@ def test_should_make_a_dead_letter_of_a_number_of_many_digits_in_the_stream_and_
         "SELECT *, 'in' AS topic, timestamp_millis(1700000000000) AS timestamp FROM valued"
     ).createOrReplaceTempView("batch")
     places = spark.sql(dead_letter_places_sql(subtopology, subtopology.lead, "batch", 0)).collect()
-    assert sorted((row.reason, row["__record_offset"]) for row in places) == [(UNPARSABLE, 1), (UNPARSABLE, 2)]
+    assert sorted((row.reason, row["__record_offset"]) for row in places) == [
+        (UNPARSABLE, 1),
+        (UNPARSABLE, 2),
+        (UNPARSABLE, 3),
+    ]
     spark.sql(
         "SELECT 'source' AS role, topic, partition, offset, 1700000000000 AS ts_ms, key, value, 0 AS p, 1L AS batch FROM batch"
     ).createOrReplaceTempView("audited")
     none = "(SELECT '' AS of_topic, 0 AS of_partition, 0L AS of_offset)"
     judged = spark.sql(recomputation.judged_sql(subtopology.lead, "audited", none, 0)).collect()
-    assert {row["__offset"]: row["__bad"] for row in judged} == {0: False, 1: True, 2: True}
+    assert {row["__offset"]: row["__bad"] for row in judged} == {0: False, 1: True, 2: True, 3: True}
