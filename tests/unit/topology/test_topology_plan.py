@@ -291,11 +291,20 @@ def test_should_spell_schema_types_as_spark_does() -> None:
         "m['a'].b > 1",
         "id RLIKE '^p[0-9]+'",
         "id IN ('a', 'b') AND NOT n IS NULL",
+        "id = 'now'",
+        "id <=> ('today') OR id IN ('now', 'later') OR id BETWEEN 'now' AND 'today'",
+        "id LIKE 'now%' OR id LIKE ANY ('today%', 'a') OR contains(id, 'now')",
+        "CAST(m['a'].c AS STRING) = 'now'",
+        "lower('NOW') || 'now' = concat('today ', id)",
+        "CASE id WHEN 'now' THEN 'today' ELSE coalesce(id, 'now') END = if(n > 1, 'now', nullif(id, 'now'))",
+        "id = '12:30' OR at = to_timestamp('12:30', 'HH:mm') OR date_format(at, 'HH:mm') = '12:30'",
+        "exists(tags, t -> CAST(upper(t) AS DATE) > at OR CAST(t AS STRING) = 'now')",
+        "at > '2024-01-15 12:30:00' OR at > at - INTERVAL '12:30' HOUR TO MINUTE OR id = 'nowhere'",
     ],
 )
 def test_should_accept_conditions_that_spark_understands(condition: str) -> None:
     topology = Topology("app")
-    schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT>>"
+    schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT, c: STRING>>, at TIMESTAMP"
     topology.stream("t", schema=schema).filter(condition).to("u")
     assert topology.plan()
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql.functions import AGGREGATES, ANALYTIC, CLOCK_WORDS, GENERATORS, NON_DETERMINISTIC, WINDOWS
+from tidemark.topology.sql.clock_texts import clock_text
+from tidemark.topology.sql.functions import AGGREGATES, ANALYTIC, GENERATORS, NON_DETERMINISTIC, WINDOWS
 from tidemark.topology.sql.types import function_name, spark_type
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def expression_type(text: str, columns: Sequence[Column], where: str, *, aggrega
     tree = parse(text, where)
     _refuse_what_is_not_a_record_expression(tree, text, where, aggregate)
     tree = _annotated(_resolve(tree, columns, where), columns)
-    _refuse_words_for_the_clock(tree, text, where)
+    _refuse_clock_texts(tree, text, where)
     return spark_type(tree)
 
 
@@ -172,18 +173,10 @@ def _annotated(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     return annotated
 
 
-def _refuse_words_for_the_clock(tree: exp.Expr, text: str, where: str) -> None:
-    """Raise `InvalidTopology` for texts such as 'now' where Spark takes them for a date or a timestamp."""
-    from sqlglot import exp
-
-    for literal in tree.find_all(exp.Literal):
-        parent = literal.parent
-        if parent is None or not literal.is_string or literal.name.strip().casefold() not in CLOCK_WORDS:
-            continue
-        beside = [parent, *(one for one in parent.iter_expressions() if one is not literal)]
-        is_time = any(one.is_type(*exp.DataType.TEMPORAL_TYPES) for one in beside)
-        if is_time or function_name(parent).startswith(("to_date", "to_timestamp", "try_to_")):
-            raise InvalidTopology(
-                f"{where}: {quoted(text)} uses '{literal.name}' as a time, which is another one when a batch is computed "
-                f"again; use columns of the record, e.g. _timestamp"
-            )
+def _refuse_clock_texts(tree: exp.Expr, text: str, where: str) -> None:
+    if (found := clock_text(tree)) is not None:
+        raise InvalidTopology(
+            f"{where}: {quoted(text)} uses {found} where Spark could take it for a time by its clock, which is another one "
+            f"when a batch is computed again; use columns of the record, e.g. _timestamp, or write the whole time, e.g. "
+            f"TIMESTAMP'2024-01-15 12:30:00'; if it is a text, cast what it is compared with to STRING"
+        )

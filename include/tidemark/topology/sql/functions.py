@@ -113,6 +113,3 @@ AGGREGATES = frozenset(
         "measure",
     }
 )
-
-CLOCK_WORDS = frozenset({"now", "today", "tomorrow", "yesterday"})
-"""Texts that Spark takes for a time by the clock where it expects a date or a timestamp."""
