@@ -4,6 +4,7 @@
   value that has a number with an exponent of four or more digits, where it could become a DECIMAL, is not parsed.
 - For a TIMESTAMP column Spark completes a text that is only a time of day, such as `12:30`, with today's date by the clock. A
   value that has one where it would become a TIMESTAMP is not parsed.
+- For a TINYINT column Spark reads 128 to 255 as -128 to -1. A value that has such a number for a TINYINT is not parsed.
 - For a DATE column Spark reads a text of digits as days since 1970, if an option does not prevent it.
 """
 
@@ -33,6 +34,10 @@ _TEXT = "\"[^\"]*\"|'[^']*'"
 # Spark ignores blanks around a time, but not before a T.
 _MAY_BE_TIME_OF_DAY = r"""["'](?:T[0-9]|(?:[\x20\x7f]|\\[bfnrt])*[0-9]{1,2}:)|\\u"""
 _TIME_OF_DAY = r"\A(?:T[0-9]|[\x00-\x20\x7f]*[0-9]{1,2}:)"
+# All numbers of three digits that do not fit, and do not make Spark refuse the value.
+_TOO_LARGE_BYTE = r"(?:12[89]|1[3-9][0-9]|2[0-4][0-9]|25[0-5])"
+_MAY_BE_WRAPPED = rf"[:,\[]\s*{_TOO_LARGE_BYTE}(?![0-9])"
+_WRAPPED_NUMBER = rf"\A{_TOO_LARGE_BYTE}\z"
 
 
 def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
@@ -43,21 +48,26 @@ def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
     """
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in columns), f"`{_CORRUPT}` STRING"]))
     parsed = f"from_json({value}, {schema}, {_PERMISSIVE})"
-    refused = []
-    if decimal := _HUGE.fields_of(columns):
-        refused.append(_is_huge_sql(value, decimal))
-    if timestamp := _COMPLETED.fields_of(columns):
-        may_be = f"{value} RLIKE {literal(_MAY_BE_TIME_OF_DAY)}"
-        refused.append(f"({may_be} AND {_COMPLETED.is_in_object(value, timestamp, 0)})")
+    refused = [
+        f"({value} RLIKE {literal(kind.may_be)} AND ({kind.anywhere(value)} OR {kind.is_in_object(value, fields, 0)}))"
+        for kind in (_HUGE, _COMPLETED, _WRAPPED)
+        if (fields := kind.fields_of(columns))
+    ]
     return f"CASE WHEN NOT coalesce({' OR '.join(refused)}, false) THEN {parsed} END" if refused else parsed
 
 
 @dataclass(frozen=True)
 class _Refused:
-    """Texts that Spark must not read as values of a type. `condition` returns the SQL of whether a text is one."""
+    """What Spark must not read as a value of a type.
+
+    `condition` returns the SQL of whether a text, or the text of a number, is that. `may_be` is a pattern that every JSON text
+    with one matches. `anywhere` returns the SQL of another reason not to read a JSON text that matches it.
+    """
 
     type: str
+    may_be: str
     condition: Callable[[str], str]
+    anywhere: Callable[[str], str] = lambda _: "false"
 
     def fields_of(self, columns: Sequence[Column]) -> dict[str, exp.DataType]:
         """Return the types of the columns that have the type at any depth."""
@@ -107,18 +117,20 @@ class _Refused:
         return kind.sql("spark").partition("(")[0] == self.type
 
 
-_HUGE = _Refused("DECIMAL", lambda text: f"replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}")
-_COMPLETED = _Refused("TIMESTAMP", lambda text: f"{text} RLIKE {literal(_TIME_OF_DAY)}")
+def _has_huge_number(value: str) -> str:
+    """Return the SQL of whether a JSON text has a number of many digits, in whatever column, except in a text.
 
-
-def _is_huge_sql(value: str, decimal: Mapping[str, exp.DataType]) -> str:
-    """Return the SQL of whether a number of many digits could become a DECIMAL.
-
-    Numbers in other columns are refused too, as texts only if they are in a DECIMAL column: there Spark reads them as numbers.
+    Texts are refused only in a DECIMAL column: there Spark reads them as numbers.
     """
     outside = f"regexp_replace(regexp_replace({value}, {literal(_ESCAPE)}, ''), {literal(_TEXT)}, '')"
-    has_huge_text = _HUGE.is_in_object(value, decimal, 0)
-    return f"({value} RLIKE {literal(_MAY_BE_HUGE)} AND ({outside} RLIKE {literal(_HUGE_NUMBER)} OR {has_huge_text}))"
+    return f"{outside} RLIKE {literal(_HUGE_NUMBER)}"
+
+
+_HUGE = _Refused(
+    "DECIMAL", _MAY_BE_HUGE, lambda text: f"replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}", _has_huge_number
+)
+_COMPLETED = _Refused("TIMESTAMP", _MAY_BE_TIME_OF_DAY, lambda text: f"{text} RLIKE {literal(_TIME_OF_DAY)}")
+_WRAPPED = _Refused("TINYINT", _MAY_BE_WRAPPED, lambda text: f"{text} RLIKE {literal(_WRAPPED_NUMBER)}")
 
 
 def _any_in(parts: str, part: str, is_refused: str) -> str:
