@@ -104,7 +104,7 @@ class GroupedStream:
     ) -> Table:
         """Count the different values of an expression approximately, as BIGINT with 1.6 % standard error.
 
-        Null values are ignored. Raises `InvalidTopology`.
+        Null values, empty texts and empty bytes are ignored. Raises `InvalidTopology`.
         """
         return self._one(Fold.DISTINCT, expression, name, store, retention)
 

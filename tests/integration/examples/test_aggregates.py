@@ -77,6 +77,14 @@ def test_should_be_exact_for_few_values_and_ignore_nulls(driver_of):
     assert driver.store("sites")["a"] == {"views": 4, "visitors": 2, "p99": 5.0, "last": '["x","y"]', "lists": "[5,3]"}
 
 
+def test_should_count_an_empty_text_only_when_it_is_given_another_value(driver_of):
+    named = "distinct(CASE WHEN page = '' THEN '(none)' ELSE page END)"
+    driver = driver_of(lambda g: g.aggregate(store="sites", pages="distinct(page)", named=named))
+    for page in ("", None, "home", ""):
+        pipe(driver, "a", 0, page=page)
+    assert driver.store("sites") == {"a": {"pages": 1, "named": 2}}
+
+
 def test_should_work_in_overlapping_windows_and_in_final_results(driver_of):
     def build(group):
         table = group.windowed_by(hopping("2m", "1m").grace("10s")).aggregate(store="w", **RESULTS)
