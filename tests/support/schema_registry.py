@@ -16,6 +16,9 @@ from typing import Any
 
 import fastavro
 
+_MAX_ID = 2**31 - 1
+_NO_PATH = 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
 
 class FakeRegistry:
     """Keeps schemas by id and by subject; `others` have ids of their own.
@@ -57,6 +60,9 @@ class FakeRegistry:
             return 503, {"error_code": 50301, "message": "away"}
         if (found := re.fullmatch(r"/schemas/ids/(\d+)", path)) and method == "GET":
             number = int(found[1])
+            if number > _MAX_ID:
+                # What is no number of Java is no path of the registry.
+                return _NO_PATH
             if number in self.others:
                 return 200, self.others[number]
             if not 0 < number <= len(self.schemas):
@@ -82,7 +88,7 @@ class FakeRegistry:
                 return 404, {"error_code": 40402, "message": "Version not found."}
             number = numbers[int(found[2]) - 1]
             return 200, {"subject": found[1], "version": int(found[2]), "id": number, **self.schemas[number - 1]}
-        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+        return _NO_PATH
 
 
 def _kept(schema: Any, references: Any, kind: str) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
 
-_ANSWERS = (404, 409, 422)
-"""The statuses for what does not exist, is incompatible, and is invalid."""
+_REFUSED = (409, 422)
+"""The statuses for what is incompatible, and what is invalid."""
+_UNKNOWN = (40401, 40402, 40403)
+"""The registry's codes for a subject, a version and a schema that do not exist. For an unknown path, the code is 404."""
+_MAX_ID = 2**31 - 1
 _UNAUTHORISED = (401, 403)
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for a body that no registry sends, such as the page of a proxy."""
@@ -59,6 +62,8 @@ class SchemaRegistry:
         not read counts as none.
         """
         what = f"schema {schema_id}"
+        if schema_id > _MAX_ID:
+            raise ValueError(f"{what} cannot exist, because ids end at {_MAX_ID}")
         try:
             schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
         except PreflightFailed as error:
@@ -109,8 +114,7 @@ class SchemaRegistry:
         try:
             return ask()
         except SchemaRegistryError as error:
-            # A proxy in front of the registry answers with the same statuses, but without a code of the registry.
-            if error.http_status_code in _ANSWERS and isinstance(error.error_code, int) and error.error_code > 0:
+            if _is_answer(error):
                 raise
             if error.http_status_code in _UNAUTHORISED:
                 raise PreflightFailed(
@@ -127,6 +131,18 @@ class SchemaRegistry:
             f"schema registry {self._url} does not answer ({type(error).__name__}: {error}): start it, or correct "
             "TIDEMARK_SCHEMA_REGISTRY_URL; nothing of the batch was committed"
         )
+
+
+def _is_answer(error: SchemaRegistryError) -> bool:
+    """Return whether the registry knows what it was asked for, and its answer is no.
+
+    A proxy in front of it answers with the same statuses, but without a code of the registry.
+    """
+    return error.error_code in _UNKNOWN or (error.http_status_code in _REFUSED and _has_code(error))
+
+
+def _has_code(error: SchemaRegistryError) -> bool:
+    return isinstance(error.error_code, int) and error.error_code > 0
 
 
 def _whole(schema: Schema) -> Schema:

@@ -75,6 +75,18 @@ def test_should_say_that_there_is_no_such_schema(url):
         registry_at(Settings(), url).avro(1_999_999_999)
 
 
+def test_should_not_ask_for_an_id_that_is_no_number_of_a_registry():
+    """A registry has no path with such a number, so its answer would be that for a wrong address."""
+    fake = FakeRegistry()
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        with pytest.raises(ValueError, match="schema 2147483648 cannot exist"):
+            registry.avro(2**31)
+        assert fake.asked == []
+        with pytest.raises(ValueError, match="the registry gives no schema 2147483647"):
+            registry.avro(2**31 - 1)
+
+
 def test_should_put_in_what_a_schema_takes_from_another(url, subject):
     register(url, f"line-{subject}", LINE)
     reference = {"name": "shop.Line", "subject": f"line-{subject}", "version": 1}
@@ -121,8 +133,12 @@ def test_should_not_take_a_failure_for_an_answer():
 
 @pytest.mark.parametrize(
     ("status", "text"),
-    [(404, "<html>default backend</html>"), (200, "<html>maintenance</html>"), (200, "{}"), (404, "{}"), (429, "{}")],
-)
+    [
+        (404, "<html>default backend</html>"), (200, "<html>maintenance</html>"), (200, "{}"), (404, "{}"), (429, "{}"),
+        # The registry itself, if the path in the address is wrong.
+        (404, '{"error_code":404,"message":"HTTP 404 Not Found"}'),
+    ],
+)  # fmt: skip
 def test_should_not_take_the_answer_of_a_proxy_for_one_of_the_registry(status, text):
     fake = FakeRegistry()
     fake.proxied = (status, text)
