@@ -20,11 +20,15 @@ _REFUSED = (409, 422)
 _UNKNOWN = (40401, 40402, 40403)
 """The registry's codes for a subject, a version and a schema that do not exist. For an unknown path, the code is 404."""
 _MAX_ID = 2**31 - 1
-_UNAUTHORISED = (401, 403)
+_UNAUTHORISED, _FORBIDDEN = 401, 403
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for a body that no registry sends, such as the page of a proxy."""
 _T = TypeVar("_T")
 _TRIES = 5
+
+
+class _Forbidden(PreflightFailed):
+    """The registry knows this user, and does not allow him what was asked."""
 
 
 class SchemaRegistry:
@@ -66,7 +70,7 @@ class SchemaRegistry:
             raise ValueError(f"{what} cannot exist, because ids end at {_MAX_ID}")
         try:
             schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
-        except PreflightFailed as error:
+        except _Forbidden as error:
             # Who may read some schemas is known to the registry: a record names one that is not for this user.
             if self._has_read:
                 raise ValueError(str(error)) from error
@@ -116,15 +120,20 @@ class SchemaRegistry:
         except SchemaRegistryError as error:
             if _is_answer(error):
                 raise
-            if error.http_status_code in _UNAUTHORISED:
-                raise PreflightFailed(
-                    f"schema registry {self._url} does not allow this to this user ({error.http_status_code}, "
-                    f"{error.error_message}): set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD, or give "
-                    "the user the right to read schemas, and to write those of the topology's sinks"
-                ) from error
+            if error.http_status_code == _UNAUTHORISED:
+                raise self._denied(error, PreflightFailed) from error
+            if error.http_status_code == _FORBIDDEN and _has_code(error):
+                raise self._denied(error, _Forbidden) from error
             raise self._away(error) from error
         except (httpx2.TransportError, OSError, *_NO_ANSWER) as error:
             raise self._away(error) from error
+
+    def _denied(self, error: SchemaRegistryError, kind: type[PreflightFailed]) -> PreflightFailed:
+        return kind(
+            f"schema registry {self._url} does not allow this to this user ({error.http_status_code}, "
+            f"{error.error_message}): set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD, or give "
+            "the user the right to read schemas, and to write those of the topology's sinks"
+        )
 
     def _away(self, error: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(

@@ -171,6 +171,27 @@ def test_should_take_a_schema_that_this_user_may_not_read_for_none_only_if_he_ma
             registry.avro(7)
 
 
+@pytest.mark.parametrize(
+    ("proxied", "raised"),
+    [
+        ((401, '{"error_code": 401, "message": "Unauthorized"}'), PreflightFailed),
+        ((401, "<html>log in</html>"), PreflightFailed),
+        ((403, "<html>forbidden</html>"), OutcomeUnknown),
+    ],
+)
+def test_should_take_no_schema_for_none_because_a_password_expired_or_a_gateway_refuses(proxied, raised):
+    fake = FakeRegistry()
+    fake.add("s", PLAIN)
+    number = fake.add("s", OTHER)
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        assert registry.avro(1) == PLAIN
+        fake.proxied = proxied
+        for ask in (lambda: registry.avro(number), lambda: registry.register("t", PLAIN)):
+            with pytest.raises(raised):
+                ask()
+
+
 def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_password():
     fake = FakeRegistry()
     number = fake.add("s", PLAIN)
