@@ -169,7 +169,7 @@ class AvroValues:
             self._spark.sql(
                 f"SELECT {decoder.json_sql} FROM (SELECT {decoder.struct_sql} AS {decoder.record} FROM {_NO_RECORD})"
             )
-        except (ValueError, *SPARK_ERRORS) as error:
+        except (ValueError, RecursionError, *SPARK_ERRORS) as error:
             self._unreadable[topic, schema_id] = time.monotonic()
             return str(error)
         log.info("read schema %d of topic %s from the registry", schema_id, topic)

@@ -23,6 +23,8 @@ _MAX_ID = 2**31 - 1
 _UNAUTHORISED, _FORBIDDEN = 401, 403
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for a body that no registry sends, such as the page of a proxy."""
+_MALFORMED = (LookupError, AttributeError, TypeError, RecursionError)
+"""What comes of a schema in which something is missing, of another type or nested too deeply. Some registries check nothing."""
 _T = TypeVar("_T")
 _TRIES = 5
 
@@ -78,8 +80,11 @@ class SchemaRegistry:
         self._has_read = True
         if (schema.schema_type or "AVRO") != "AVRO":
             raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
-        own = _parsed(schema)
-        return inlined(own, self._of_references(schema) | named_types(own))
+        try:
+            own = _parsed(schema)
+            return inlined(own, self._of_references(schema) | named_types(own))
+        except _MALFORMED as error:
+            raise ValueError(f"{what} is no schema of Avro ({type(error).__name__}: {error})") from error
 
     def register(self, subject: str, schema: AvroSchema) -> int:
         """Return the id of a subject's schema, which the registry adds to the subject if it does not have it.

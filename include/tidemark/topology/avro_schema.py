@@ -17,7 +17,8 @@ AvroSchema = Any
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NAMED = ("record", "error", "enum", "fixed")
+_RECORDS = ("record", "error")
+_NAMED = (*_RECORDS, "enum", "fixed")
 _PLAIN = {
     "BOOLEAN": "boolean",
     "TINYINT": "int",
@@ -85,7 +86,8 @@ def _type(path: str, name: str, kind: exp.DataType, node: str) -> AvroSchema:
 def inlined(schema: AvroSchema, named: Mapping[str, AvroSchema] | None = None) -> AvroSchema:
     """Return a schema in which each named type that others define is defined where it is first used.
 
-    `named` are the types of other schemas by full name. Raises `ValueError` for a schema that is none.
+    `named` are the types of other schemas by full name. Raises `ValueError` for a schema that is none, and `LookupError`,
+    `AttributeError`, `TypeError` or `RecursionError` for one with parts that are missing, of another type or nested too deeply.
     """
     return _Inlining(dict(named or {})).of(schema, "")
 
@@ -169,6 +171,9 @@ class _Inlining:
         made = {**schema, "name": name, "namespace": space}
         if not space and not around:
             del made["namespace"]
-        if "fields" in schema:
-            made["fields"] = [{**field, "type": self.of(field["type"], space)} for field in schema["fields"]]
+        if schema["type"] in _RECORDS:
+            made["fields"] = [
+                {**field, "name": str(field["name"]), "type": self.of(field["type"], space)}
+                for field in schema["fields"]
+            ]
         return made

@@ -102,6 +102,26 @@ def test_should_refuse_a_schema_of_another_kind(url, subject):
         registry_at(Settings(), url).avro(number)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array"}, {"type": "map"}, {"type": "record", "name": "R"}, {"type": "record", "fields": []},
+        {"type": "record", "name": "R", "fields": None}, {"type": "record", "name": "R", "fields": ["id"]},
+        {"type": "record", "name": "R", "fields": [{"name": "id"}]},
+        {"type": "record", "name": "R", "fields": [{"type": "string"}]},
+        {"type": "enum"}, {"type": "record", "name": "R", "fields": [{"name": "e", "type": {"type": "fixed"}}]},
+        '{"type": "array", "items": ' * 20_000 + '"long"' + "}" * 20_000,
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_should_say_of_a_malformed_schema_that_it_is_none(schema):
+    """Some registries take any JSON for a schema of Avro. Its records are bad, and the stream must not end with them."""
+    fake = FakeRegistry()
+    number = fake.add("s", schema)
+    with serving(fake) as address, pytest.raises(ValueError, match=f"schema {number} is no schema of Avro"):
+        registry_at(Settings(), address).avro(number)
+
+
 def test_should_say_why_a_subject_refuses_a_schema(url, subject):
     register(url, subject, PLAIN)
     config = httpx.put(f"{url}/config/{subject}", json={"compatibility": "FULL"})

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from spark_jobs import avro_values
@@ -168,6 +169,16 @@ def test_should_make_of_what_it_cannot_read_a_value_that_is_no_json(spark, regis
         with pytest.raises(json.JSONDecodeError):
             json.loads(text)
     assert sorted(asked.ids) == [one, proto, 999]
+
+
+def test_should_not_end_with_a_schema_that_is_nested_too_deeply(spark):
+    deep = "long"
+    for _ in range(5000):
+        deep = {"type": "array", "items": deep}
+    schema = {"type": "record", "name": "Deep", "fields": [{"name": "id", "type": deep}]}
+    registry = SimpleNamespace(avro=lambda _: schema)
+    values = AvroValues({TOPIC: parse_schema("id STRING", "test")}, lambda: registry, spark)
+    assert not values.learn(frame(spark, [b"\x00\x00\x00\x00\x01abc"]))
 
 
 def test_should_judge_a_schema_by_what_its_own_topic_reads(spark, registry):
