@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -37,7 +38,7 @@ class SchemaRegistry:
     """Asks one registry. Its methods block, and try again for some seconds if it does not answer."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises `InvalidSettings` without the address of a registry. Asks nothing yet."""
+        """Raises `InvalidSettings` without the address of a registry, or for one that is none. Asks nothing yet."""
         self._url = settings.schema_registry_url
         self._has_read = False
         if not self._url:
@@ -56,6 +57,9 @@ class SchemaRegistry:
         if settings.schema_registry_ca_location:
             options["ssl.ca.location"] = settings.schema_registry_ca_location
         try:
+            for address in self._url.split(","):
+                # The client finds a wrong port only when it asks.
+                _ = urlsplit(address).port
             self._client = SchemaRegistryClient(options)
         except (ValueError, OSError) as error:
             raise InvalidSettings(f"the settings schema_registry_… cannot be used: {error}") from error

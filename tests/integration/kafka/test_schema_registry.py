@@ -229,6 +229,12 @@ def test_should_say_that_the_registry_does_not_know_the_user_and_show_no_passwor
         assert "typo" not in str(refused.value)
 
 
+@pytest.mark.parametrize("address", ["http://registry:80a81", "http://registry:8081,http://other:99999"])
+def test_should_refuse_an_address_with_a_port_that_is_none(address):
+    with pytest.raises(InvalidSettings, match=r"the settings schema_registry_… cannot be used: Port"):
+        registry_at(Settings(), address)
+
+
 def test_should_refuse_an_address_with_a_password(monkeypatch):
     monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", "http://reader:secret@127.0.0.1:8081")
     with pytest.raises(InvalidSettings, match="schema_registry_url: the URL has a password") as refused:
