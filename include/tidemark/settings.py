@@ -482,8 +482,17 @@ class Settings(BaseSettings):
         for name in (name for name, folder in named.items() if folder == "."):
             raise InvalidSettings(f"setting {name}: names no folder; set {variable_of(name)} to one, or unset it")
         folders = {name: _folder(folder) for name, folder in named.items()}
-        refuse_password("savepoint_location", read.savepoint_location)
-        refuse_password("schema_registry_url", read.schema_registry_url)
+        refuse_password(
+            "savepoint_location",
+            read.savepoint_location,
+            'set it in the environment as an option of fsspec, for an sftp URL FSSPEC_SFTP=\'{"password": "…"}\' '
+            "(docs/savepoints.md)",
+        )
+        refuse_password(
+            "schema_registry_url",
+            read.schema_registry_url,
+            "set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD",
+        )
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
         if "://" not in savepoints:
             savepoints = str(_folder(savepoints))

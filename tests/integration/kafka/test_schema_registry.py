@@ -237,6 +237,7 @@ def test_should_refuse_an_address_with_a_port_that_is_none(address):
 
 def test_should_refuse_an_address_with_a_password(monkeypatch):
     monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", "http://reader:secret@127.0.0.1:8081")
-    with pytest.raises(InvalidSettings, match="schema_registry_url: the URL has a password") as refused:
+    remedy = "the URL has a password, .* set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD$"
+    with pytest.raises(InvalidSettings, match=f"schema_registry_url: {remedy}") as refused:
         Settings.load()
     assert "secret" not in str(refused.value)
