@@ -405,7 +405,8 @@ class Task:
             self._letter(
                 reason,
                 sink,
-                written[number],
+                # One that is too large is sent again as it is. Of others, people read the text and the JSON.
+                (written if reason == TOO_LARGE else messages)[number],
                 unwritable.get(number) or unfit.get(number) or (places[number] if places else None),
                 origin(number),
             )

@@ -631,6 +631,41 @@ def test_should_keep_the_written_key_of_an_output_that_is_too_large(tmp_path):
     ]
 
 
+def fails_on_everything(key, value, partitions):
+    raise KeyError(key)
+
+
+def not_written(value):
+    raise ValueError("it is not written")
+
+
+@pytest.mark.parametrize(
+    ("reason", "key", "writer", "to"),
+    [
+        ("key cannot be written", "abc", b"written:".__add__, {}),
+        ("value cannot be written", "7", not_written, {}),
+        (
+            "refused by user code", "7", b"written:".__add__,
+            {"partitioner": "tests.unit.tasks.test_task:fails_on_everything"},
+        ),
+    ],
+)  # fmt: skip
+def test_should_give_a_dead_letter_the_text_of_the_key_and_the_json_of_the_value(tmp_path, reason, key, writer, to):
+    """What the sink can write has another form there, which nobody can read."""
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))
+    windows.count(name="n", store="counts", retention="6m").to("out", key_serde="long", **to)
+    plan, directory = topology.plan(), InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(plan, directory, writers={plan.subtopologies[0].sinks[0].node: writer})
+    update = task.prepare(rows((key, 0, 2, 10)), WALL)
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.key) == (reason, key.encode())
+    assert json.loads(letter.value)["n"] == 2
+    task.close()
+    directory.close()
+
+
 def test_should_merge_the_records_of_several_paths_with_keys_in_the_form_of_the_sink(tmp_path):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, x BIGINT", key="id")
