@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> ExitCode:
         level=logging.INFO,
         format=f"%(asctime)s %(levelname)s %(name)s [{options.topology}-{options.instance}] %(message)s",
     )
-    for chatty in ("py4j", "httpx"):
+    for chatty in ("py4j", "httpx", "httpx2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     stop = threading.Event()
     stop_on_signals(stop)

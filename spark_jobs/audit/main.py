@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> ExitCode:
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("py4j", "great_expectations"):
+    for noisy in ("py4j", "great_expectations", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     keep_files_private()
     end_with_caller()

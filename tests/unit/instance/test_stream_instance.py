@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from concurrent.futures import Future
@@ -35,6 +36,15 @@ def test_should_end_with_the_traceback_of_an_error_that_names_no_file(monkeypatc
     monkeypatch.setattr(stream_instance, "_run", fails)
     with pytest.raises(ConnectionResetError):
         stream_instance.main(["--topology", "made"])
+
+
+def test_should_not_log_each_request_of_a_client(monkeypatch):
+    clients = [logging.getLogger(name) for name in ("httpx", "httpx2")]
+    for client in clients:
+        monkeypatch.setattr(client, "level", logging.NOTSET)
+    monkeypatch.setattr(stream_instance, "_run", lambda *_: ExitCode.OK)
+    assert stream_instance.main(["--topology", "made"]) == ExitCode.OK
+    assert [client.level for client in clients] == [logging.WARNING] * 2
 
 
 @pytest.mark.parametrize("code", [None, 0, 3])
