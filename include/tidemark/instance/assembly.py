@@ -91,9 +91,13 @@ def make_instance(
     ids = resolved.topic_ids(settings, admin)
     kept_history = resolved.kept_history(settings, admin, clock)
     limits = size_limits(plan, settings, admin)
-    writers = _value_writers(plan, settings)
     has_grown = resolved.has_grown(partitions)
-    directory = _lock_folder(settings, app, number)
+    with ExitStack() as locked:
+        directory = _lock_folder(settings, app, number)
+        locked.callback(directory.close)
+        # Registers schemas, which a launch that is refused must not do.
+        writers = _value_writers(plan, settings)
+        locked.pop_all()
 
     run_file_at = run_file_path(settings.var_dir, app, number)
     size = BatchSize(settings.max_batch_records, (read_run_file(run_file_at) or {}).get("batch_records"))

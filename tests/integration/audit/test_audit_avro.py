@@ -16,10 +16,12 @@ from tests.support.counting import NO_PROBE, PARTITIONS, in_thread
 from tests.support.schema_registry import FakeRegistry, avro_value, read_avro, serving
 from tests.support.truth.topics import Row, read_all
 
-from tidemark.errors import InvalidSettings, PreflightFailed
+from tidemark.errors import InvalidSettings, PreflightFailed, TaskLocked
 from tidemark.instance.assembly import make_instance
 from tidemark.kafka.topics import ensure_user_topics
 from tidemark.processes import wait_until
+from tidemark.stores import directory
+from tidemark.stores.directory import InstanceDirectory
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 
@@ -176,6 +178,17 @@ def test_should_refuse_to_start_if_the_registry_refuses_the_schema_of_a_sink(app
     app.registry.refused.add(f"{app.name}-out-value")
     with pytest.raises(PreflightFailed, match=f"subject {app.name}-out-value refuses the schema .*incompatible"):
         make_instance(app.plan, app.settings, 0, "orders", NO_PROBE)
+    # It has released the folder.
+    InstanceDirectory(app.settings.state_dir, app.name, 0).close()
+
+
+def test_should_register_no_schema_in_a_launch_that_is_refused(app: OrdersApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_LOCK_WAIT_S", 0.0)
+    running = InstanceDirectory(app.settings.state_dir, app.name, 0)
+    with pytest.raises(TaskLocked):
+        make_instance(app.plan, app.settings, 0, "orders", NO_PROBE)
+    assert app.registry.subjects == {}
+    running.close()
 
 
 def test_should_refuse_to_start_without_the_address_of_a_registry(app: OrdersApp) -> None:
