@@ -15,24 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.avro_reading_schema import READ, reading_schema
 from spark_jobs.refused_records import SPARK_ERRORS
 from spark_jobs.sql_text import literal, quoted
 from tidemark.settings import Settings
-from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
+from tidemark.topology.avro_schema import AvroSchema
 from tidemark.topology.plan import Column, Sink, Source
 from tidemark.topology.value_serde import ValueSerde
 
 if TYPE_CHECKING:
-    from sqlglot import exp
-
     from tidemark.kafka.schema_registry import SchemaRegistry
 
 log = logging.getLogger(__name__)
 
 _PREFIX_BYTES = 5
 """A zero byte, and the id of the schema in four bytes, the most significant one first."""
-_READ = "__tidemark_read"
-"""A field with a default: null only in the result of a record that Spark could not decode."""
 _NOT_AVRO = "not Avro with a known schema"
 """The value of a record that cannot be decoded. It is no JSON, so the record is unparsable."""
 _ASK_AGAIN_S = 60.0
@@ -50,7 +47,7 @@ _Named = tuple[str, int]
 class _Decoder(NamedTuple):
     """The SQL for the records of a topic with one schema, which is made once.
 
-    `struct_sql` is the struct of the fields that are read and `_READ`, all null if the value cannot be decoded. `record_sql` is
+    `struct_sql` is the struct of the fields that are read and `READ`, all null if the value cannot be decoded. `record_sql` is
     the same for records of this topic and schema, else null. `json_sql` is the JSON of this struct as column `record`.
     """
 
@@ -111,7 +108,7 @@ class AvroValues:
         if not self._topics:
             return view
         decoders = self._decoders.values()
-        chosen = (f"WHEN {each.record}.{_READ} THEN CAST({each.json_sql} AS BINARY)" for each in decoders)
+        chosen = (f"WHEN {each.record}.{READ} THEN CAST({each.json_sql} AS BINARY)" for each in decoders)
         names = ", ".join(literal(topic) for topic in self._topics)
         value = (
             f"CASE WHEN value IS NULL OR topic NOT IN ({names}) THEN value {' '.join(chosen)} "
@@ -186,7 +183,7 @@ def _decoder(topic: str, schema_id: int, schema: AvroSchema, columns: Sequence[C
     """Raises `ValueError` for a schema that is none of a record."""
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise ValueError("it is not the schema of a record")
-    options = f"map('mode', 'PERMISSIVE', 'avroSchema', {literal(json.dumps(_reduced(schema, columns)))})"
+    options = f"map('mode', 'PERMISSIVE', 'avroSchema', {literal(json.dumps(reading_schema(schema, columns)))})"
     struct = f"from_avro(substring(value, {_PREFIX_BYTES + 1}), {literal(json.dumps(schema))}, {options})"
     is_of = f"topic = {literal(topic)} AND hex(substring(value, 1, {_PREFIX_BYTES})) = '{schema_id:010X}'"
     record = f"__avro_{number}"
@@ -199,42 +196,3 @@ def _json_sql(record: str, schema: AvroSchema, columns: Sequence[Column]) -> str
     fields = [f"{literal(c.name)}, {record}.{quoted(c.name)}" for c in columns if c.name in known]
     # A record without any of the columns has no other JSON.
     return f"to_json(named_struct({', '.join(fields)}), {_JSON_OPTIONS})" if fields else "'{}'"
-
-
-def _reduced(schema: AvroSchema, columns: Sequence[Column]) -> AvroSchema:
-    """Return the schema by which a record is read: with `_READ`, and without fields that nobody needs.
-
-    A type that such a field defines is defined where it is used next. A time that is read as a number stays the number that it
-    is in Avro. Both schemas have the same names, so no alias is needed, and one could name another field.
-    """
-    from sqlglot import exp
-
-    types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
-    needed = {**schema, "fields": [field for field in schema["fields"] if field["name"] in types]}
-    whole = inlined(needed, named_types(schema))
-    fields = [{**_plain(field), "type": _as_read(field["type"], types[field["name"]])} for field in whole["fields"]]
-    return {**_plain(whole), "fields": [*fields, {"name": _READ, "type": "boolean", "default": True}]}
-
-
-def _as_read(kind: AvroSchema, declared: exp.DataType | None) -> AvroSchema:
-    """Return a type in which each time is a number where a BIGINT is declared."""
-    if isinstance(kind, list):
-        return [_as_read(each, declared) for each in kind]
-    if not isinstance(kind, Mapping):
-        return kind
-    parts = list(declared.expressions) if declared is not None else []
-    what = kind["type"]
-    if what == "long" and declared is not None and declared.is_type("bigint"):
-        return "long"
-    if "fields" in kind:
-        of_field = {part.name: part.kind for part in parts if hasattr(part, "kind")}
-        fields = [
-            {**_plain(field), "type": _as_read(field["type"], of_field.get(field["name"]))} for field in kind["fields"]
-        ]
-        return {**_plain(kind), "fields": fields}
-    part = parts[-1] if parts and what in ("array", "map") else None
-    return {**_plain(kind), **{key: _as_read(kind[key], part) for key in ("items", "values") if key in kind}}
-
-
-def _plain(schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
-    return {key: value for key, value in schema.items() if key != "aliases"}

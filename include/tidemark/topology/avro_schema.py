@@ -17,8 +17,10 @@ AvroSchema = Any
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_RECORDS = ("record", "error")
-_NAMED = (*_RECORDS, "enum", "fixed")
+RECORDS = ("record", "error")
+"""The kinds of types with fields."""
+NAMED = (*RECORDS, "enum", "fixed")
+"""The kinds of types that have a name."""
 _PLAIN = {
     "BOOLEAN": "boolean",
     "TINYINT": "int",
@@ -115,7 +117,7 @@ def _collect(schema: AvroSchema, space: str, found: dict[str, AvroSchema]) -> No
             _collect(each, space, found)
     elif isinstance(schema, Mapping):
         kind = schema.get("type")
-        if kind in _NAMED:
+        if kind in NAMED:
             name = full_name(schema, space)
             found.setdefault(name, schema)
             space = name.rpartition(".")[0]
@@ -142,7 +144,7 @@ class _Inlining:
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise ValueError(f"{schema!r} is no type of Avro")
         kind = schema["type"]
-        if kind in _NAMED:
+        if kind in NAMED:
             return self._defining(schema, space, space)
         if kind == "array":
             return {**schema, "items": self.of(schema["items"], space)}
@@ -171,7 +173,7 @@ class _Inlining:
         made = {**schema, "name": name, "namespace": space}
         if not space and not around:
             del made["namespace"]
-        if schema["type"] in _RECORDS:
+        if schema["type"] in RECORDS:
             made["fields"] = [
                 {**field, "name": str(field["name"]), "type": self.of(field["type"], space)}
                 for field in schema["fields"]

@@ -267,6 +267,44 @@ def test_should_read_a_time_as_a_number_wherever_a_number_is_declared(spark, reg
     }]  # fmt: skip
 
 
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+SECOND_AND_A_HALF = datetime.datetime.fromtimestamp(1.5, datetime.UTC)
+AS_TEXT = "1970-01-01T00:00:01.500000Z"
+
+
+def read_once(spark, registry, columns, schema, given):
+    """Return the JSON of one record."""
+    values, _ = values_of(spark, registry, columns)
+    records = frame(spark, [avro_value(registry.add("orders-value", schema), schema, given)])
+    assert values.learn(records)
+    (text,) = texts(values, records)
+    return json.loads(text)
+
+
+def record(name, *fields, **more):
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": kind} for n, kind in fields], **more}
+
+
+@pytest.mark.parametrize("space", [{}, {"namespace": "shop"}], ids=["no namespace", "namespace"])
+def test_should_read_each_use_of_a_type_as_its_own_column_declares_it(spark, registry, space):
+    """Debezium has one type for the row before and after a change. An enum has one definition for all uses."""
+    row = record("Row", ("at", MILLIS), ("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}))
+    schema = record(
+        "Change", ("before", ["null", row]), ("after", ["null", "Row"]), ("all", {"type": "array", "items": "Row"}),
+        ("kind", ["null", "Kind"]), **space,
+    )  # fmt: skip
+    columns = (
+        "before STRUCT<at: BIGINT, kind: STRING>, after STRUCT<at: TIMESTAMP, kind: STRING>, "
+        "all ARRAY<STRUCT<at: BIGINT, kind: STRING>>, kind STRING"
+    )
+    one = {"at": SECOND_AND_A_HALF, "kind": "B"}
+    given = {"before": one, "after": one, "all": [one], "kind": "A"}
+    number = {"at": 1500, "kind": "B"}
+    assert read_once(spark, registry, columns, schema, given) == {
+        "before": number, "after": {"at": AS_TEXT, "kind": "B"}, "all": [number], "kind": "A",
+    }  # fmt: skip
+
+
 def test_should_read_a_record_without_fields(spark, registry):
     schema = {"type": "record", "name": "Ping", "fields": []}
     values, _ = values_of(spark, registry, "id STRING")

@@ -1,0 +1,131 @@
+"""The schema by which Spark reads a record of Avro: the types of the writer's schema in the form that the columns declare."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidemark.topology.avro_schema import NAMED, RECORDS, AvroSchema, full_name, named_types
+from tidemark.topology.plan import Column
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+READ = "__tidemark_read"
+"""A field with a default: null only in the result of a record that Spark could not decode."""
+
+Declared = Mapping[str, "exp.DataType"]
+"""The declared types of fields by their names."""
+
+
+def reading_schema(schema: AvroSchema, columns: Sequence[Column]) -> AvroSchema:
+    """Return the schema by which a record is read: with `READ`, and without fields that no column declares.
+
+    `schema` is the writer's; `inlined` has made it. A time that is read as a number stays the number that it is in Avro. The
+    fields of both schemas have the same names, so no alias is needed, and one could name another field. Raises `ValueError` for
+    a schema that cannot be read by these columns.
+    """
+    from sqlglot import exp
+
+    types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
+    record = _Reading(named_types(schema)).record(full_name(schema, ""), types)
+    return {**record, "fields": [*record["fields"], {"name": READ, "type": "boolean", "default": True}]}
+
+
+class _Reading:
+    """Makes the types of one reading schema from the writer's named types, by full name.
+
+    A record is defined for each use in which a column declares its fields, because the columns may differ. Each definition
+    after the first has a namespace of its own: Avro also finds a record by its name without the namespace. What is no record
+    has one definition for all uses, because Avro finds it by its full name only.
+    """
+
+    def __init__(self, types: Mapping[str, AvroSchema]) -> None:
+        self._types = types
+        self._defined: set[str] = set()
+        self._whole: dict[str, str] = {}
+        """The names of the records that are read whole, by those in the writer's schema."""
+        self._numbers = itertools.count()
+
+    def record(self, name: str, declared: Declared) -> AvroSchema:
+        """Return the definition of a record for one use, with its declared fields."""
+        own = self._own_name(name)
+        fields = [field for field in self._types[name]["fields"] if field["name"] in declared]
+        return self._definition(own, name, fields, declared)
+
+    def _of(self, kind: AvroSchema, declared: exp.DataType | None) -> AvroSchema:
+        """Return a type as it is read for a declared one, or as it is if none is declared."""
+        if isinstance(kind, list):
+            read = [self._of(each, declared) for each in kind]
+            self._require_distinct(kind, read)
+            return read
+        if (name := self._name_of(kind)) is not None:
+            return self._named(name, declared)
+        if isinstance(kind, str):
+            return kind
+        if kind["type"] == "long" and declared is not None and declared.is_type("bigint"):
+            return "long"
+        part = declared.expressions[-1] if declared is not None and declared.is_type("array", "map") else None
+        return {**_plain(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
+
+    def _named(self, name: str, declared: exp.DataType | None) -> AvroSchema:
+        schema = self._types[name]
+        if schema["type"] not in RECORDS:
+            if name in self._defined:
+                return name
+            return _named_as(self._own_name(name), schema)
+        if declared is not None and declared.is_type("struct"):
+            return self._definition(self._own_name(name), name, schema["fields"], _fields_of(declared))
+        if name not in self._whole:
+            self._whole[name] = self._own_name(name)
+            return self._definition(self._whole[name], name, schema["fields"], {})
+        return self._whole[name]
+
+    def _definition(
+        self, own: str, name: str, fields: Sequence[Mapping[str, AvroSchema]], declared: Declared
+    ) -> AvroSchema:
+        read = [{**_plain(field), "type": self._of(field["type"], declared.get(field["name"]))} for field in fields]
+        return {**_named_as(own, self._types[name]), "fields": read}
+
+    def _own_name(self, name: str) -> str:
+        """Return the full name of a further definition of a type."""
+        if name in self._defined:
+            return f"__tidemark_{next(self._numbers)}.{_short(name)}"
+        self._defined.add(name)
+        return name
+
+    def _name_of(self, kind: AvroSchema) -> str | None:
+        """Return the full name of a named type."""
+        if isinstance(kind, Mapping):
+            return full_name(kind, "") if kind["type"] in NAMED else None
+        return kind if kind in self._types else None
+
+    def _require_distinct(self, kinds: Sequence[AvroSchema], read: Sequence[AvroSchema]) -> None:
+        """Raise `ValueError` for a union of records that differ in their namespaces only, if one has another namespace now."""
+        names = {
+            name: each if isinstance(each, str) else full_name(each, "")
+            for kind, each in zip(kinds, read, strict=True)
+            if (name := self._name_of(kind)) is not None
+        }
+        if len({_short(name) for name in names}) < len(names) and any(name != own for name, own in names.items()):
+            raise ValueError(
+                f"a union has the types {', '.join(names)}, and one of them is also read elsewhere: they cannot be told apart; "
+                "leave the column of one place out"
+            )
+
+
+def _named_as(full: str, schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
+    return {**_plain(schema), "name": _short(full), "namespace": full.rpartition(".")[0]}
+
+
+def _short(full: str) -> str:
+    return full.rpartition(".")[2]
+
+
+def _fields_of(declared: exp.DataType) -> Declared:
+    return {part.name: part.kind for part in declared.expressions}
+
+
+def _plain(schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
+    return {key: value for key, value in schema.items() if key != "aliases"}
