@@ -76,7 +76,7 @@ class _Reading:
                 return name
             return _named_as(self._own_name(name), schema)
         if declared is not None and declared.is_type("struct"):
-            return self._definition(self._own_name(name), name, schema["fields"], _fields_of(declared))
+            return self.record(name, _fields_of(declared))
         if name not in self._whole:
             self._whole[name] = self._own_name(name)
             return self._definition(self._whole[name], name, schema["fields"], {})

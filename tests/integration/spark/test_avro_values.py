@@ -305,6 +305,36 @@ def test_should_read_each_use_of_a_type_as_its_own_column_declares_it(spark, reg
     }  # fmt: skip
 
 
+def test_should_not_read_what_no_struct_declares(spark, registry):
+    """Spark can read neither `self` nor `price`. `next` names a type that a field defines which is not read."""
+    meta = record(
+        "Meta", ("self", ["null", "Meta"]), ("line", record("Line", ("sku", "string"))), ("next", ["null", "Line"]),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 50}), ("id", "string"),
+    )  # fmt: skip
+    line = {"sku": "s"}
+    given = {"self": None, "line": line, "next": line, "price": decimal.Decimal(1), "id": "i"}
+    given = {"m": {**given, "self": given}, "all": [given], "none": given}
+    schema = record("Order", ("m", meta), ("all", {"type": "array", "items": "Meta"}), ("none", "Meta"))
+    columns = (
+        "m STRUCT<id: STRING, self: STRUCT<id: STRING>, next: STRUCT<sku: STRING>>, all ARRAY<STRUCT<id: STRING>>, "
+        "none STRUCT<other: STRING>"
+    )
+    assert read_once(spark, registry, columns, schema, given) == {
+        "m": {"id": "i", "self": {"id": "i"}, "next": line}, "all": [{"id": "i"}], "none": {},
+    }  # fmt: skip
+
+
+def test_should_read_a_record_whole_for_a_column_that_is_no_struct(spark, registry):
+    """Such a column takes the text of its JSON. Another column that declares the fields has only them."""
+    meta = record("Meta", ("at", MILLIS), ("id", "string"))
+    schema = record("Order", ("text", meta), ("again", "Meta"), ("m", "Meta"))
+    one = {"at": SECOND_AND_A_HALF, "id": "i"}
+    columns = "text STRING, again STRING, m STRUCT<at: BIGINT>"
+    found = read_once(spark, registry, columns, schema, {"text": one, "again": one, "m": one})
+    whole = {"at": AS_TEXT, "id": "i"}
+    assert found == {"text": whole, "again": whole, "m": {"at": 1500}}
+
+
 def test_should_read_a_record_without_fields(spark, registry):
     schema = {"type": "record", "name": "Ping", "fields": []}
     values, _ = values_of(spark, registry, "id STRING")
