@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 READ = "__tidemark_read"
 """A field with a default: null only in the result of a record that Spark could not decode."""
 
+_NUMBERS = ({"int", "long"}, {"float", "double"})
+"""The unions that Spark reads as one number. It reads others as a struct, with a field for each type but `null`."""
+
 Declared = Mapping[str, "exp.DataType"]
 """The declared types of fields by their names."""
 
@@ -57,17 +60,26 @@ class _Reading:
     def _of(self, kind: AvroSchema, declared: exp.DataType | None) -> AvroSchema:
         """Return a type as it is read for a declared one, or as it is if none is declared."""
         if isinstance(kind, list):
-            read = [self._of(each, declared) for each in kind]
-            self._require_distinct(kind, read)
-            return read
+            return self._of_union(kind, declared)
         if (name := self._name_of(kind)) is not None:
             return self._named(name, declared)
         if isinstance(kind, str):
             return kind
-        if kind["type"] == "long" and declared is not None and declared.is_type("bigint"):
+        if kind["type"] == "long" and _is(declared, "bigint"):
             return "long"
-        part = declared.expressions[-1] if declared is not None and declared.is_type("array", "map") else None
+        part = declared.expressions[-1] if declared is not None and _is(declared, "array", "map") else None
         return {**_plain(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
+
+    def _of_union(self, kinds: Sequence[AvroSchema], declared: exp.DataType | None) -> AvroSchema:
+        present = [kind for kind in kinds if _kind(kind) != "null"]
+        types = [declared] * len(present)
+        if len(present) > 1 and {_kind(kind) for kind in present} not in _NUMBERS:
+            members = _fields_of(declared)
+            types = [members.get(f"member{number}") for number in range(len(present))]
+        left = iter(types)
+        read = [kind if _kind(kind) == "null" else self._of(kind, next(left)) for kind in kinds]
+        self._require_distinct(kinds, read)
+        return read
 
     def _named(self, name: str, declared: exp.DataType | None) -> AvroSchema:
         schema = self._types[name]
@@ -75,7 +87,7 @@ class _Reading:
             if name in self._defined:
                 return name
             return _named_as(self._own_name(name), schema)
-        if declared is not None and declared.is_type("struct"):
+        if _is(declared, "struct"):
             return self.record(name, _fields_of(declared))
         if name not in self._whole:
             self._whole[name] = self._own_name(name)
@@ -123,8 +135,21 @@ def _short(full: str) -> str:
     return full.rpartition(".")[2]
 
 
-def _fields_of(declared: exp.DataType) -> Declared:
-    return {part.name: part.kind for part in declared.expressions}
+def _kind(schema: AvroSchema) -> str:
+    return str(schema["type"] if isinstance(schema, Mapping) else schema)
+
+
+def _is(declared: exp.DataType | None, *kinds: str) -> bool:
+    return declared is not None and declared.is_type(*kinds)
+
+
+def _fields_of(declared: exp.DataType | None) -> Declared:
+    """Return the declared types of the fields of a STRUCT. Other types have no fields."""
+    return (
+        {part.name: part.kind for part in declared.expressions}
+        if declared is not None and _is(declared, "struct")
+        else {}
+    )
 
 
 def _plain(schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:

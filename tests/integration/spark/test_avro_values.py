@@ -305,6 +305,45 @@ def test_should_read_each_use_of_a_type_as_its_own_column_declares_it(spark, reg
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kinds", "columns", "read"),
+    [
+        (["null", MILLIS, "string"], "u STRUCT<member0: BIGINT, member1: STRING>", {"member0": 1500}),
+        (["string", {"type": "null"}, MILLIS], "u STRUCT<member0: STRING, member1: BIGINT>", {"member1": 1500}),
+        ([MILLIS, "string"], "u STRUCT<member0: TIMESTAMP, member1: STRING>", {"member0": AS_TEXT}),
+        (["null", MILLIS, "int"], "u BIGINT", 1500),
+    ],
+    ids=range(4),
+)
+def test_should_read_a_time_in_a_union_as_its_member_is_declared(spark, registry, kinds, columns, read):
+    schema = record("Order", ("u", kinds))
+    assert read_once(spark, registry, columns, schema, {"u": SECOND_AND_A_HALF}) == {"u": read}
+
+
+def test_should_find_the_type_in_a_union_though_another_use_of_it_was_read_before(spark, registry):
+    line, price = record("Line", ("at", MILLIS)), record("Price", ("at", MILLIS))
+    schema = record("Order", ("a", line), ("b", price), ("c", ["null", "Price", "Line"]), namespace="shop")
+    members = "STRUCT<member0: STRUCT<at: TIMESTAMP>, member1: STRUCT<at: TIMESTAMP>>"
+    columns = f"a STRUCT<at: BIGINT>, b STRUCT<at: BIGINT>, c {members}"
+    one = {"at": SECOND_AND_A_HALF}
+    given = {"a": one, "b": one, "c": ("shop.Line", one)}
+    assert read_once(spark, registry, columns, schema, given)["c"] == {"member1": {"at": AS_TEXT}}
+
+
+def test_should_refuse_a_union_in_which_two_types_could_not_be_told_apart(spark, registry):
+    """Avro would take the last one for both."""
+    types = ["null", record("A", ("at", MILLIS), namespace="x"), record("A", ("at", MILLIS), namespace="y")]
+    members = "STRUCT<member0: STRUCT<at: TIMESTAMP>, member1: STRUCT<at: TIMESTAMP>>"
+    good = record("Order", ("u", types))
+    assert read_once(spark, registry, f"u {members}", good, {"u": ("x.A", {"at": SECOND_AND_A_HALF})}) == {
+        "u": {"member0": {"at": AS_TEXT}}
+    }
+    schema = record("Order", ("u", types), ("v", ["null", "x.A", "y.A"]))
+    values, _ = values_of(spark, registry, f"u {members}, v {members}")
+    fault = values._fault_of(values._registry, TOPIC, registry.add("orders-value", schema))
+    assert fault.startswith("a union has the types x.A, y.A, and one of them is also read elsewhere")
+
+
 def test_should_not_read_what_no_struct_declares(spark, registry):
     """Spark can read neither `self` nor `price`. `next` names a type that a field defines which is not read."""
     meta = record(
