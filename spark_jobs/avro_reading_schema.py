@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 READ = "__tidemark_read"
 """A field with a default: null only in the result of a record that Spark could not decode."""
 
+_MOST_DIGITS = 38
+"""The largest precision of a decimal of Spark."""
 _NUMBERS = ({"int", "long"}, {"float", "double"})
 """The unions that Spark reads as one number. It reads others as a struct, with a field for each type but `null`."""
 
@@ -68,7 +70,7 @@ class _Reading:
         if kind["type"] == "long" and _is(declared, "bigint"):
             return "long"
         part = declared.expressions[-1] if declared is not None and _is(declared, "array", "map") else None
-        return {**_plain(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
+        return {**_narrowed(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
 
     def _of_union(self, kinds: Sequence[AvroSchema], declared: exp.DataType | None) -> AvroSchema:
         present = [kind for kind in kinds if _kind(kind) != "null"]
@@ -86,7 +88,7 @@ class _Reading:
         if schema["type"] not in RECORDS:
             if name in self._defined:
                 return name
-            return _named_as(self._own_name(name), schema)
+            return _narrowed(_named_as(self._own_name(name), schema))
         if _is(declared, "struct"):
             return self.record(name, _fields_of(declared))
         if name not in self._whole:
@@ -129,6 +131,14 @@ class _Reading:
 
 def _named_as(full: str, schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
     return {**_plain(schema), "name": _short(full), "namespace": full.rpartition(".")[0]}
+
+
+def _narrowed(schema: Mapping[str, AvroSchema]) -> dict[str, AvroSchema]:
+    """Return a type in which a decimal has at most the digits of Spark's. Its values in Avro do not depend on their number."""
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if isinstance(precision, int) and isinstance(scale, int) and scale <= _MOST_DIGITS < precision:
+        return {**_plain(schema), "precision": _MOST_DIGITS}
+    return _plain(schema)
 
 
 def _short(full: str) -> str:

@@ -344,6 +344,31 @@ def test_should_refuse_a_union_in_which_two_types_could_not_be_told_apart(spark,
     assert fault.startswith("a union has the types x.A, y.A, and one of them is also read elsewhere")
 
 
+WIDE = {"logicalType": "decimal", "precision": 64, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"type": "bytes", **WIDE}, {"type": "fixed", "name": "Price", "size": 27, **WIDE}],
+    ids=["bytes", "fixed"],
+)
+def test_should_read_a_decimal_of_more_digits_than_spark_has(spark, registry, kind):
+    """Kafka Connect gives each of its decimals 64 digits. A value that has so many is none of Spark's."""
+    name = kind.get("name", kind)
+    schema = record("Order", ("price", kind), ("m", record("M", ("price", ["null", name]))), ("text", name))
+    values, _ = values_of(spark, registry, "price DECIMAL(38,2), m STRUCT<price: DECIMAL(38,2)>, text DECIMAL(38,2)")
+    number = registry.add("orders-value", schema)
+    widest = decimal.Decimal("-" + "9" * 36 + ".99")
+    wide = decimal.Decimal("1" + "0" * 36 + ".00")
+    records = frame(spark, [
+        avro_value(number, schema, {"price": price, "m": {"price": price}, "text": price}) for price in (widest, wide)
+    ])  # fmt: skip
+    assert values.learn(records)
+    good, bad = texts(values, records)
+    assert json.loads(good, parse_float=decimal.Decimal) == {"price": widest, "m": {"price": widest}, "text": widest}
+    assert bad == avro_values._NOT_AVRO
+
+
 def test_should_not_read_what_no_struct_declares(spark, registry):
     """Spark can read neither `self` nor `price`. `next` names a type that a field defines which is not read."""
     meta = record(
