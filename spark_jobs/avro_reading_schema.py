@@ -86,6 +86,10 @@ class _Reading:
     def _named(self, name: str, declared: exp.DataType | None) -> AvroSchema:
         schema = self._types[name]
         if schema["type"] not in RECORDS:
+            if schema.get("logicalType") == "uuid" and declared is not None and not _is(declared, "binary"):
+                raise ValueError(
+                    f"{name} is a uuid of bytes, which is no text: declare BINARY instead of {_sql(declared)}"
+                )
             if name in self._defined:
                 return name
             return _narrowed(_named_as(self._own_name(name), schema))
@@ -147,6 +151,10 @@ def _short(full: str) -> str:
 
 def _kind(schema: AvroSchema) -> str:
     return str(schema["type"] if isinstance(schema, Mapping) else schema)
+
+
+def _sql(declared: exp.DataType) -> str:
+    return declared.sql("spark")
 
 
 def _is(declared: exp.DataType | None, *kinds: str) -> bool:

@@ -369,6 +369,17 @@ def test_should_read_a_decimal_of_more_digits_than_spark_has(spark, registry, ki
     assert bad == avro_values._NOT_AVRO
 
 
+def test_should_read_a_uuid_of_bytes_only_as_bytes(spark, registry):
+    """As text it would be base64, which nobody expects of a uuid."""
+    kind = {"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"}
+    schema = record("Order", ("raw", kind), ("text", ["null", "Id"]))
+    given = {"raw": b"\x01" * 16, "text": b"\x02" * 16}
+    assert read_once(spark, registry, "raw BINARY", schema, given) == {"raw": "AQEBAQEBAQEBAQEBAQEBAQ=="}
+    values, _ = values_of(spark, registry, "raw BINARY, text STRING")
+    fault = values._fault_of(values._registry, TOPIC, registry.add("orders-value", schema))
+    assert fault == "Id is a uuid of bytes, which is no text: declare BINARY instead of STRING"
+
+
 def test_should_not_read_what_no_struct_declares(spark, registry):
     """Spark can read neither `self` nor `price`. `next` names a type that a field defines which is not read."""
     meta = record(
