@@ -69,6 +69,10 @@ class _Reading:
             return kind
         if kind["type"] == "long" and _is(declared, "bigint"):
             return "long"
+        if declared is not None and _is_nanos(kind) and declared.this in declared.TEMPORAL_TYPES:
+            raise ValueError(
+                f"Spark reads {kind['logicalType']} as a number of nanoseconds: declare BIGINT instead of {_sql(declared)}"
+            )
         part = declared.expressions[-1] if declared is not None and _is(declared, "array", "map") else None
         return {**_narrowed(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
 
@@ -155,6 +159,10 @@ def _kind(schema: AvroSchema) -> str:
 
 def _sql(declared: exp.DataType) -> str:
     return declared.sql("spark")
+
+
+def _is_nanos(kind: Mapping[str, AvroSchema]) -> bool:
+    return kind["type"] == "long" and kind.get("logicalType") in ("timestamp-nanos", "local-timestamp-nanos")
 
 
 def _is(declared: exp.DataType | None, *kinds: str) -> bool:

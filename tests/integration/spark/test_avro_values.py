@@ -380,6 +380,19 @@ def test_should_read_a_uuid_of_bytes_only_as_bytes(spark, registry):
     assert fault == "Id is a uuid of bytes, which is no text: declare BINARY instead of STRING"
 
 
+@pytest.mark.parametrize("column", ["TIMESTAMP", "TIMESTAMP_NTZ"])
+@pytest.mark.parametrize("logical", ["timestamp-nanos", "local-timestamp-nanos"])
+def test_should_read_a_time_in_nanoseconds_only_as_a_number(spark, registry, logical, column):
+    """Spark has no type for it, and would take its nanoseconds for seconds."""
+    schema = record("Order", ("at", {"type": "long", "logicalType": logical}))
+    at = 1_500_000_001
+    assert read_once(spark, registry, "at BIGINT", schema, {"at": at}) == {"at": at}
+    assert read_once(spark, registry, "at STRING", schema, {"at": at}) == {"at": at}
+    values, _ = values_of(spark, registry, f"at {column}")
+    fault = values._fault_of(values._registry, TOPIC, registry.add("orders-value", schema))
+    assert fault == f"Spark reads {logical} as a number of nanoseconds: declare BIGINT instead of {column}"
+
+
 def test_should_not_read_what_no_struct_declares(spark, registry):
     """Spark can read neither `self` nor `price`. `next` names a type that a field defines which is not read."""
     meta = record(
