@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.avro_reading_schema import READ, reading_schema
 from spark_jobs.refused_records import SPARK_ERRORS
 from spark_jobs.sql_text import literal, quoted
+from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.avro_schema import AvroSchema
 from tidemark.topology.plan import Column, Sink, Source
@@ -76,6 +77,8 @@ class AvroValues:
         self._decoders: dict[_Named, _Decoder] = {}
         self._unreadable: dict[_Named, float] = {}
         """What the registry or Spark could not read, and when."""
+        self._refused: dict[TopicPartition, set[int]] = {}
+        """The offsets of the records whose values Spark refuses to decode."""
 
     @classmethod
     def of(
@@ -116,7 +119,13 @@ class AvroValues:
         )
         left_out = ", ".join(["value", *(each.record for each in decoders)])
         inner = ", ".join(["*", *(f"{each.record_sql} AS {each.record}" for each in decoders)])
-        return f"(SELECT * EXCEPT ({left_out}), {value} AS value FROM (SELECT {inner} FROM {view}))"
+        records = self._without_refused(view)
+        return f"(SELECT * EXCEPT ({left_out}), {value} AS value FROM (SELECT {inner} FROM {records}))"
+
+    def refuse(self, places: Mapping[TopicPartition, Iterable[int]]) -> None:
+        """Decode no value of the records at these offsets again: Spark has raised an error for them."""
+        for place, offsets in places.items():
+            self._refused.setdefault(place, set()).update(offsets)
 
     def frame(self, records: DataFrame) -> DataFrame:
         """Return records with JSON values."""
@@ -126,6 +135,16 @@ class AvroValues:
             return self._spark.sql(f"SELECT * FROM {self.view(name)}")
         finally:
             self._spark.catalog.dropTempView(name)
+
+    def _without_refused(self, view: str) -> str:
+        """Return the SQL of the records of a view in which the refused ones have no bytes, which are no value of Avro."""
+        if not self._refused:
+            return view
+        refused = " OR ".join(
+            f"topic = {literal(place.topic)} AND partition = {place.partition} AND offset IN ({', '.join(map(str, offsets))})"
+            for place, offsets in self._refused.items()
+        )
+        return f"(SELECT * EXCEPT (value), CASE WHEN {refused} THEN X'' ELSE value END AS value FROM {view})"
 
     def learn(self, records: DataFrame) -> bool:
         """Ask the registry for the schemas that records name and that are not known, and return whether one was found.

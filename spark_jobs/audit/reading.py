@@ -22,17 +22,18 @@ other, at the audit's pace. The written columns are:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
 from spark_jobs.audit.throttle import Throttle
 from spark_jobs.avro_values import AvroValues
 from spark_jobs.kafka_reading import KafkaReader
-from spark_jobs.refused_records import SPARK_ERRORS, refusal_of
+from spark_jobs.refused_records import SPARK_ERRORS, Offsets, Refused, RefusedRecords, refusal_of
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again
 from tidemark.audit.progress import AuditProgress, Tell
@@ -204,23 +205,54 @@ class Reader:
             self.kafka(part).mapInArrow(recorder, "records BIGINT").collect()
         except SPARK_ERRORS as error:
             refusal = refusal_of(error)
-            if refusal is None or refusal.reason != IMPOSSIBLE_TIMESTAMP:
+            if refusal is None:
                 raise
-            raise TidemarkError(
-                "the batches cannot be audited, because a record that they read or wrote has a Kafka timestamp after the "
-                "year 294247, which Spark cannot read; audit again when the topic's retention has deleted that record"
-            ) from error
+            if refusal.reason == IMPOSSIBLE_TIMESTAMP:
+                raise TidemarkError(
+                    "the batches cannot be audited, because a record that they read or wrote has a Kafka timestamp after the "
+                    "year 294247, which Spark cannot read; audit again when the topic's retention has deleted that record"
+                ) from error
+            refused = self._refused_in(part)
+            if not refused:
+                raise
+            self.values.refuse(refused)
+            # Spark's tasks are the same ones, so they write the same files again.
+            self._record(part, recorder)
+
+    def _refused_in(self, spans: Mapping[TopicPartition, Span]) -> Refused:
+        """Return the records of Avro for which Spark raises when it decodes them, as it does in the stream.
+
+        Blocks for many Spark jobs. Raises Spark's error if it comes from no record.
+        """
+        reader, found = self._reader(), RefusedRecords()
+        starts, ends = _ends_of(self._of_avro(spans))
+
+        def run(some: Sequence[tuple[TopicPartition, int, int]], _is_careful: bool) -> pa.Table:
+            decoded = self.values.frame(reader.rows_in(some).frame())
+            return decoded.selectExpr("count(length(value)) AS values").where("values > 0").toArrow()
+
+        found.read(starts, ends, run)
+        return found.between(starts, ends)
 
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Return the records of some spans from Spark's Kafka source, read_committed."""
-        starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
-        reader = KafkaReader(self.spark, self.settings, has_headers=True, options=_CLIENT_OPTIONS)
-        frame = reader.between(starts, ends)
-        avro = [place for place in spans if place.topic in self.values.topics]
-        if avro:
-            self.values.learn(reader.between(*({place: of[place] for place in avro} for of in (starts, ends))))
+        reader = self._reader()
+        frame = reader.between(*_ends_of(spans))
+        if avro := self._of_avro(spans):
+            self.values.learn(reader.between(*_ends_of(avro)))
             frame = self.values.frame(frame)
         return frame.selectExpr(*_COLUMNS, *(header_sql(name, kind) for name, kind in _HEADERS.items()))
+
+    def _reader(self) -> KafkaReader:
+        return KafkaReader(self.spark, self.settings, has_headers=True, options=_CLIENT_OPTIONS)
+
+    def _of_avro(self, spans: Mapping[TopicPartition, Span]) -> Mapping[TopicPartition, Span]:
+        return {place: span for place, span in spans.items() if place.topic in self.values.topics}
+
+
+def _ends_of(spans: Mapping[TopicPartition, Span]) -> tuple[Offsets, Offsets]:
+    """Return the first offsets of spans, and those after the last ones."""
+    return {place: start for place, (start, _) in spans.items()}, {place: end for place, (_, end) in spans.items()}
 
 
 def header_sql(name: str, kind: str) -> str:

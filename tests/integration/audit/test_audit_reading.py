@@ -11,10 +11,13 @@ from spark_jobs.audit.attribution import AuditedTopicRole
 from spark_jobs.audit.reading import SOURCE, AuditRange, Reader, header_sql
 from spark_jobs.audit.throttle import Throttle
 from spark_jobs.avro_values import AvroValues
+from tests.support.schema_registry import FakeRegistry, serving
 
 from tidemark.errors import TidemarkError
+from tidemark.kafka.schema_registry import SchemaRegistry
 from tidemark.names import TopicPartition
 from tidemark.stream_times import LATEST_TIMESTAMP_MS
+from tidemark.topology.schema import parse_schema
 
 
 @pytest.mark.spark
@@ -54,3 +57,48 @@ def test_should_say_that_it_cannot_read_a_kafka_timestamp(spark, settings, creat
     assert reader.read(reading(1), tmp_path / "first", lambda _: None).count() == 1
     with pytest.raises(TidemarkError, match=re.escape("a Kafka timestamp after the year 294247")):
         reader.read(reading(2), tmp_path / "both", lambda _: None)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(360)
+def test_should_read_around_records_of_avro_that_spark_refuses(
+    spark, settings, create_topic, unique, tmp_path, monkeypatch
+):
+    """A field that nobody reads is deeper than the stack, and Avro skips it by level. The stream refuses such a record too."""
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+    registry = FakeRegistry()
+    number = registry.add("s", {
+        "type": "record", "name": "Order", "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "tree", "type": ["null", {"type": "record", "name": "Tree", "fields": [
+                {"name": "under", "type": ["null", "Tree"]}]}]},
+        ],
+    })  # fmt: skip
+    topic, other = create_topic(unique("in"), partitions=2), create_topic(unique("others"))
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    good, deep = (b"\x00" + number.to_bytes(4, "big") + b"\x02a" + b"\x02" * depth + b"\x00" for depth in (5, 50_000))
+    written = {0: [good, deep, good, None, deep, b"{}"], 1: [good, deep]}
+    for partition, values in written.items():
+        for value in values:
+            producer.produce(topic, value, b"k", partition)
+    producer.produce(other, b"{}", b"k")
+    assert producer.flush(60) == 0
+    role = AuditedTopicRole(SOURCE, 0, own=True, tasks=2, placed=None)
+    places = {TopicPartition(topic, 0): (0, 6), TopicPartition(topic, 1): (0, 2), TopicPartition(other, 0): (0, 1)}
+    batches = {(place.topic, place.partition, place.partition): ([0], [end], [1]) for place, (_, end) in places.items()}
+    with serving(registry) as url:
+        values = AvroValues(
+            {topic: parse_schema("id STRING", "test")},
+            lambda: SchemaRegistry(settings.model_copy(update={"schema_registry_url": url})),
+            spark,
+        )
+        reader = Reader(spark, settings, 1000, Throttle(1.0), values)
+        reading = AuditRange({topic: role, other: role}, places, batches, frozenset())
+        found = reader.read(reading, tmp_path / "read", lambda _: None).collect()
+    of_good, of_bad = b'{"id":"a"}', b"not Avro with a known schema"
+    assert sorted(((row.topic == other, row.partition, row.offset), row.value) for row in found) == [
+        ((False, 0, 0), of_good), ((False, 0, 1), of_bad), ((False, 0, 2), of_good), ((False, 0, 3), None),
+        ((False, 0, 4), of_bad), ((False, 0, 5), of_bad), ((False, 1, 0), of_good), ((False, 1, 1), of_bad),
+        ((True, 0, 0), b"{}"),
+    ]  # fmt: skip
