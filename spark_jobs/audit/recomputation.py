@@ -316,13 +316,18 @@ def changelog_results_sql(derived: Derived, records: str) -> str:
 
 
 def sink_results_sql(derived: Derived, topic: str, records: str) -> str:
-    """Return the SQL of each decoded record of a sink of the aggregation, in the same columns without s0, …"""
+    """Return the SQL of each decoded record of a sink of the aggregation, in the same columns without s0, …
+
+    A record belongs to no window if its end is not that of its window.
+    """
     aggregation = derived.aggregation
     schema = ", ".join(f"{quoted(column.name)} {column.type}" for column in aggregation.columns)
     sinks = [sink for sink in derived.subtopology.sinks if sink.topic == topic]
     is_text = all(sink.key_serde is KeySerde.STRING for sink in sinks)
     key = "CAST(key AS STRING)" if is_text else key_text_sql(sinks[0].key_serde)
-    ws = "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
+    ws = f"CAST({NO_WINDOW} AS BIGINT)"
+    if isinstance(aggregation.window, Window):
+        ws = f"CASE WHEN __r.window_end = __r.window_start + {aggregation.window.size_ms} THEN __r.window_start END"
     if any(sink.windowed_key is not None for sink in sinks):
         # If key and value name two different windows, the record belongs to neither.
         key, ws = f"CAST({_KEY_BEFORE_WINDOW} AS STRING)", f"CASE WHEN {_KEY_WINDOW_START} = {ws} THEN {ws} END"

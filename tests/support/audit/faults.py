@@ -313,6 +313,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("an output lost", "outputs_are_not_lost", _in_code("minutes", lost)),
     Fault("an output lost and another doubled", "no_update_comes_twice", _in_code("totals", one_for_another)),
     Fault("a wrong count in an output", "every_update_has_its_value", _in_code("minutes", json_changed("cents", 1))),
+    Fault(
+        "a wrong end of a window in an output",
+        "every_update_is_there",
+        _in_code("minutes", json_changed("window_end", 1)),
+    ),
     Fault("a wrong mean in an output", "the_last_value_is_the_truth", _in_code("totals", json_changed("mean", 3))),
     Fault(
         "a changelog record doubled", "changelogs_are_not_doubled", _in_code("", doubled, more=_of_changelog("totals"))
