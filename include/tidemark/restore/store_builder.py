@@ -166,7 +166,10 @@ class StoreBuilder:
             # A copy that advances may be further than it was when it was listed, never less.
             if checkpoint is None or checkpoint.changelog_offset < copy.checkpoint.changelog_offset:
                 raise CopyUnusable("its store is older than its description says")
-            if not candidate.is_ready:
+            if candidate.is_ready:
+                # A copy that lacks nothing may be older than the last commit: a standby's names no batch and no offsets.
+                fetched.put_many([], job.target, job.first_live_segment)
+            else:
                 since_ms = checkpoint.commit_time_ms
                 self.restorer.replay_tail(job, checkpoint.changelog_offset, fetched, should_continue, since_ms=since_ms)
         except CopyUnusable as error:

@@ -28,6 +28,9 @@ from tidemark.operations.restore.run import make_plan
 from tidemark.operations.workspace import RestoreState, new_id, workspaces
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.local_copies import LocalCopies, read_store_checkpoint
+from tidemark.stores.directory import folder_of
+from tidemark.stores.rocksdb import opened
 from tidemark.supervision.hold import Hold, take_hold
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(480)]
@@ -253,6 +256,33 @@ def test_should_notice_an_instance_that_ran_between_the_steps(app):
     app.run()
     with pytest.raises(StartRefused, match="50 source offsets were committed after the state was built"):
         call.verify()
+
+
+@pytest.mark.parametrize(
+    ("kind", "older"), [(SourceOfState.STANDBY, {"batch": -1, "source_offsets": {}}), (SourceOfState.SAVEPOINT, None)]
+)
+def test_should_restore_from_a_copy_that_has_the_whole_changelog_but_not_the_last_commit(app, kind, older):
+    """A standby's copy names no batch; a savepoint names its own one, although later batches did not change the store."""
+    facts = call_of(app).restoring.evidence.facts()
+    copies = app.settings.state_dir.with_name("copies")
+    shutil.copytree(app.settings.state_dir, copies)
+    for task, found in facts.items():
+        with opened(folder_of(copies / "0" / app.name, task, "n")) as store:
+            held = store.checkpoint
+            earlier = {"batch": held.batch - 1, "source_offsets": {t: at - 1 for t, at in held.source_offsets.items()}}
+            at_end = replace(held, changelog_offset=found.changelogs["n"].end, **(older or earlier))
+            store.put_many([], at_end, None)
+    found_here = LocalCopies(copies, app.name, kind)
+    context = OperationContext.of(app.plan, app.settings, [found_here], wall_clock_ms)
+    call = replace(call_of(app), restoring=context)
+    planned = call.plan()
+    assert {store["source"] for store in planned.plan["stores"]} == {kind.value}
+    call.restore()
+    call.verify()
+    call.swap()
+    for task in facts:
+        assert read_store_checkpoint(folder_of(app.state, task, "n")).batch == facts[task].record.batch
+    assert counts_of(app) == app.expected
 
 
 def test_should_refuse_before_anything_is_done(app, monkeypatch):
