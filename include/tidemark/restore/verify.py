@@ -112,7 +112,9 @@ def verify_folder(
 ) -> StoreVerification:
     """Run `verify_store` on a RocksDB folder that no process has open. Also raises `TaskCorrupted`."""
     scratch = folder.with_name(f"{folder.name}.verify")
-    scratch.mkdir(parents=True, exist_ok=True)
+    # A comparison that was killed leaves its database, with tables of the same names.
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
     try:
         with opened(folder) as store:
             return verify_store(

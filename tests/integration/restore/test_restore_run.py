@@ -30,6 +30,7 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.restore.restorer import RestoreSuspended
+from tidemark.restore.verify import scratch_database
 from tidemark.stores.layout import ValueLayout
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore, opened
@@ -256,6 +257,19 @@ def test_should_not_build_again_what_was_verified_before_a_crash(app):
     listener = Counted()
     RestoreRun(context, workspace, listener, NO_PROBE, [].append).run()
     assert listener.records == 0
+
+
+def test_should_continue_after_a_crash_in_the_middle_of_a_verification(app):
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at("restore-built"), [].append).run()
+    scratch = workspace.built / "0_0" / "rocksdb" / "n.verify"
+    scratch.mkdir(parents=True)
+    with scratch_database(scratch, app.settings.verify_memory_bytes) as database:
+        database.execute("create table log (position bigint)")
+    done = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    assert done.state is RestoreState.DONE
+    assert counts_of(app) == app.expected
 
 
 @pytest.mark.parametrize("point", ["swap-between", "swap-one"])
