@@ -250,8 +250,15 @@ def best_candidate(
     if usable:
         return next((candidate for candidate in usable if candidate.location == planned), usable[0])
     faults = [f"{candidate.kind.value}: {candidate.fault}" for candidate in candidates]
-    if only is not None and not faults:
-        faults = [f"there is no {only.value} copy"]
+    if only is not None:
+        faults = faults or [f"there is no {only.value} copy"]
+        other = best_candidate(found, store, committed, rates, None)
+        if isinstance(other, RecoveryCandidate):
+            return Refuse(
+                f"task {found.task}: store {store.store} cannot be restored from {only.value}: {'; '.join(faults)}",
+                f"{other.kind.value} can be used: make a new plan that does not ask for {only.value} (`--from`, or `source` of "
+                "the DAG)",
+            )
     return Refuse(
         f"task {found.task}: no source of state can be used for store {store.store}: {'; '.join(faults)}",
         f"bring a copy of the state folder or a savepoint back; or raise retention.ms of {store.changelog.topic} and "

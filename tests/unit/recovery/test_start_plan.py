@@ -340,6 +340,38 @@ def test_should_use_the_planned_copy_unless_it_has_a_fault(planned, changelog_lo
     assert candidate.location == taken
 
 
+@pytest.mark.parametrize(
+    ("asked", "copies", "changelog_low", "remedy"),
+    [
+        (SourceOfState.STANDBY, (), 0, "changelog can be used: make a new plan that does not ask for standby"),
+        (
+            SourceOfState.SAVEPOINT,
+            (a_copy(99),),
+            0,
+            "local can be used: make a new plan that does not ask for savepoint",
+        ),
+        (
+            SourceOfState.CHANGELOG,
+            (a_copy(99),),
+            1,
+            "local can be used: make a new plan that does not ask for changelog",
+        ),
+        (SourceOfState.STANDBY, (), 1, "start from nothing under another application id"),
+        (None, (), 1, "start from nothing under another application id"),
+    ],
+)
+def test_should_name_another_source_that_can_be_used_when_the_requested_one_cannot(
+    asked, copies, changelog_low, remedy
+):
+    evidence = found(
+        record=a_record(), copies=copies, changelog=Watermarks(changelog_low, 90), changelog_retention_ms=None
+    )
+    refused = best_candidate(evidence, evidence.stores[0], committed_progress_of(evidence), MEASURED, asked)
+    assert isinstance(refused, Refuse)
+    assert remedy in refused.remedy
+    assert ("start from nothing" in refused.remedy) == ("start from nothing" in remedy)
+
+
 @pytest.mark.parametrize("use", [TopicUse.SOURCE, TopicUse.REPARTITION])
 def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
     evidence = found(record=a_record(), copies=(a_copy(100),))
