@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import (
     BEGUN_TO_SWAP,
+    SWAPPED,
     RestoreState,
     Workspace,
     WorkspaceProgress,
@@ -133,15 +134,18 @@ def status(topology: str, output: Output) -> None:
 
 
 def abort(topology: str, restore_id: str | None, output: Output) -> None:
-    """End a restore that runs or was interrupted. Blocks until what it built is deleted."""
-    workspace = _workspace(topology, restore_id)
+    """End a restore that runs or was interrupted, by default the newest. Blocks until what it built is deleted."""
+    workspace = _workspace(topology, restore_id, frozenset(RestoreState))
     message = workspace.abort()
     output.show(_form(workspace.plan(), workspace.progress()), message)
 
 
 def rollback(topology: str, restore_id: str | None, output: Output) -> None:
-    """Bring back the state folders that a restore has replaced. Blocks."""
-    workspace = _workspace(topology, restore_id)
+    """Bring back the state folders that a restore has replaced, by default the last one that replaced any. Blocks.
+
+    One that is rolled back already counts too, so that a repeated command does not undo an earlier restore.
+    """
+    workspace = _workspace(topology, restore_id, SWAPPED)
     with RichRestoreListener(output.progress_console()) as listener:
         work = RestoreRun(_context(topology), workspace, listener, probe_from_environment(), output.message)
         done = work.roll_back()
@@ -157,7 +161,8 @@ def _context(topology: str) -> OperationContext:
     return context
 
 
-def _workspace(topology: str, restore_id: str | None) -> Workspace:
+def _workspace(topology: str, restore_id: str | None, states: Set[RestoreState]) -> Workspace:
+    """Return the restore with this id; without an id, the newest that is in one of the states."""
     settings = Settings.load()
     application_id = load(topology).plan().application_id
     if restore_id is not None:
@@ -167,7 +172,10 @@ def _workspace(topology: str, restore_id: str | None) -> Workspace:
     found = workspaces(settings.state_dir, application_id)
     if not found:
         raise StartRefused(f"no restore of {application_id} has been run here")
-    return found[0]
+    newest = next((one for one in found if one.progress().state in states), None)
+    if newest is None:
+        raise StartRefused(f"no restore of {application_id} has replaced anything here")
+    return newest
 
 
 def _read(plan_file: Path, application_id: str) -> RestorePlan:

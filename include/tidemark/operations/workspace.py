@@ -47,6 +47,8 @@ class RestoreState(StrEnum):
 
 BEGUN_TO_SWAP = frozenset({RestoreState.SWAPPING, RestoreState.ROLLING_BACK})
 """The states in which a part of the folders may be replaced."""
+SWAPPED = BEGUN_TO_SWAP | {RestoreState.DONE, RestoreState.ROLLED_BACK}
+"""The states of a restore that has replaced folders, or was about to."""
 UNFINISHED = BEGUN_TO_SWAP | {RestoreState.BUILDING}
 """The states in which a killed restore leaves work that only a command completes or ends."""
 

@@ -557,6 +557,25 @@ def test_should_plan_run_list_and_roll_back_by_command(app, tmp_path, monkeypatc
     assert counts_of(app) == app.expected
 
 
+def test_should_roll_back_by_command_the_last_restore_that_has_replaced_something(app, tmp_path, monkeypatch):
+    app.for_commands(tmp_path, monkeypatch)
+    (app.state / "0_0" / "witness").write_text("old")
+
+    def roll_back():
+        return CliRunner().invoke(build(), ["restore", "rollback", "made_counting"])
+
+    _, failed = planned(app, SourceOfState.CHANGELOG)
+    failed.finish(failed.progress(), RestoreState.FAILED)
+    assert "has replaced anything here" in str(roll_back().exception)
+    _, done, _ = restore(app, SourceOfState.CHANGELOG)
+    _, left = planned(app, SourceOfState.CHANGELOG)
+    left.abort()
+    assert roll_back().exit_code == 0
+    assert done.progress().state is RestoreState.ROLLED_BACK
+    assert (app.state / "0_0" / "witness").read_text() == "old"
+    assert f"{done.folder.name} is rolled back: it has replaced nothing" in str(roll_back().exception)
+
+
 def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
     usage = shutil.disk_usage(app.settings.state_dir)

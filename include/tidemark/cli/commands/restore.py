@@ -20,6 +20,9 @@ _Stores = Annotated[
     typer.Option("--store", help="only this store, in the tasks that are restored; can be repeated"),
 ]
 _Id = Annotated[str | None, typer.Argument(help="id of a restore; default: the newest")]
+_SwappedId = Annotated[
+    str | None, typer.Argument(help="id of a restore; default: the newest that has replaced folders")
+]
 
 
 @app.command(epilog=examples("tidemark restore plan clicks", "tidemark restore plan clicks --task 0_1 --out plan.json"))
@@ -95,7 +98,7 @@ def abort(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = Fals
 
 
 @app.command(epilog=examples("tidemark restore rollback clicks"))
-def rollback(topology: TopologyName, restore_id: _Id = None, as_json: AsJson = False) -> None:
+def rollback(topology: TopologyName, restore_id: _SwappedId = None, as_json: AsJson = False) -> None:
     """Bring back the state folders that a restore has replaced."""
     from tidemark.cli import restore
     from tidemark.cli.output import Output
