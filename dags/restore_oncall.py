@@ -32,6 +32,9 @@ for the instances to start. `report` says what failed. Once the new state is in 
 late: then a person must look after the instances, and clearing tasks changes nothing more. A committed rewind cannot be
 rolled back: clear the task `fence` and all tasks after it, which completes the rewind.
 
+If the beginning of a changelog was deleted, too few keys may be compared to prove the new state right: it is in place, the
+instances run on it, and `report` fails and says so. Run a drill, or compare the state with a savepoint.
+
 If `report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. If an application
 stays held (`var/instances/<application>.hold.json`) although nothing works on it, clear the task `release`.
 

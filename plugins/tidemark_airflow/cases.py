@@ -258,5 +258,5 @@ def report(context: Context) -> str:
     path = str(folder.folder / "report.html")
     log.info("%s; report: %s", made["outcome"], path)
     if not made["is_as_wanted"]:
-        raise AirflowFailException(f"{made['outcome']}: {'; '.join(made['failures'][-1:])}; the report is {path}")
+        raise AirflowFailException(f"{': '.join([made['outcome'], *made['failures'][-1:]])}; the report is {path}")
     return path

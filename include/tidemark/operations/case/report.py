@@ -12,6 +12,7 @@ from tidemark.operations.case.approval import PlanAnswer
 from tidemark.operations.case.case import BEGUN, DONE, FAILED, RESTORE, Case, CaseFolder, Note
 from tidemark.operations.case.plan import format_request
 from tidemark.operations.times import format_time
+from tidemark.verdict import Verdict
 
 
 class CaseOutcome(StrEnum):
@@ -22,6 +23,7 @@ class CaseOutcome(StrEnum):
     REJECTED = "rejected, nothing was changed"
     TIMED_OUT = "nobody answered in time, which means no: nothing was changed"
     RESTORED = "restored"
+    RESTORED_UNPROVEN = "restored, but the changelogs do not show that the new state is right"
     KEPT_FORWARD = "restored, verified and kept, but the instances do not run: a person is needed now"
     NOT_DRAINED = "restored, but what waited is not committed yet"
     CHANGED = "changed"
@@ -62,10 +64,16 @@ def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> 
             return CaseOutcome.NOT_ROLLED_BACK
         return CaseOutcome.NOT_RUNNING if ("release", FAILED) in steps else CaseOutcome.ROLLED_BACK
     if ("drain", DONE) in steps:
-        return CaseOutcome.RESTORED
+        return CaseOutcome.RESTORED if _evidence(notes[last:]) is Verdict.OK else CaseOutcome.RESTORED_UNPROVEN
     if ("relaunch", DONE) in steps:
         return CaseOutcome.NOT_DRAINED
     return CaseOutcome.KEPT_FORWARD if ("swap", DONE) in steps else CaseOutcome.NOT_CHANGED
+
+
+def _evidence(notes: Sequence[Note]) -> Verdict:
+    """Return the verdict that the step `verify` noted. A rewind has none: it compares while it is built."""
+    found = [note.figures["evidence"] for note in notes if note.step == "verify" and "evidence" in note.figures]
+    return Verdict(found[-1]) if found else Verdict.OK
 
 
 def _change_outcome(steps: set[tuple[str, str]]) -> CaseOutcome:

@@ -11,16 +11,19 @@ import pytest
 from tests.integration.operations.rewind.test_rewind import YES, rewind_of
 from tests.integration.restore.test_restore_run import counts_of
 from tests.support.counting import NO_PROBE, CountingApp, Crash
+from tests.support.purging import purge
 from tests.system.oncall.approving import answered
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused, TaskLocked
+from tidemark.names import TopicPartition
 from tidemark.operations.case import restore_steps
 from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import RESTORE, Case, CaseFolder
 from tidemark.operations.case.drain import drain
 from tidemark.operations.case.plan import PlanKind
 from tidemark.operations.case.plan_hash import plan_hash
+from tidemark.operations.case.report import CaseOutcome, outcome_of
 from tidemark.operations.case.restore_steps import FASTEST, OnCall
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
@@ -282,6 +285,26 @@ def test_should_restore_from_a_copy_that_has_the_whole_changelog_but_not_the_las
     call.swap()
     for task in facts:
         assert read_store_checkpoint(folder_of(app.state, task, "n")).batch == facts[task].record.batch
+    assert counts_of(app) == app.expected
+
+
+def test_should_put_a_state_in_place_that_the_changelog_cannot_prove_but_not_end_as_wanted(app):
+    facts = call_of(app).restoring.evidence.facts()
+    ends = {
+        TopicPartition(f"{app.name}-n-changelog", task.partition): f.changelogs["n"].end for task, f in facts.items()
+    }
+    purge(app.admin, app.settings, ends)
+    call = call_of(app, source="local")
+    call.plan()
+    for name, step in (
+        ("restore", call.restore),
+        ("verify", call.verify),
+        ("swap", call.swap),
+        ("drain", lambda: None),
+    ):
+        with call.folder.step(name):
+            step()
+    assert outcome_of(call.folder.case(), call.folder.notes(), None) is CaseOutcome.RESTORED_UNPROVEN
     assert counts_of(app) == app.expected
 
 

@@ -204,6 +204,24 @@ def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
     assert outcome_of(case, noted(folder, *lines), approval) is outcome
 
 
+@pytest.mark.parametrize(
+    ("evidence", "outcome"),
+    [
+        (["ok"], CaseOutcome.RESTORED),
+        (["not enough evidence"], CaseOutcome.RESTORED_UNPROVEN),
+        (["not enough evidence", "ok"], CaseOutcome.RESTORED),
+        (["ok", "not enough evidence"], CaseOutcome.RESTORED_UNPROVEN),
+    ],
+)
+def test_should_not_end_as_wanted_when_the_evidence_was_not_enough(folder, evidence, outcome):
+    noted(folder, *FENCED)
+    for verdict in evidence:
+        folder.note("verify", "figures", evidence=verdict)
+    noted(folder, "swap done", "relaunch done", "drain done")
+    found = make_report(folder, APPROVED)
+    assert (found["outcome"], found["is_as_wanted"]) == (str(outcome), outcome is CaseOutcome.RESTORED)
+
+
 def test_should_report_times_and_approver_and_escape_markup_in_the_reason(folder):
     times = iter(range(NOW, NOW + 100_000, 1500))
     summary = replace(folder, clock=lambda: next(times))
