@@ -24,13 +24,11 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import (
-    BEGUN_TO_SWAP,
     SWAPPED,
     RestoreState,
     Workspace,
     WorkspaceProgress,
     new_id,
-    unfinished,
     workspaces,
 )
 from tidemark.recovery.restore_plan import RestorePlan
@@ -81,7 +79,7 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     else:
         made = asked.plan(context.evidence) if plan_file is None else _read(plan_file, context.plan.application_id)
         workspace = Workspace(settings.state_dir, context.plan.application_id, made.restore_id)
-    _require_none_begun(workspace, topology)
+    workspace.require_no_other_begun(topology)
     output.people(*_plan_views(made))
     progress = workspace.progress()
     if progress.state is not RestoreState.SWAPPING:
@@ -104,13 +102,6 @@ def run(topology: str, asked: Asked, plan_file: Path | None, resume: str | None,
     output.show(_form(made, done), *_end_views(made, done))
     if overall(_figures(done)) is not Verdict.OK:
         sys.exit(ExitCode.RETRY)
-
-
-def _require_none_begun(workspace: Workspace, topology: str) -> None:
-    """Raise `StartRefused` if another restore has begun to swap: a new one would delete what it replaced."""
-    for other in unfinished(workspace.state_dir, workspace.application_id, but=workspace.folder.name):
-        if (state := other.progress().state) in BEGUN_TO_SWAP:
-            raise StartRefused(f"restore {other.folder.name} is {state}: {other.remedy(topology)}")
 
 
 def status(topology: str, output: Output) -> None:

@@ -204,6 +204,15 @@ class Workspace:
             self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
         return f"restore {self.folder.name} aborted; the old state is in place"
 
+    def require_no_other_begun(self, topology: str) -> None:
+        """Raise `StartRefused` if another restore of the application has begun to swap.
+
+        Its folders are the only ones of some tasks, and this one would replace or delete them.
+        """
+        for other in unfinished(self.state_dir, self.application_id, but=self.folder.name):
+            if (state := other.progress().state) in BEGUN_TO_SWAP:
+                raise StartRefused(f"restore {other.folder.name} is {state}: {other.remedy(topology)}")
+
     def remedy(self, topology: str) -> str:
         """Return the commands that complete or end a restore that was left unfinished, with its id."""
         name, state = self.folder.name, self.progress().state

@@ -285,11 +285,10 @@ def test_should_run_an_application_that_was_started_during_a_swap(app, point):
     assert counts_of(app) == app.expected
 
 
-@pytest.mark.parametrize("point", ["restore-built", "swap-between"])
-def test_should_end_an_unfinished_restore_when_a_later_one_has_taken_its_place(app, point):
+def test_should_end_an_unfinished_restore_when_a_later_one_has_taken_its_place(app):
     context, earlier = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(context, earlier, LoggingRestoreListener(), crash_at(point), [].append).run()
+        RestoreRun(context, earlier, LoggingRestoreListener(), crash_at("restore-built"), [].append).run()
     _, later, _ = restore(app, SourceOfState.CHANGELOG)
     ended = earlier.progress()
     assert ended.state is RestoreState.ABORTED
@@ -298,6 +297,25 @@ def test_should_end_an_unfinished_restore_when_a_later_one_has_taken_its_place(a
     with pytest.raises(StartRefused, match="is aborted"):
         RestoreRun(context, earlier, LoggingRestoreListener(), NO_PROBE, [].append).run()
     assert counts_of(app) == app.expected
+
+
+def test_should_work_on_no_other_restore_while_one_has_begun_to_swap(app):
+    """The others were planned, prepared or done before."""
+    _, _, done = restore(app, SourceOfState.CHANGELOG)
+    context, waiting = planned(app, SourceOfState.CHANGELOG)
+    _, left = planned(app, SourceOfState.CHANGELOG)
+    killed = RestoreRun(context, left, LoggingRestoreListener(), crash_at("swap-between"), [].append)
+    with pytest.raises(Crash):
+        killed.run()
+    run = RestoreRun(context, waiting, LoggingRestoreListener(), NO_PROBE, [].append)
+    for work in (run.prepare, run.run, run.swap, done.roll_back):
+        with pytest.raises(StartRefused, match=f"restore {left.folder.name} is swapping: finish it with"):
+            work()
+    assert left.progress().state is RestoreState.SWAPPING
+    assert left.previous.exists()
+    assert replace(killed, probe=NO_PROBE).roll_back().state is RestoreState.ROLLED_BACK
+    assert counts_of(app) == app.expected
+    assert run.run().state is RestoreState.DONE
 
 
 def test_should_begin_no_other_restore_by_command_while_one_has_begun_to_swap(app, tmp_path, monkeypatch):

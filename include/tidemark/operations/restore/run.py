@@ -267,7 +267,8 @@ class RestoreRun:
     def _held(self, plan: RestorePlan, again: str) -> Iterator[list[Path]]:
         """Yield the application's folders on this machine, locked against all others.
 
-        Raises `StartRefused` if the disk is full; the stored progress says how far it was.
+        Raises `StartRefused` if another restore has begun to swap, which may have happened since this one was planned or
+        approved, and if the disk is full; the stored progress says how far it was.
         """
         clients = self.context.clients
         try:
@@ -275,6 +276,7 @@ class RestoreRun:
                 self.workspace.lock(),
                 fenced(clients.settings, clients.admin, plan.application_id, self.report, again) as held,
             ):
+                self.workspace.require_no_other_begun("NAME")
                 yield held
         except (OSError, StoreFailed) as error:
             raise StartRefused(
@@ -424,7 +426,7 @@ class RestoreRun:
         return verdict
 
     def _forget_earlier(self) -> None:
-        """Delete what earlier restores replaced, which is of no use once this one is in place, and end unfinished ones."""
+        """Delete what earlier restores replaced, which is of no use once this one is in place, and end those left building."""
         state_dir, app, name = self.workspace.state_dir, self.context.plan.application_id, self.workspace.folder.name
         for left in unfinished(state_dir, app, but=name):
             # First, because without its folders it can neither be continued nor rolled back.

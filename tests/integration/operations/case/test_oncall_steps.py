@@ -27,8 +27,9 @@ from tidemark.operations.case.report import CaseOutcome, outcome_of
 from tidemark.operations.case.restore_steps import FASTEST, OnCall
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources, past_sources
-from tidemark.operations.restore.run import make_plan
-from tidemark.operations.workspace import RestoreState, new_id, workspaces
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.recovery.selection import Selection
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies, read_store_checkpoint
@@ -285,6 +286,25 @@ def test_should_restore_from_a_copy_that_has_the_whole_changelog_but_not_the_las
     call.swap()
     for task in facts:
         assert read_store_checkpoint(folder_of(app.state, task, "n")).batch == facts[task].record.batch
+    assert counts_of(app) == app.expected
+
+
+def test_should_refuse_an_approved_restore_when_another_was_killed_in_its_swap_meanwhile(app):
+    """The approved one would delete the only folders of the other's task."""
+    call = call_of(app, source="changelog", tasks=["0_1"])
+    call.preflight()
+    call.plan()
+    context, selection = call.restoring, Selection.of(["0_0"], [])
+    made = make_plan(context.evidence, new_id(), SourceOfState.CHANGELOG, selection)
+    left = Workspace(app.settings.state_dir, app.name, made.restore_id)
+    left.create(made)
+    killed = RestoreRun(context, left, LoggingRestoreListener(), crash_at("swap-between")[0], [].append)
+    with pytest.raises(Crash):
+        killed.run()
+    with pytest.raises(StartRefused, match=f"restore {made.restore_id} is swapping: finish it with"):
+        call.restore()
+    assert "the old state is in place" in call.roll_back()
+    assert killed.run().state is RestoreState.DONE
     assert counts_of(app) == app.expected
 
 
