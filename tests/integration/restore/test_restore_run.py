@@ -28,7 +28,7 @@ from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.workspace import RestoreState, Workspace, new_id, unfinished, workspaces
 from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.local_copies import LocalCopies
+from tidemark.restore.local_copies import LocalCopies, read_store_checkpoint
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.verify import scratch_database
 from tidemark.stores.layout import ValueLayout
@@ -232,14 +232,17 @@ def test_should_stop_when_one_key_differs_name_it_and_keep_the_old_state(app):
     assert counts_of(app) == before
 
 
-@pytest.mark.parametrize("point", ["restore-whole", "restore-built", "swap-between", "swap-one"])
-def test_should_continue_where_a_crash_left_it(app, point):
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [("restore-whole", 1), ("restore-built", 1), ("swap-between", 1), ("swap-one", 1), ("swap-one", PARTITIONS)],
+)
+def test_should_continue_where_a_crash_left_it(app, point, number):
     passed = []
 
     def crash(at):
         if at == point:
             passed.append(at)
-            if len(passed) == 1:
+            if len(passed) == number:
                 raise Crash
 
     context, workspace = planned(app, SourceOfState.CHANGELOG)
@@ -350,6 +353,21 @@ def test_should_build_again_before_the_swap_what_an_instance_has_outdated(app):
     assert resumed.run().state is RestoreState.DONE
     assert resumed.listener.records > 0
     assert "an instance has committed since the state was built" in " ".join(said)
+    assert counts_of(app) == app.expected
+
+
+def test_should_build_again_before_the_swap_what_lacks_a_batch_without_offsets(app):
+    """Such as that of a tick."""
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, [].append)
+    run.prepare()
+    with opened(workspace.built / "0_0" / "rocksdb" / "n") as store:
+        last = store.checkpoint
+        store.put_many([], replace(last, batch=last.batch - 1), None)
+    resumed = replace(run, listener=Counted())
+    assert resumed.run().state is RestoreState.DONE
+    assert resumed.listener.records > 0
+    assert read_store_checkpoint(app.store_folder(0)).batch == last.batch
     assert counts_of(app) == app.expected
 
 
@@ -490,6 +508,24 @@ def test_should_carry_over_an_unlogged_store_that_is_up_to_date(remembering):
     assert [items_of(seen(app, task)) for task in range(PARTITIONS)] == before
     assert not [line for line in said if "begins empty" in line]
     app.feed(400)
+    app.run()
+    assert counts_of(app, lambda number: seen(app, number)) == app.expected
+
+
+@pytest.mark.parametrize(("point", "ran"), [("swap-between", False), ("swap-one", False), ("swap-one", True)])
+def test_should_carry_over_the_last_contents_of_an_unlogged_store_when_a_swap_is_continued(remembering, point, ran):
+    """At the first point the folder of 0_0 is moved out and nothing is in its place; at the second the new one is."""
+    app, said = remembering, []
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(context, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
+    if ran:
+        app.feed(400)
+        app.run()
+        app.leave_group()
+    RestoreRun(context_of(app), workspace, LoggingRestoreListener(), NO_PROBE, said.append).run()
+    assert not [line for line in said if "begins empty" in line]
+    app.feed(100)
     app.run()
     assert counts_of(app, lambda number: seen(app, number)) == app.expected
 

@@ -174,9 +174,10 @@ class OnCall:
             "verify", "figures", keys=found.compared, left_out=found.left_out, differing=found.differing,
             evidence=str(evidence), rpo_offsets=behind, rpo_s=0.0, checksums=checksums,
         )  # fmt: skip
-        if behind:
+        if outdated := self._restore_run().outdated(facts):
             raise StartRefused(
-                f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; make a new plan"
+                f"{behind} source offsets were committed after the state was built, and the last batch is not in "
+                f"{', '.join(outdated)}: an instance ran meanwhile; make a new plan"
             )
         self.report(
             f"{evidence}: of {len(plan.stores)} stores, {found.summary}; they are up to date with the last commit"

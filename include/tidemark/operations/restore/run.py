@@ -18,10 +18,11 @@ from tidemark.operations.drill_history.history import DrillHistory, drill_histor
 from tidemark.operations.evidence_reader import EvidenceReader, Found
 from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, unfinished, workspaces
 from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
 from tidemark.recovery.selection import EVERYTHING, Selection
 from tidemark.recovery.source_of_state import SourceOfState
-from tidemark.recovery.start_plan import committed_progress_of
+from tidemark.recovery.start_plan import Fresh, Refuse, witnessed
 from tidemark.restore.fencing import fenced
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.local_copies import read_store_checkpoint
@@ -138,7 +139,7 @@ class RestoreRun:
         """
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
-            return self._swap(self._prepared(plan, held), held)
+            return self._swap(plan, self._prepared(plan, held), held)
 
     def prepare(self) -> WorkspaceProgress:
         """Do the first part of `run`: build and verify, so that only `swap` is left. May be repeated after a crash."""
@@ -155,14 +156,14 @@ class RestoreRun:
                 raise StartRefused(
                     f"restore {plan.restore_id} is {progress.state}: it has no verified state to put in place"
                 )
-            return self._swap(progress, held)
+            return self._swap(plan, progress, held)
 
     def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> WorkspaceProgress:
         progress = self.workspace.progress()
         if progress.state in (RestoreState.DONE, RestoreState.ROLLED_BACK, RestoreState.ABORTED):
             raise StartRefused(f"restore {plan.restore_id} is {progress.state}; make a new plan")
         if progress.state is RestoreState.SWAPPING:
-            if self.workspace.has_moved(progress.moves) or not self._is_outdated(plan):
+            if self.workspace.has_moved(progress.moves) or not self.outdated(self._facts(plan.tasks)):
                 return progress
             self.report(
                 "an instance has committed since the state was built: what is no longer up to date is built again"
@@ -174,19 +175,26 @@ class RestoreRun:
         progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.context.clients.clock())
         return self._build_all(plan, progress, held)
 
-    def _is_outdated(self, plan: RestorePlan) -> bool:
-        """Whether a store that is built is not up to date with its task's last commit."""
-        witnesses = self.context.evidence.witnesses
-        facts = witnesses.facts([TaskId.parse(name) for name in plan.tasks])
-        committed = {task: committed_progress_of(witnesses.evidence(found, {})) for task, found in facts.items()}
-        for store in plan.stores:
-            task = TaskId.parse(store.task)
-            progress, folder = committed[task], folder_of(self.workspace.built, task, store.store)
-            if isinstance(progress, CommittedProgress) and not _stands(folder, progress):
-                return True
-        return False
+    def outdated(self, facts: Mapping[TaskId, TaskFacts]) -> list[str]:
+        """Return the built stores, as `task/store`, that are not up to date with the last commit of their task in `facts`.
 
-    def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
+        Those that have been put in place already are left out.
+        """
+        found: list[str] = []
+        for store in self.workspace.plan().stores:
+            task = TaskId.parse(store.task)
+            folder = folder_of(self.workspace.built, task, store.store)
+            committed = witnessed(self.context.evidence.witnesses.evidence(facts[task], {}))
+            if folder.exists() and not (isinstance(committed, CommittedProgress) and _is_level(folder, committed)):
+                found.append(f"{store.task}/{store.store}")
+        return found
+
+    def _facts(self, tasks: Sequence[str]) -> dict[TaskId, TaskFacts]:
+        return self.context.evidence.witnesses.facts([TaskId.parse(name) for name in tasks])
+
+    def _swap(self, plan: RestorePlan, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
+        if not plan.selection.stores:
+            self._carry_over(plan, held)
         self.report("putting the verified state in place")
         progress = self._with_their_tasks(progress, held)
         self.workspace.swap(progress.moves, self.probe)
@@ -248,7 +256,7 @@ class RestoreRun:
         The old folders would seem up to date, but were never compared with what the repair wrote. Once an instance has
         run, they lack its batches, and read the repaired records with the changelog's tail.
         """
-        for task, facts in self.context.evidence.witnesses.facts([TaskId.parse(name) for name in plan.tasks]).items():
+        for task, facts in self._facts(plan.tasks).items():
             record = facts.record
             if record is None or record.kind is not CommitKind.REPAIR or not record.changelogs:
                 continue
@@ -295,8 +303,6 @@ class RestoreRun:
                 for unit in plan.units
                 for move in self.workspace.moves_of(unit, held, found[task_of(unit)].facts.last_instance)
             )
-            if not plan.selection.stores:
-                self._carry_over([found[TaskId.parse(task)] for task in plan.tasks], held)
         except RestoreSuspended:
             self.workspace.drop_built()
             self.workspace.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
@@ -313,13 +319,23 @@ class RestoreRun:
         self.workspace.write(swapping)
         return swapping
 
-    def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
-        """Copy stores that are not logged, and custom ones, along with their task."""
+    def _carry_over(self, plan: RestorePlan, held: Sequence[Path]) -> None:
+        """Copy stores that are not logged, and custom ones, along with their task, unless it is in place already.
+
+        This is done last, because an instance may have committed since the other stores were built. A swap that was killed
+        may have moved the task's folder out of `held` to the workspace. Raises `StartRefused` if what Kafka has of a task
+        is contradictory.
+        """
         opener = self.context.rebuilder.builder(self.listener, self.probe, []).opener
-        for one in found:
-            committed = committed_progress_of(self.context.evidence.witnesses.evidence(one.facts, {}))
-            if isinstance(committed, CommittedProgress):
-                carry_over(opener, self.context.plan, one.facts, committed, held, self.workspace.built, self.report)
+        holders = [*held, *sorted(self.workspace.previous.glob("*"))]
+        left = [task for task in plan.tasks if (self.workspace.built / task).exists()]
+        for task, facts in self._facts(left).items():
+            committed = witnessed(self.context.evidence.witnesses.evidence(facts, {}))
+            if isinstance(committed, Refuse):
+                raise StartRefused(f"{committed.reason}; {committed.remedy}")
+            if isinstance(committed, Fresh):
+                raise StartRefused(_lost(task, "the state was built"))
+            carry_over(opener, self.context.plan, facts, committed, holders, self.workspace.built, self.report)
 
     def _build_and_verify(
         self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, StoreVerification]
@@ -396,10 +412,8 @@ class RestoreRun:
             found, planned.source, stores=[planned.store], rates=plan.rates, planned=planned.location
         )
         if candidates is None:
-            raise StartRefused(
-                f"task {facts.task} has lost its commit record and offsets since the plan was made; make a new plan"
-            )
-        if name in known and _stands(folder, candidates.committed):
+            raise StartRefused(_lost(facts.task, "the plan was made"))
+        if name in known and _is_level(folder, candidates.committed):
             return known[name]
         location = candidates.candidates[planned.store].location
         if location != planned.location:
@@ -437,9 +451,18 @@ class RestoreRun:
                 earlier.drop_built()
 
 
-def _stands(folder: Path, committed: CommittedProgress) -> bool:
+def _is_level(folder: Path, committed: CommittedProgress) -> bool:
+    """Whether a built store is up to date with the last commit. The batch counts too: a tick moves no offset."""
     try:
         checkpoint = read_store_checkpoint(folder)
     except TaskCorrupted:
         return False
-    return checkpoint is not None and dict(checkpoint.source_offsets) == dict(committed.next_offsets)
+    return (
+        checkpoint is not None
+        and checkpoint.batch == committed.batch
+        and dict(checkpoint.source_offsets) == dict(committed.next_offsets)
+    )
+
+
+def _lost(task: TaskId, since: str) -> str:
+    return f"task {task} has lost its commit record and offsets since {since}; make a new plan"

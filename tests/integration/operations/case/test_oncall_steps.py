@@ -16,7 +16,7 @@ from tests.system.oncall.approving import answered
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused, TaskLocked
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.case import restore_steps
 from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import RESTORE, Case, CaseFolder
@@ -259,6 +259,19 @@ def test_should_notice_an_instance_that_ran_between_the_steps(app):
     app.feed(50, keys=50)
     app.run()
     with pytest.raises(StartRefused, match="50 source offsets were committed after the state was built"):
+        call.verify()
+
+
+def test_should_notice_a_batch_without_offsets_that_was_committed_between_the_steps(app):
+    """Such as that of a tick."""
+    call = call_of(app)
+    call.plan()
+    call.restore()
+    with opened(folder_of(call._workspace.built, TaskId(0, 1), "n")) as store:
+        store.put_many([], replace(store.checkpoint, batch=store.checkpoint.batch - 1), None)
+    with pytest.raises(
+        StartRefused, match=r"0 source offsets .*the last batch is not in 0_1/n: an instance ran meanwhile"
+    ):
         call.verify()
 
 
