@@ -51,7 +51,7 @@ with operations_dag(
             type="integer",
             minimum=1,
             title="Batches",
-            description="How many batches of each task a run checks at a time. It continues until it has checked all.",
+            description="How many batches of each task one run checks. The next run continues with the rest.",
         ),
     },
     pool=MAINTENANCE_POOL,

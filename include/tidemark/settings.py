@@ -355,9 +355,7 @@ class Settings(BaseSettings):
         0.7, "share of one core's time that an audit uses while it reads (above 0; 1: no pauses)", ""
     )
     audit_records_at_once: int = setting(200_000, "offsets that an audit reads between two pauses", "", least=1)
-    audit_batches: int = setting(
-        2000, "maximum number of batches of each task that an audit examines at a time", "", least=1
-    )
+    audit_batches: int = setting(2000, "maximum number of batches of each task that one audit examines", "", least=1)
     oncall_approvers: list[str] = setting(
         [],
         "ids of the Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, every user "

@@ -160,7 +160,7 @@ class Accounts:
     def _node_times(self, subtopology: SubTopology) -> tuple[str, str]:
         """Return the column `wrong_node_times` and its joins. It names each node whose stream time is not that of its records.
 
-        A node with suppress gets results of the aggregation before it, so it must not be ahead of that one.
+        A node with suppress gets results of the aggregation before it, so it does not go ahead of that one.
         """
         wrong, joins = [], []
         for i, d in enumerate(self._derived(subtopology)):
@@ -170,8 +170,10 @@ class Accounts:
             for side, store in names.items():
                 view = self.path.batches_at(subtopology, store)
                 joins.append(f"LEFT JOIN {view} {side}{i} ON {side}{i}.p = b.p AND {side}{i}.batch = b.batch")
-            truth = f"greatest(n{i}.before_ms, coalesce(r{i}.newest_ms, -1))"
             for side, store in names.items():
+                # After an upgrade, the aggregation may begin again while suppress goes on.
+                known = {"n": f"n{i}.before_ms", "f": f"n{i}.before_ms, f{i}.before_ms"}[side]
+                truth = f"greatest({known}, coalesce(r{i}.newest_ms, -1))"
                 found = f"{side}{i}.stream_time_ms"
                 differs = f"{found} {'<>' if side == 'n' else '>'} {truth}"
                 wrong.append(f"CASE WHEN {differs} THEN concat({literal(store)}, ': ', {found}, ', not ', {truth}) END")

@@ -134,6 +134,25 @@ def without_input(cut: Cut) -> list[Finding]:
     return [_not_checked("batches", message)]
 
 
+def left(cut: Cut, most_batches: int, *, whole: bool) -> list[Finding]:
+    """Return a finding if batches are left that one audit does not reach. It counts for the audit's verdict.
+
+    A range also ends at a change of the state, such as a rewind. The next audit goes on there, but not one of the `whole`.
+    """
+    found = {
+        task: number for task, number in cut.left.items() if whole or len(cut.ranges[task].records) >= most_batches
+    }
+    if not found:
+        return []
+    listed = ", ".join(f"{number:,} of task {task}" for task, number in sorted(found.items()))
+    message = f"batches are left that were not examined: {listed}; " + (
+        "audits without --whole examine them, or have done so"
+        if whole
+        else "the next audit goes on with them; if they become more, raise audit_batches, or audit more often"
+    )
+    return [_not_checked("batches", message)]
+
+
 def unread(unreadable: Mapping[str, str], checks: Sequence[Check]) -> list[Finding]:
     """Return a finding per check of savepoints if some could not be read. `unreadable` has reasons by task and store."""
     if not unreadable:

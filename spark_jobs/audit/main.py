@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> ExitCode:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--report", required=True, type=Path, help="file to write the report to, as JSON")
-    parser.add_argument("--batches", type=int, default=None, help="how many batches of each task at a time")
+    parser.add_argument("--batches", type=int, default=None, help="how many batches of each task at most")
     parser.add_argument(
         "--whole", action="store_true", help="audit everything in the commits topic, not only new batches"
     )
@@ -81,9 +81,8 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     spark = spark_session(settings, name)
     try:
         folder = settings.var_dir / "audit" / plan.application_id
-        most = batches or settings.audit_batches
         audit = Audit(
-            spark, settings, facts, most, folder / "data_docs", lambda summary: print(summary.line(), flush=True)
+            spark, settings, facts, batches, folder / "data_docs", lambda summary: print(summary.line(), flush=True)
         )
         report = audit.run(plan, whole=whole)
         quarantine = _quarantine(report, folder / "quarantine")

@@ -1,11 +1,11 @@
-"""Runs one part of an audit: reads its cut, creates and validates each table, and stores the results for the next part."""
+"""Runs one audit: reads its cut, creates and validates each table, and stores the results from which the next continues."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from spark_jobs.audit.coverage import (
     thinned,
     unread,
     untold,
+    without_input,
 )
 from spark_jobs.audit.keyless import countable, not_countable
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
@@ -40,6 +41,7 @@ from tidemark.audit.derivable import derivable
 from tidemark.audit.expectations import Check, checks_of
 from tidemark.audit.lineage import TopicRead
 from tidemark.audit.progress import AuditProgress, Tell
+from tidemark.audit.ranges import ends_before
 from tidemark.audit.table import AuditedRange, audited_until, write_audit
 from tidemark.clock import wall_clock_ms
 from tidemark.database import FactsDatabase
@@ -73,7 +75,7 @@ class _Asset:
 
 @dataclass
 class OneAudit:
-    """One part of an audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs.
+    """One audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs.
 
     `kept_history` is as in `Description`.
     """
@@ -167,6 +169,7 @@ class OneAudit:
             keyless = spark.sql(f"SELECT DISTINCT topic FROM {views.name('counts')} WHERE keyless > 0").collect()
             findings += not_countable({row.topic for row in keyless} - countable(reading, self.cut))
         findings += unread(saved.unreadable, self._checks("savepoints"))
+        findings += without_input(self.cut)
         validator.build_docs()
         read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
         return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
@@ -230,27 +233,29 @@ class OneAudit:
                 found |= ends.at_time([place for place in reading.spans if place.topic == topic], before_ms)
         return found
 
-    def remember(
-        self, time_ms: int, records: int, seconds: float, verdict: Verdict, audited_before: Collection[TaskId]
-    ) -> dict[TaskId, AuditedRange]:
-        """Write the results from which the next part or audit continues, then the ranges, and return these.
+    def remember(self, time_ms: int, records: int, seconds: float, verdict: Verdict) -> None:
+        """Write the results from which the next audit continues, then the ranges, and remove what is no longer needed.
 
-        The ranges of `audited_before` are not written: earlier audits of these tasks have come further. Removes what is no
-        longer needed.
+        Ranges of tasks of which another audit has come further are not written.
         """
-        if not self.cut.ranges or self._results is None or self._bases is None:
-            return {}
+        known = audited_until(self.facts, self.plan.application_id)
+        further = [
+            run for task, run in self.cut.ranges.items() if task not in known or not ends_before(run, known[task].end)
+        ]
+        if not further or self._results is None or self._bases is None:
+            return
         compacted = self._compacted_before(self.reading)
         for d in self._results.found.derived:
             state = self._results.state(d) if d in self._results.derived else self._bases.ahead(d, compacted)
             if state is not None:
                 self._carried.write(self.audit_id, d, state)
-        ranges = {
-            task: AuditedRange(self.audit_id, time_ms, run.records[0].batch, records, seconds, verdict, run.end)
-            for task, run in self.cut.ranges.items()
-        }
-        new = [one for task, one in ranges.items() if task not in audited_before]
-        write_audit(self.facts, self.plan.application_id, new)
-        needed = [*audited_until(self.facts, self.plan.application_id).values(), *{**self.before, **ranges}.values()]
-        self._carried.keep_only({one.audit_id for one in needed})
-        return ranges
+        write_audit(
+            self.facts,
+            self.plan.application_id,
+            [
+                AuditedRange(self.audit_id, time_ms, run.records[0].batch, records, seconds, verdict, run.end)
+                for run in further
+            ],
+        )
+        needed = {one.audit_id for one in audited_until(self.facts, self.plan.application_id).values()}
+        self._carried.keep_only(needed)

@@ -1,4 +1,4 @@
-"""The audit of an application, in parts: cut, read, compute, validate, and remember the audited ranges."""
+"""The audit of an application: cut, read, compute, validate, and remember the audited ranges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from spark_jobs.audit.coverage import without_input
+from spark_jobs.audit.coverage import left
 from spark_jobs.audit.pipeline import OneAudit
 from tidemark.audit.cut import Cut, Cutter
 from tidemark.audit.job import log_progress
 from tidemark.audit.lineage import TopicRead
-from tidemark.audit.parts import joined
 from tidemark.audit.progress import Tell
-from tidemark.audit.ranges import ends_before
 from tidemark.audit.suites import overall
 from tidemark.audit.table import AuditedRange, audited_until
 from tidemark.clock import wall_clock_ms
@@ -67,82 +65,17 @@ class AuditReport:
 
 
 @dataclass
-class _Parts:
-    """The parts of an audit that have been judged so far. `started` is a value of the monotonic clock, in seconds."""
-
-    application_id: str
-    audit_id: str
-    time_ms: int
-    started: float
-    _cuts: list[Cut] = field(default_factory=list)
-    _findings: list[Sequence[Finding]] = field(default_factory=list)
-    _idle: list[Sequence[Finding]] = field(default_factory=list)
-    _ranges: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
-    _topics: dict[str, TopicRead] = field(default_factory=dict)
-    _quarantined: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def next_id(self) -> str:
-        """The id of the next part: the results that a part leaves behind have its name."""
-        return f"{self.audit_id}-{len(self._findings) + 1}" if self._findings else self.audit_id
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a check broke, so that the last part must be audited again."""
-        return any(finding.evidence.get("broken") for finding in self._findings[-1])
-
-    @property
-    def has_more(self) -> bool:
-        """Whether batches are left of those that were there at the start, and can be audited now."""
-        return not self._cuts or (not self.is_broken and self._cuts[-1].is_short_of(self._cuts[0].following))
-
-    def add(
-        self,
-        cut: Cut,
-        findings: Sequence[Finding],
-        quarantined: Mapping[str, Sequence[Mapping[str, Any]]],
-        topics: Mapping[str, TopicRead],
-    ) -> None:
-        """Add what a part has found."""
-        self._cuts = [*self._cuts[:1], cut]
-        self._findings.append(findings)
-        self._idle.append(without_input(cut))
-        for task, run in cut.ranges.items():
-            first, _ = self._ranges.get(task, (run.records[0].batch, 0))
-            self._ranges[task] = first, run.records[-1].batch
-        for topic, read in topics.items():
-            known = self._topics.get(topic, TopicRead(read.role, 0))
-            self._topics[topic] = TopicRead(read.role, known.records + read.records)
-        for name, rows in quarantined.items():
-            self._quarantined.setdefault(name, []).extend(rows)
-
-    def report(self) -> AuditReport:
-        """Return the report over all parts so far."""
-        return AuditReport(
-            self.application_id,
-            self.audit_id,
-            self.time_ms,
-            {str(task): batches for task, batches in sorted(self._ranges.items())},
-            self._topics,
-            time.monotonic() - self.started,
-            # One part with input is enough for a verdict.
-            [*joined(self._findings), *(self._idle[0] if all(self._idle) else ())],
-            self._quarantined,
-        )
-
-
-@dataclass
 class Audit:
     """Audits applications one after the other with one Spark session.
 
-    `most_batches` limits the batches of each task in one part of an audit. `docs` is a folder for Great Expectations' Data
-    Docs. `tell` is called with the progress of an audit.
+    `most_batches` limits the batches of each task in one audit. `docs` is a folder for Great Expectations' Data Docs. `tell`
+    is called with the progress of an audit.
     """
 
     spark: SparkSession
     settings: Settings
     facts: FactsDatabase
-    most_batches: int
+    most_batches: int | None = None
     docs: Path | None = None
     tell: Tell = log_progress
 
@@ -153,11 +86,9 @@ class Audit:
         context.pythonExec = sys.executable
 
     def run(self, plan: TopologyPlan, *, whole: bool = False, stalled_ms: int | None = None) -> AuditReport:
-        """Audit the batches since the last audit, or with `whole` all batches in the commits topic. Blocks.
+        """Audit the batches since the last audit, or with `whole` those that the commits topic has. Blocks.
 
-        It examines one part after the other, up to the batches that were the newest at its start, and remembers each part
-        when it is judged. With `whole`, it remembers nothing of a task before the batch up to which the task was audited. It
-        ends after a part in which a check breaks.
+        An audit of the whole does not change from where the next one continues, unless it comes further.
 
         Raises `OutcomeUnknown` if the brokers do not answer, and `FactsUnavailable`.
         """
@@ -170,32 +101,36 @@ class Audit:
         plan = named(plan, description)
         kept = {} if description is None else description.kept_history
         audit_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03d}"
-        audited = audited_until(self.facts, plan.application_id)
-        before, audited_before = ({}, audited) if whole else (audited, {})
+        before = {} if whole else audited_until(self.facts, plan.application_id)
+        most_batches = self.most_batches or (sys.maxsize if whole else settings.audit_batches)
+        cut = self._cut(plan, before, most_batches, stalled_ms)
+        log.info("chose the batches to audit of %d tasks (%.1f s)", len(cut.ranges), time.monotonic() - started)
         folder = settings.var_dir / "audit" / plan.application_id
-        parts = _Parts(plan.application_id, audit_id, now_ms, started)
-        while parts.has_more:
-            cut = self._cut(plan, before, stalled_ms)
-            log.info("chose the batches to audit of %d tasks (%.1f s)", len(cut.ranges), time.monotonic() - started)
-            audited_before = {
-                task: known
-                for task, known in audited_before.items()
-                if task not in cut.ranges or ends_before(cut.ranges[task], known.end)
-            }
-            part_id = parts.next_id
-            one = OneAudit(
-                self.spark, settings, self.facts, self.docs, plan, kept, cut, before, part_id, folder, self.tell
+        one = OneAudit(
+            self.spark, settings, self.facts, self.docs, plan, kept, cut, before, audit_id, folder, self.tell
+        )
+        with one.working():
+            findings, quarantined, topics = one.findings()
+            findings += left(cut, most_batches, whole=whole)
+            seconds = time.monotonic() - started
+            report = AuditReport(
+                plan.application_id,
+                audit_id,
+                now_ms,
+                {str(task): (run.records[0].batch, run.records[-1].batch) for task, run in sorted(cut.ranges.items())},
+                topics,
+                seconds,
+                findings,
+                quarantined,
             )
-            with one.working():
-                parts.add(cut, *one.findings())
-                report = parts.report()
-                if not parts.is_broken:
-                    said = now_ms, report.records, report.seconds, report.verdict
-                    before = {**before, **one.remember(*said, audited_before.keys())}
-            log.info("judged part %s (%.1f s)", part_id, time.monotonic() - started)
-        return parts.report()
+            if not any(finding.evidence.get("broken") for finding in findings):
+                one.remember(now_ms, report.records, seconds, report.verdict)
+            log.info("done in %.1f s", time.monotonic() - started)
+        return report
 
-    def _cut(self, plan: TopologyPlan, before: Mapping[TaskId, AuditedRange], stalled_ms: int | None) -> Cut:
+    def _cut(
+        self, plan: TopologyPlan, before: Mapping[TaskId, AuditedRange], most_batches: int, stalled_ms: int | None
+    ) -> Cut:
         settings = self.settings
         client = librdkafka_config(settings)
         admin = AdminClient(client)
@@ -208,4 +143,4 @@ class Audit:
             settings.commit_record_retention_ms,
             wall_clock_ms,
         )
-        return cutter.cut({task: audited.end for task, audited in before.items()}, self.most_batches)
+        return cutter.cut({task: audited.end for task, audited in before.items()}, most_batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,8 +45,8 @@ class End:
 class Cut:
     """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold.
 
-    `passed_over` are batches before the ranges, which cannot be judged. `following` has the tasks with batches after their
-    ranges that can be audited, too, and the newest of these batches.
+    `passed_over` are batches before the ranges, which cannot be judged. `left` has, by task, the number of batches after its
+    range that can be audited, too.
     """
 
     ranges: Mapping[TaskId, TaskRange]
@@ -53,13 +54,7 @@ class Cut:
     lows: Mapping[TopicPartition, int]
     partitions: Mapping[str, int]
     passed_over: Sequence[PassedOver] = ()
-    following: Mapping[TaskId, int] = field(default_factory=dict)
-
-    def is_short_of(self, newest: Mapping[TaskId, int]) -> bool:
-        """Return whether batches up to the `newest` of each task follow a range and can be audited."""
-        return any(
-            task in self.following and self.ranges[task].records[-1].batch < batch for task, batch in newest.items()
-        )
+    left: Mapping[TaskId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,11 +82,11 @@ class Cutter:
         history, before = self._history(tasks, before, decided)
         is_quiet = is_quiet and self.ends.of(outputs) == ends
         readable, kept_since_ms = by_topic(committed), self.clock() - self.kept_ms
-        ranges, passed, following = {}, list[PassedOver](), {}
+        ranges, passed, left = {}, list[PassedOver](), {}
         for task, records in history.items():
             known_until = before.get(task)
             passed += passed_over(task, records, known_until, self.plan.version, kept_since_ms)
-            following_range = partial(
+            range_after = partial(
                 next_range,
                 task,
                 records,
@@ -99,12 +94,11 @@ class Cutter:
                 readable=readable,
                 quiet_ends=by_topic(ends) if is_quiet else None,
                 kept_since_ms=kept_since_ms,
-                most_batches=most_batches,
             )
-            found = following_range(before=known_until)
+            found = range_after(before=known_until, most_batches=most_batches)
             if found is not None:
-                if following_range(before=found.end) is not None:
-                    following[task] = records[-1].batch
+                if (rest := range_after(before=found.end, most_batches=sys.maxsize)) is not None:
+                    left[task] = len(rest.records)
                 is_newest = found.records[-1].batch == records[-1].batch
                 known = known_until.commits_from if known_until else 0
                 end = decided[TopicPartition(self._commits, task.partition)]
@@ -115,7 +109,7 @@ class Cutter:
             for topic in self.plan.subtopologies[task.subtopology].source_topics
         ]
         lows = self.ends.beginnings([*outputs, *dict.fromkeys(sources)])
-        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions, passed, following)
+        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions, passed, left)
 
     def _history(
         self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position], decided: Mapping[TopicPartition, int]

@@ -36,10 +36,7 @@ AUDITS = Table(
 
 @dataclass(frozen=True)
 class AuditedRange:
-    """One row: the batches `first_batch` to the last one of `end`, which one part of an audit has examined.
-
-    `records`, `seconds` and `verdict` are of all parts of the audit so far.
-    """
+    """One row: the batches `first_batch` to `last_batch` of a task. `records` and `seconds` are of the whole audit."""
 
     audit_id: str
     time_ms: int
@@ -95,10 +92,7 @@ def past_audits(facts: FactsDatabase, application_id: str, limit: int) -> list[A
 
 
 def last_audit(facts: FactsDatabase, application_id: str) -> list[AuditedRange]:
-    """Return the ranges of the last part of the newest audit, one for each task; empty if there is none.
-
-    Their verdict is that of the whole audit. Blocks. Raises `FactsUnavailable`.
-    """
+    """Return the ranges of the newest audit, one for each task; empty if there is none. Blocks. Raises `FactsUnavailable`."""
     own = AUDITS.c.application_id == application_id
     newest = select(AUDITS.c.audit_id).where(own).order_by(AUDITS.c.id.desc()).limit(1).scalar_subquery()
     return [

@@ -10,6 +10,7 @@ from spark_jobs.audit.attribution import AuditedTopicRole
 from spark_jobs.audit.coverage import (
     has_all_letters,
     is_read,
+    left,
     never_judged,
     passed,
     thinned,
@@ -194,6 +195,18 @@ def test_should_say_that_batches_without_input_prove_nothing():
     # The offsets of a rewind are no input.
     rewind = record(4, CommitKind.REWIND, at=(40, 10))
     assert without_input(Cut({TASK: ranged([rewind, record(5, at=(10, 10))], position(3))}, [], {}, {})) != []
+
+
+@pytest.mark.parametrize(
+    ("most", "whole", "is_told"), [(2, False, True), (3, False, False), (3, True, True), (2, True, True)]
+)
+def test_should_say_how_many_batches_an_audit_does_not_reach(most, whole, is_told):
+    # With fewer than it may examine, the range ends at a rewind, where the next audit goes on.
+    found = left(Cut({TASK: RUN}, [], {}, {}, left={TASK: 7000}), most, whole=whole)
+    assert [one.subject for one in found] == ["batches"] * is_told
+    assert all("7,000 of task 0_1" in one.message for one in found)
+    assert not found or overall(found) is Verdict.NOT_ENOUGH_EVIDENCE
+    assert left(Cut({TASK: RUN}, [], {}, {}), most, whole=whole) == []
 
 
 class Copies:

@@ -90,21 +90,20 @@ def test_should_leave_out_the_newest_batch_while_topics_grow(cutting):
 
 
 @pytest.mark.parametrize(
-    ("brokers", "most", "newest"),
+    ("brokers", "most", "number"),
     [
-        (Brokers(), 3, 3),
+        (Brokers(), 1, 3),
+        (Brokers(), 3, 1),
         (Brokers(), 4, None),
-        (Brokers(grows=True), 2, 3),
+        (Brokers(grows=True), 2, 1),
         # Only the newest batch is left, which waits for the next audit while something is written.
         (Brokers(grows=True), 3, None),
     ],
 )
-def test_should_say_that_batches_follow_which_can_be_audited_too(cutting, brokers, most, newest):
+def test_should_say_how_many_batches_are_left_that_can_be_audited_too(cutting, brokers, most, number):
     cut, _ = cutting(brokers, most_batches=most)
     assert last(cut) == most - 1
-    assert cut.following == ({} if newest is None else {TaskId(0, 1): newest})
-    assert cut.is_short_of({TaskId(0, 1): most - 1}) is False
-    assert cut.is_short_of({TaskId(0, 1): most}) is (newest is not None)
+    assert cut.left == ({} if number is None else {TaskId(0, 1): number})
 
 
 def test_should_not_report_a_transaction_as_hanging_when_it_ends(cutting):

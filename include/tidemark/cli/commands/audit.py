@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True)
 def run(
     topology: TopologyName,
     batches: Annotated[
-        int | None, typer.Option(min=1, help="batches of each task at a time; default: audit_batches")
+        int | None, typer.Option(min=1, help="most batches of each task; default: audit_batches")
     ] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="all that the commits topic holds, not only the new batches")
