@@ -86,9 +86,14 @@ class SavepointRepository:
         self._root: _Root | None = None
         self._used_s = 0.0
         self._connecting = threading.Lock()
+        # Of a chain such as `simplecache::sftp://host/folder`, each link, which may be a name alone.
+        self._protocols = [
+            split_protocol(url)[0] or (url if url in fsspec.available_protocols() else "file")
+            for url in location.split("::")
+        ]
         try:
-            for url in location.split("::"):
-                fsspec.get_filesystem_class(split_protocol(url)[0])
+            for protocol in self._protocols:
+                fsspec.get_filesystem_class(protocol)
         except (ValueError, ImportError) as error:
             raise InvalidSettings(
                 f"setting savepoint_location: {location} cannot be used ({error}); set TIDEMARK_SAVEPOINT_LOCATION to a "
@@ -120,7 +125,8 @@ class SavepointRepository:
             if root is None or self._used_s - used_s >= _IDLE_S:
                 try:
                     # An instance that fsspec has kept may have a connection that its server has closed since.
-                    fs, folder = fsspec.url_to_fs(self._url, skip_instance_cache=True)
+                    anew = {protocol: {"skip_instance_cache": True} for protocol in self._protocols}
+                    fs, folder = fsspec.url_to_fs(self._url, **anew)
                 except Exception as error:
                     raise SavepointFailed(f"{self.location} cannot be reached: {_format(error)}") from error
                 root = self._root = _Root(fs, f"{folder.rstrip('/')}/{self.application_id}")

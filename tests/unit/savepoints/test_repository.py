@@ -176,6 +176,17 @@ def test_should_connect_again_after_the_server_has_closed_the_connection(server,
     assert SavepointRepository(server.location, APP).ids() == [saved], "it does not use the other one's connection"
 
 
+@pytest.mark.parametrize("location", ["memory://x", "dir::memory://x", "simplecache::memory://x"])
+def test_should_connect_anew_at_each_link_of_a_location(location, monkeypatch):
+    monkeypatch.setattr("tidemark.savepoints.repository._IDLE_S", 0.0)
+    kept = SavepointRepository(location, APP)
+    first, second = ([kept._connected().fs] for _ in range(2))
+    while hasattr(first[-1], "fs"):
+        first, second = [*first, first[-1].fs], [*second, second[-1].fs]
+    assert len(first) == location.count("::") + 1
+    assert all(one is not other for one, other in zip(first, second, strict=True))
+
+
 def test_should_not_use_a_connection_again_that_was_idle_for_a_minute(server, monkeypatch):
     now_s = 1000.0
     monkeypatch.setattr("tidemark.savepoints.repository.time.monotonic", lambda: now_s)
