@@ -24,8 +24,8 @@ NOT_SETTINGS: Mapping[str, str] = {
 """Environment variables that are read before the settings, or that are not settings at all."""
 
 SECRET_NAME = (
-    r"(?i)password|passwd|passphrase|secret|token(?!\.endpoint)|jaas|(private|access|account)[._]?key|key\.pem|keystore\.key"
-    r"|credential"
+    r"(?i)password|passwd|passphrase|secret|token(?!\.endpoint)|jaas|key\.pem|keystore\.key"
+    r"|(private|access|account|encryption)[._]?key(?!provider|size)|credential|\.sas\."
 )
 """A regular expression for Python and Java. It finds the names of options of Kafka's clients and Spark that hold a secret."""
 

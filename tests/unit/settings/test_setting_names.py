@@ -120,6 +120,9 @@ def test_should_know_every_variable_that_the_code_names() -> None:
         "sasl.oauthbearer.assertion.private.key.passphrase",
         "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
         "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.hadoop.fs.s3a.server-side-encryption.key",
+        "spark.hadoop.fs.azure.sas.box.lake.blob.core.windows.net",
     ],
 )
 def test_should_recognise_a_secret_by_its_name(name: str) -> None:
@@ -136,6 +139,8 @@ def test_should_recognise_a_secret_by_its_name(name: str) -> None:
         "ssl.key.location",
         "ssl.keystore.location",
         "spark.ssl.keyStore",
+        "spark.io.encryption.keySizeBits",
+        "spark.hadoop.fs.azure.account.keyprovider.lake.dfs.core.windows.net",
     ],
 )
 def test_should_not_treat_other_names_as_secret(name: str) -> None:
