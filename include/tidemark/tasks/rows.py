@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from tidemark.errors import TaskCorrupted
-from tidemark.json_numbers import read_number, whole_number
+from tidemark.json_numbers import SIGNED, read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.tasks.render import json_records
 from tidemark.topology.plan import Column
@@ -114,7 +114,7 @@ def _read(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 
 def _read_each_number(lines: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     """Read the floating-point numbers one by one, and all else as `_read` does. Raises `ValueError` on an invalid row."""
-    rows = [json.loads(line, parse_int=whole_number) for line in lines]
+    rows = [SIGNED.decode(line.decode()) for line in lines]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("a row is not a JSON object")
     numbers = {

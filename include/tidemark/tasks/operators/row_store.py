@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from tidemark.errors import InvalidTopology, TaskCorrupted
-from tidemark.json_numbers import read_number, whole_number
+from tidemark.json_numbers import SIGNED, read_number
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
@@ -197,7 +196,7 @@ class RowStore:
         if value is None:
             return None
         try:
-            found = json.loads(value.decode(), parse_int=whole_number)
+            found = SIGNED.decode(value.decode())
             row: Row = {name: found.get(name) for name in self._nulls}
             for name in self._doubles:
                 row[name] = read_number(row[name])
