@@ -97,20 +97,16 @@ def _span_ms(natural_s: float, speed: float | None, disorder: Disorder) -> int:
 
 
 class Replay:
-    """One replay into one topic. `stop` may be called from a signal handler or another thread."""
+    """One replay into one topic. When `stop` is set, `run` ends after the current slice."""
 
     def __init__(self, options: ReplayOptions, producer: ReplayProducer) -> None:
         self._options = options
         self._producer = producer
-        self._stop = threading.Event()
+        self.stop = threading.Event()
         self.sent = 0
 
-    def stop(self) -> None:
-        """End `run` after the current slice."""
-        self._stop.set()
-
     def run(self, progress: Callable[[int], None] = lambda sent: None) -> int:
-        """Send until all events are sent or `stop` is called, then flush; return how many were sent.
+        """Send until all events are sent or `stop` is set, then flush; return how many were sent.
 
         `progress` is called with the number of events sent so far, after each slice. Blocks. Raises `InvalidSettings`,
         `PreflightFailed` if topic or broker is missing, `OutcomeUnknown` if records could not be delivered.
@@ -124,7 +120,7 @@ class Replay:
         began = time.monotonic()
         slice_ms = max(1, int(1000 * _SLICE_EVENTS / pace.beats_per_second))
         at_ms = pace.start_ms
-        while not self._stop.is_set() and self.sent != self._options.events:
+        while not self.stop.is_set() and self.sent != self._options.events:
             clock_ms = at_ms + slice_ms
             if pace.speed is not None:
                 clock_ms = pace.start_ms + int((time.monotonic() - began) * 1000 * pace.speed)
@@ -133,7 +129,7 @@ class Replay:
             at_ms = due_ms
             progress(self.sent)
             if pace.speed is not None and due_ms == clock_ms:
-                self._stop.wait(_SLICE_S)
+                self.stop.wait(_SLICE_S)
         self._producer.flush()
         log.info("replay ends: topic=%s events=%d", self._options.topic, self.sent)
         return self.sent

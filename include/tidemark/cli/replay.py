@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -12,6 +11,7 @@ from demo.heartbeats.producer import ReplayProducer
 from demo.heartbeats.replay import Replay, ReplayOptions
 from tidemark.cli.output import Output
 from tidemark.kafka.clients import librdkafka_config
+from tidemark.processes import stop_on_signals
 from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,7 @@ def write_heartbeats(options: ReplayOptions, output: Output) -> None:
     settings = Settings.load()
     producer = ReplayProducer(options.topic, librdkafka_config(settings), settings.broker_timeout_ms / 1000)
     running = Replay(options, producer)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: running.stop())
+    stop_on_signals(running.stop)
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -86,9 +86,9 @@ def test_should_keep_a_rate_and_end_an_endless_replay_when_stopped(monkeypatch):
         """Time passes only here: a busy machine may take longer for a slice than the slice lasts."""
         now_s[0] += seconds
         if now_s[0] > 1.45:
-            replay.stop()
+            replay.stop.set()
 
-    monkeypatch.setattr(replay._stop, "wait", wait)
+    monkeypatch.setattr(replay.stop, "wait", wait)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     monkeypatch.setattr(module, "wall_clock_ms", lambda: NOW)
     # The last of the slices of a tenth of a second begins after 1.4 s.
