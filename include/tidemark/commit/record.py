@@ -84,6 +84,9 @@ class CommitRecord:
     def to_bytes(self) -> bytes:
         """Return the JSON value of the record; its key is the task id."""
         body = {"version": RECORD_VERSION, **asdict(self), "task": str(self.task), "guarantee": self.guarantee.value}
+        if not self.appended:
+            # An earlier Tidemark refuses a field that it does not know, and reads these records while instances are replaced.
+            del body["appended"]
         return json.dumps(body, separators=(",", ":")).encode()
 
     @classmethod

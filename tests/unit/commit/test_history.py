@@ -185,6 +185,14 @@ def test_should_not_take_a_repair_of_a_few_keys_for_one_that_filled_a_new_change
     assert lost(records, 2_000)[0] == 1_999
 
 
+@pytest.mark.parametrize(("appended", "is_written"), [((), False), ((CHANGELOG,), True)])
+def test_should_write_to_which_changelogs_a_commit_appended_only_if_there_are_any(appended, is_written):
+    """An earlier Tidemark does not know the field, and no batch has it."""
+    record = replace(a_record(0, 0, 0, 1), kind=CommitKind.REPAIR, appended=appended)
+    assert (b"appended" in record.to_bytes()) is is_written
+    assert CommitRecord.from_bytes(record.to_bytes()) == record
+
+
 def test_should_not_take_a_commit_of_another_task_for_the_one_that_filled_a_changelog(search):
     """The records of a command name the changelogs of all tasks, with their ends after it has filled them."""
     other = f"{CHANGELOG}-1"
