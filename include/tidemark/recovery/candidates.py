@@ -191,16 +191,13 @@ def has_changes_of(
 ) -> bool:
     """Whether a copy contains all that the commit of `record` wrote to the changelog of a store, which has this value layout.
 
-    The records of the commit come after its `ends_before`, in one transaction: a read_committed reader has all or none
-    of them. A copy of another application, store or value layout counts the offsets of another changelog.
+    A read_committed reader has all that a transaction wrote, or none of it. A copy of another application, store or value
+    layout counts the offsets of another changelog.
     """
     if (checkpoint.application_id, checkpoint.store) != (record.application_id, store):
         return False
-    before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
-    wrote = record.changelogs.get(changelog.topic, 0)
-    return (
-        checkpoint.value_layout == value_layout and before is not None and checkpoint.changelog_offset >= before + wrote
-    )
+    end = end_after(record, changelog)
+    return checkpoint.value_layout == value_layout and end is not None and checkpoint.changelog_offset >= end
 
 
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
@@ -254,7 +251,7 @@ def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
     record = found.last_record
     known: list[tuple[int, int]] = []
     if record is not None:
-        known.append((_end_after(record, store.changelog), record.commit_time_ms))
+        known.append((end_after(record, store.changelog) or 0, record.commit_time_ms))
     generation = generation_of(store.value_layout)
     known += [
         (copy.checkpoint.changelog_offset, copy.checkpoint.commit_time_ms)
@@ -266,13 +263,15 @@ def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
     return known
 
 
-def _end_after(record: CommitRecord, changelog: TopicPartition) -> int:
+def end_after(record: CommitRecord, changelog: TopicPartition) -> int | None:
     """Return the offset up to which a changelog was certainly written when the commit of `record` ended.
 
-    Markers and aborted records may have made it longer.
+    None if the record does not name the changelog. Markers and aborted records may have made it longer.
     """
-    wrote = 0 if record.has_filled(changelog.topic) else record.changelogs.get(changelog.topic, 0)
-    return record.ends_before.get(changelog.topic, {}).get(changelog.partition, 0) + wrote
+    before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
+    if before is None or record.has_filled(changelog.topic):
+        return before
+    return before + record.changelogs.get(changelog.topic, 0)
 
 
 def _by_whole_changelog(
@@ -333,7 +332,7 @@ def _not_recomputable(found: TaskEvidence, store: StoreEvidence) -> str | None:
 
 def _known_end(found: TaskEvidence, store: StoreEvidence) -> int:
     """Return the highest offset up to which the changelog was certainly written."""
-    recorded = 0 if found.last_record is None else _end_after(found.last_record, store.changelog)
+    recorded = 0 if found.last_record is None else end_after(found.last_record, store.changelog) or 0
     # An earlier generation's copy counts the offsets of another changelog.
     generation = generation_of(store.value_layout)
     own = (c.checkpoint for c in store.copies if c.checkpoint.application_id == found.application_id)

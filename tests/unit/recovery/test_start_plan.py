@@ -467,6 +467,31 @@ def test_should_know_whether_a_standbys_copy_includes_the_last_commit(
     assert not holds_last_commit(copy, unknown, evidence.stores[0])
 
 
+@pytest.mark.parametrize(
+    ("kind", "appended", "end"),
+    [
+        (CommitKind.UPGRADE, False, 60),
+        (CommitKind.RESCALE, False, 60),
+        (CommitKind.RESET, False, 60),
+        (CommitKind.REPAIR, False, 60),
+        (CommitKind.REPAIR, True, 63),
+        (CommitKind.BATCH, False, 63),
+    ],
+)
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_should_know_that_a_standbys_copy_includes_what_a_command_filled_a_new_changelog_with(
+    kind, appended, end, beyond
+):
+    """The record of such a command has the end of the changelog after it was filled."""
+    copy = a_copy(-1, end + beyond, kind=SourceOfState.STANDBY)
+    record = dataclasses.replace(
+        a_record(), kind=kind, ends_before={CHANGELOG.topic: {2: 60}}, changelogs={CHANGELOG.topic: 3},
+        appended=(CHANGELOG.topic,) if appended else (),
+    )  # fmt: skip
+    evidence = found(record=record, copies=(copy,))
+    assert holds_last_commit(copy, evidence, evidence.stores[0]) is (beyond >= 0)
+
+
 @pytest.mark.parametrize(("age", "kind"), [(24 * HOUR - 1, TAIL), (24 * HOUR, WHOLE), (24 * HOUR + 1, WHOLE)])
 def test_should_not_use_a_copy_older_than_the_tombstones(age, kind):
     plan = plan_start(found(record=a_record(), copies=(a_copy(99, age_ms=age),)))

@@ -14,7 +14,7 @@ from tidemark.operations.clients import Clients
 from tidemark.operations.context import OperationContext
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.evidence_reader import Found
-from tidemark.recovery.candidates import changelog_fault, level_batches
+from tidemark.recovery.candidates import changelog_fault, end_after, level_batches
 from tidemark.recovery.copy_source import find_copies
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.start_plan import Fresh, Refuse, committed_progress_of, witnessed
@@ -85,12 +85,8 @@ class ApplicationState:
         record = self.found[task].facts.record
         if record is None:
             return {}
-        ends = {topic: record.ends_before.get(topic, {}).get(task.partition) for topic in changelogs}
-        return {
-            TopicPartition(topic, task.partition): end + record.changelogs.get(topic, 0)
-            for topic, end in ends.items()
-            if end is not None
-        }
+        ends = {place: end_after(record, place) for place in (TopicPartition(t, task.partition) for t in changelogs)}
+        return {place: end for place, end in ends.items() if end is not None}
 
     @property
     def waiting(self) -> dict[str, int]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tidemark.names import TaskId
+from tidemark.commit.record import CommitKind, commit_record
+from tidemark.names import TaskId, TopicPartition
+from tidemark.operations.change.current_state import ApplicationState
 from tidemark.operations.change.repair import Repair, _Part
 from tidemark.operations.change.repair_plan import (
     MOST_BYTES_IN_PLACE,
@@ -17,6 +20,7 @@ from tidemark.operations.change.repair_plan import (
     needs_new_changelog,
 )
 from tidemark.recovery.source_of_state import SourceOfState
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.builder import Topology
 
 KEEP = "tests.support.reducers:keep_the_later"
@@ -99,3 +103,26 @@ def test_should_keep_no_more_differing_keys_than_one_transaction_holds():
     found.add([(b"%d" % number, value) for number in range(20)])
     assert found.values == []
     assert found.size_bytes > 20 * len(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "appended", "end"),
+    [
+        (CommitKind.UPGRADE, (), 60),
+        (CommitKind.REPAIR, (), 60),
+        (CommitKind.REPAIR, ("filled",), 63),
+        (CommitKind.BATCH, (), 63),
+    ],
+)
+def test_should_write_for_a_damaged_changelog_the_end_that_it_had_after_the_last_commit(kind, appended, end):
+    """A command that filled it took its end afterwards. A changelog that the commit does not name has no known end."""
+    task = TaskId(0, 1)
+    record = commit_record(
+        kind, "app", "1", task, 7, 0, spans={}, stream_times=StreamTimes.none(), appended=appended,
+        changelogs={"filled": 3}, ends_before={"filled": {0: 99, 1: 60}, "idle": {1: 5}, "of another task": {0: 8}},
+    )  # fmt: skip
+    state = ApplicationState(None, None, {task: SimpleNamespace(facts=SimpleNamespace(record=record))}, {})
+    assert state.written_ends(task, ["filled", "idle", "of another task", "unknown"]) == {
+        TopicPartition("filled", 1): end,
+        TopicPartition("idle", 1): 5,
+    }
