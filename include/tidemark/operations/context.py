@@ -16,7 +16,7 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.store_rebuilder import StoreRebuilder
 from tidemark.recovery.copy_source import CopySource
 from tidemark.recovery.facts import Witnesses
-from tidemark.registry.computations import computations
+from tidemark.registry.computations import computations, source_sql
 from tidemark.registry.description import Description
 from tidemark.registry.operator_rights import verified_description
 from tidemark.registry.reader import recorded, resolved
@@ -100,7 +100,7 @@ class OperationContext:
             policies,
             clients.clock,
             identities,
-            {} if found is None else found.not_recomputable_by(computations(plan)),
+            {} if found is None else found.not_recomputable_by(computations(plan), source_sql(plan)),
             {} if found is None else found.kept_history,
         )
         evidence = EvidenceReader(clients, witnesses, copies)

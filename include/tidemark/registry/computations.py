@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from tidemark.topology.plan import Aggregation, Pipeline, Reduce, SubTopology, TaskNode, TopologyPlan
+from tidemark.topology.plan import Aggregation, Pipeline, Reduce, StoreSpec, SubTopology, TaskNode, TopologyPlan
 from tidemark.topology.value_serde import ValueSerde
 
-CHANGED = "since its first record, the topology has changed how it reads, selects or computes what the store holds"
+CHANGED = (
+    "since its first record, the topology has changed how it reads, selects or computes what the store holds, or the SQL of "
+    "another path of the same source"
+)
 UNRECORDED = "an earlier version of Tidemark did not record how it was computed"
 CARRIED_OVER = "an upgrade has carried it over"
 BEGAN_LATER = "an upgrade let it begin empty, after other records had been processed"
@@ -29,18 +32,44 @@ def computations(plan: TopologyPlan) -> dict[str, str]:
     It covers the sources with their schema, key and timestamp, the steps up to the store's node, and the functions of a
     `reduce`, but no names of nodes. Aggregates, windows and keys are left out, as no upgrade keeps a store if they change.
     """
-    found: dict[str, str] = {}
+    return {spec.name: _hash(_computation(whole, node)) for whole, node, spec in _stores(plan)}
+
+
+def source_sql(plan: TopologyPlan) -> dict[str, str]:
+    """Return a hash of all SQL that Spark runs over the records of a store's sources, by store.
+
+    A record for which any of it raises becomes a dead letter and reaches no store, whichever path the SQL is of.
+    """
+    return {spec.name: _hash(_sql(whole, node)) for whole, node, spec in _stores(plan)}
+
+
+def _stores(plan: TopologyPlan) -> Iterator[tuple[SubTopology, Aggregation | TaskNode, StoreSpec]]:
     for subtopology in plan.subtopologies:
         nodes: tuple[Aggregation | TaskNode, ...] = (*subtopology.aggregations, *subtopology.nodes)
-        found |= {spec.name: _hash(subtopology, node) for node in nodes for spec in node.stores}
-    return found
+        yield from ((subtopology, node, spec) for node in nodes for spec in node.stores)
 
 
-def _hash(subtopology: SubTopology, node: Aggregation | TaskNode) -> str:
-    functions = [node.function, node.initializer] if isinstance(node, Reduce) else []
-    paths = [_path(subtopology, pipeline) for pipeline in _pipelines(subtopology, node)]
-    text = json.dumps([functions, paths], sort_keys=True, separators=(",", ":"))
+def _hash(form: object) -> str:
+    text = json.dumps(form, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _computation(subtopology: SubTopology, node: Aggregation | TaskNode) -> list[object]:
+    functions = [node.function, node.initializer] if isinstance(node, Reduce) else []
+    return [functions, [_path(subtopology, pipeline) for pipeline in _pipelines(subtopology, node)]]
+
+
+def _sql(subtopology: SubTopology, node: Aggregation | TaskNode) -> list[str]:
+    """Return each different list of expressions that is applied to records of the node's sources, in a fixed order."""
+    sources = {pipeline.source for pipeline in _pipelines(subtopology, node)}
+    paths = (pipeline for pipeline in subtopology.pipelines if pipeline.source in sources)
+    return sorted({json.dumps(own) for own in map(_expressions, paths) if own})
+
+
+def _expressions(pipeline: Pipeline) -> list[object]:
+    steps: list[object] = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
+    aggregates = pipeline.aggregation.aggregates if pipeline.aggregation else ()
+    return steps + [each.call for each in aggregates if each.expression is not None]
 
 
 def _pipelines(subtopology: SubTopology, node: Aggregation | TaskNode) -> Sequence[Pipeline]:

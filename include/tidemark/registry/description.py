@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.errors import StartRefused
-from tidemark.registry.computations import CHANGED, UNRECORDED, computations
+from tidemark.registry.computations import CHANGED, UNRECORDED, computations, source_sql
 from tidemark.registry.kept_history import KeptHistory
 from tidemark.registry.routing import routed_topic
 from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, keys_in, role_of, window_of, window_text
@@ -89,9 +89,10 @@ class Description:
     topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
     by the names in use; empty until its first commit. `generations` are the highest generations of all stores that the
     application has ever had, by name, so that no changelog's name is used again after the topic was deleted. `computations`
-    are hashes of how the stores are computed, by name. `not_recomputable` says of stores why today's topology, applied to all
-    records of their sources, would not give what they rightly hold. `kept_history` says, by changelog, how far back compaction
-    has left its history; a changelog that no start of an instance has seen yet is not in it.
+    are hashes of how the stores are computed, by name, and `source_sql` are those of all SQL that runs over the records of
+    their sources. `not_recomputable` says of stores why today's topology, applied to all records of their sources, would not
+    give what they rightly hold. `kept_history` says, by changelog, how far back compaction has left its history; a changelog
+    that no start of an instance has seen yet is not in it.
     """
 
     application_id: str
@@ -105,6 +106,7 @@ class Description:
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)
     computations: Mapping[str, str] = field(default_factory=dict)
+    source_sql: Mapping[str, str] = field(default_factory=dict)
     not_recomputable: Mapping[str, str] = field(default_factory=dict)
     kept_history: Mapping[str, KeptHistory] = field(default_factory=dict)
 
@@ -127,7 +129,7 @@ class Description:
         """Return this description as the one that follows `before`, with what `before` knows of the application's past."""
         names = {*before.generations, *self.generations}
         highest = {name: max(each.generations.get(name, 0) for each in (before, self)) for name in names}
-        reasons = before.not_recomputable_by(self.computations)
+        reasons = before.not_recomputable_by(self.computations, self.source_sql)
         return replace(
             self,
             routing=before.routing,
@@ -136,12 +138,16 @@ class Description:
             kept_history=before.kept_history,
         )
 
-    def not_recomputable_by(self, other: Mapping[str, str]) -> dict[str, str]:
-        """Return why the stores of a topology with these computations cannot be computed again by it, by store."""
+    def not_recomputable_by(self, computed: Mapping[str, str], sql: Mapping[str, str]) -> dict[str, str]:
+        """Return why the stores of a topology cannot be computed again by it, by store.
+
+        `computed` and `sql` are its `computations` and its `source_sql`.
+        """
         unrecorded = {name: UNRECORDED for name in self.stores if name not in self.computations}
-        changed = {name: CHANGED for name, own in self.computations.items() if other.get(name) != own}
+        hashes = [(self.computations, computed), (self.source_sql, sql)]
+        changed = {name: CHANGED for own, other in hashes for name in own if other.get(name) != own[name]}
         reasons = {**unrecorded, **changed, **self.not_recomputable}
-        return {name: reason for name, reason in reasons.items() if name in other}
+        return {name: reason for name, reason in reasons.items() if name in computed}
 
     def keeps_the_same(self, other: Description) -> bool:
         """Whether both describe the same state, apart from the version, the guarantee, the generations and topic ids."""
@@ -233,6 +239,7 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
         },
         generations={spec.name: spec.generation for spec in plan.stores},
         computations=computations(plan),
+        source_sql=source_sql(plan),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from tidemark.errors import StartRefused
 from tidemark.operations.change.upgrade import not_recomputable
 from tidemark.registry.compatibility import StoreChangeKind, carry, new_columns, obstacles
-from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, UNRECORDED, computations
+from tidemark.registry.computations import BEGAN_LATER, CARRIED_OVER, CHANGED, UNRECORDED, computations, source_sql
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
 from tidemark.registry.reader import describe_resolved, resolved
@@ -362,8 +362,62 @@ def test_should_remember_that_a_store_was_computed_in_another_way(later, changed
 
 def test_should_notice_a_changed_filter_before_the_first_commit_with_it():
     found, filtered = followed(None, COUNT), counted("1", filtered="v > 3").plan()
-    assert found.not_recomputable_by(computations(filtered)) == {"n": CHANGED}
-    assert found.not_recomputable_by(computations(COUNT.plan())) == {}
+    assert found.not_recomputable_by(computations(filtered), source_sql(filtered)) == {"n": CHANGED}
+    assert found.not_recomputable_by(computations(COUNT.plan()), source_sql(COUNT.plan())) == {}
+
+
+def beside(*, topic="in", filtered=None, selected=None, aggregate=None):
+    """The count in `n`, and another path from a topic; without an aggregate it ends at a sink."""
+    topology = counted("2")
+    stream = topology.stream(topic, schema=SCHEMA, key="id")
+    stream = stream.filter(filtered) if filtered else stream
+    stream = stream.select(**selected) if selected else stream
+    if aggregate is None:
+        stream.to("out")
+    else:
+        stream.group_by_key().aggregate(store="m", a=aggregate)
+    return topology
+
+
+ELEMENT = {"word": "element_at(split(city, ' '), v)"}
+MENDED = {"word": "element_at(split(city, ' '), nullif(v, 0))"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "changed"),
+    [
+        (beside(selected=ELEMENT), beside(selected=MENDED), {"n": CHANGED}),
+        (beside(selected=MENDED), beside(selected=ELEMENT), {"n": CHANGED}),
+        (beside(selected=ELEMENT), COUNT, {"n": CHANGED}),
+        (beside(selected=ELEMENT), beside(filtered="v > 0", selected=ELEMENT), {"n": CHANGED}),
+        (beside(selected=ELEMENT), beside(selected=ELEMENT), {}),
+        # Neither has SQL that could refuse a record.
+        (COUNT, beside(), {}),
+        # A record of one topic is refused by the SQL for that topic only.
+        (beside(topic="other", selected=ELEMENT), beside(topic="other", selected=MENDED), {}),
+    ],
+)
+def test_should_remember_that_the_sql_of_another_path_of_the_source_has_changed(earlier, later, changed):
+    """A record for which the SQL of any path raises is a dead letter and reaches no store."""
+    found = followed(None, earlier, later)
+    assert found.not_recomputable == changed
+    assert Description.from_bytes(found.to_bytes()) == found
+    plan = later.plan()
+    assert followed(None, earlier).not_recomputable_by(computations(plan), source_sql(plan)) == changed
+
+
+def test_should_remember_that_another_store_of_the_source_is_computed_by_other_sql():
+    old, new = (source_sql(beside(aggregate=f"max(length({of['word']}))").plan()) for of in (ELEMENT, MENDED))
+    assert old["n"] != new["n"]
+
+
+def test_should_not_treat_the_sql_of_other_paths_as_changed_when_no_description_has_recorded_it():
+    body = json.loads(followed(None, beside(selected=ELEMENT)).to_bytes())
+    del body["source_sql"]
+    old = Description.from_bytes(json.dumps(body).encode())
+    first = followed(old, beside(selected=MENDED))
+    assert first.not_recomputable == {}
+    assert followed(first, beside(selected=ELEMENT)).not_recomputable == {"n": CHANGED}
 
 
 def test_should_keep_the_hash_of_a_store_of_json_records_and_give_another_to_one_of_avro():
@@ -383,7 +437,7 @@ def test_should_keep_the_hash_of_a_store_of_json_records_and_give_another_to_one
 def test_should_not_compute_a_store_again_whose_past_no_description_has_recorded(later):
     """Its filter may have changed, or a reset may have skipped records, before descriptions had these fields."""
     body = json.loads(described(COUNT).to_bytes())
-    for name in ("generations", "computations", "not_recomputable"):
+    for name in ("generations", "computations", "source_sql", "not_recomputable"):
         del body[name]
     old = Description.from_bytes(json.dumps(body).encode())
     found = describe_resolved(later.plan(), old, {}, {}, {})
