@@ -69,6 +69,28 @@ class OpenedTask:
     is_fresh: bool
 
 
+class LostWrites:
+    """The searches for what shortened changelogs have lost, for tasks that are opened together, in several threads.
+
+    Tasks of one partition have their commits in one partition of the commits topic. It is searched once for all of them, as
+    soon as one needs it.
+    """
+
+    def __init__(self, witnesses: Witnesses, facts: Mapping[TaskId, TaskFacts]) -> None:
+        self._witnesses = witnesses
+        self._facts = facts
+        self._locks = {task.partition: threading.Lock() for task in facts}
+        self._found: dict[TaskId, TaskFacts] = {}
+
+    def facts_of(self, task: TaskId) -> TaskFacts:
+        """Return the facts of a task with `lost_until_ms`. Blocks; raises `OutcomeUnknown`."""
+        with self._locks[task.partition]:
+            if task not in self._found:
+                own = {each: facts for each, facts in self._facts.items() if each.partition == task.partition}
+                self._found |= self._witnesses.with_lost_writes(own)
+            return self._found[task]
+
+
 @dataclass(frozen=True)
 class TaskOpener:
     """Opens the tasks of one instance, several at the same time."""
@@ -100,6 +122,7 @@ class TaskOpener:
         elsewhere = find_copies(self.builder.copies, [a.task for a in assignments])
         self.takeover.of_dead_owners([a.task for a in assignments], self.number)
         facts = self.witnesses.facts_for_local_stores([a.task for a in assignments])
+        lost_writes = LostWrites(self.witnesses, facts)
         opened: list[OpenedTask] = []
         is_refused = threading.Event()
 
@@ -107,7 +130,7 @@ class TaskOpener:
             return not is_refused.is_set() and should_continue(a)
 
         def open_one(a: Assignment) -> OpenedTask:
-            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(goes_on, a))
+            done = self._open_one(a, facts[a.task], lost_writes, elsewhere[a.task], partial(goes_on, a))
             opened.append(done)
             return done
 
@@ -126,6 +149,7 @@ class TaskOpener:
         self,
         assignment: Assignment,
         facts: TaskFacts,
+        lost_writes: LostWrites,
         elsewhere: Mapping[str, Sequence[StateCopy]],
         should_continue: Callable[[], bool],
     ) -> OpenedTask:
@@ -135,7 +159,7 @@ class TaskOpener:
             for spec in self.plan.subtopologies[assignment.task.subtopology].stores:
                 stores[spec.name] = self.opener.open(directory.store_path(spec.name), spec)
             copies = self._copies(assignment.task, directory, stores, elsewhere)
-            committed, is_fresh = self._bring_level(facts, directory, stores, copies, should_continue)
+            committed, is_fresh = self._bring_level(facts, lost_writes, directory, stores, copies, should_continue)
             task = Task(
                 application_id=self.plan.application_id,
                 topology_version=self.plan.version,
@@ -171,6 +195,7 @@ class TaskOpener:
     def _bring_level(
         self,
         facts: TaskFacts,
+        lost_writes: LostWrites,
         directory: TaskDirectory,
         stores: dict[str, Store],
         copies: dict[str, list[StateCopy]],
@@ -180,7 +205,7 @@ class TaskOpener:
 
         Return what is committed, and whether the task is fresh.
         """
-        plan = self._plan(facts, copies)
+        plan = self._plan(facts, lost_writes, copies)
         subtopology = self.plan.subtopologies[facts.task.subtopology]
         if isinstance(plan, Fresh):
             fresh = CommittedProgress(plan.next_offsets, -1, StreamTimes.none())
@@ -208,7 +233,7 @@ class TaskOpener:
                     shutil.rmtree(building, ignore_errors=True)
                     copies[spec.name] = [copy for copy in copies[spec.name] if copy is not candidate.copy]
                     store = stores[spec.name] = self.opener.open(folder, spec)
-                    plan = self._plan(facts, copies)
+                    plan = self._plan(facts, lost_writes, copies)
                     if isinstance(plan, Fresh):
                         raise StartRefused(
                             f"task {facts.task}: its commit record and offsets disappeared while it was restored; "
@@ -216,12 +241,13 @@ class TaskOpener:
                         ) from error
         return plan.committed, False
 
-    def _plan(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> Fresh | Resume:
+    def _plan(
+        self, facts: TaskFacts, lost_writes: LostWrites, copies: Mapping[str, Sequence[StateCopy]]
+    ) -> Fresh | Resume:
         found = self.witnesses.evidence(facts, copies)
         plan = plan_start(found)
         if is_decided_by_lost_writes(found, plan):
-            facts = self.witnesses.with_lost_writes({facts.task: facts})[facts.task]
-            plan = plan_start(self.witnesses.evidence(facts, copies))
+            plan = plan_start(self.witnesses.evidence(lost_writes.facts_of(facts.task), copies))
         log.info("start plan: task=%s plan=%s", facts.task, plan)
         if isinstance(plan, Refuse):
             raise StartRefused(f"{plan.reason}; {plan.remedy}")

@@ -21,7 +21,7 @@ from tidemark.recovery.source_of_state import SourceOfState
 from tidemark.restore import task_opener
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.store_builder import StoreBuilder, whole_changelog
-from tidemark.restore.task_opener import Assignment, TaskOpener
+from tidemark.restore.task_opener import Assignment, LostWrites, TaskOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
@@ -50,7 +50,7 @@ def opener(monkeypatch):
 def test_should_suspend_the_other_restores_when_a_task_is_refused(opener, monkeypatch):
     is_restoring, suspended = threading.Event(), []
 
-    def open_one(self, assignment, facts, elsewhere, should_continue):
+    def open_one(self, assignment, facts, lost_writes, elsewhere, should_continue):
         if assignment == REFUSED:
             assert is_restoring.wait(30)
             raise StartRefused("task 0_0: its changelog is lost")
@@ -83,7 +83,7 @@ def test_should_close_the_stores_and_the_folder_when_a_processor_cannot_be_initi
         witnesses=SimpleNamespace(clock=lambda: 0), settings=SimpleNamespace(sql_memory_bytes=1 << 20),
     )  # fmt: skip
     with pytest.raises(UserCodeFailed):
-        opening._open_one(REFUSED, SimpleNamespace(offsets_ms=0), {}, lambda: True)
+        opening._open_one(REFUSED, SimpleNamespace(offsets_ms=0), None, {}, lambda: True)
     assert closed == ["s"]
     # The folder was released, too.
     directory.open_task(REFUSED.task).close()
@@ -163,7 +163,8 @@ def shortened(opener, monkeypatch):
         return StateCopy(SourceOfState.LOCAL, checkpoint, "/state")
 
     found = witnesses.facts_for_local_stores([task])[task]
-    return partial(replace(opener, plan=plan, witnesses=witnesses)._plan, found), copy_of, searches
+    lost_writes = LostWrites(witnesses, {task: found})
+    return partial(replace(opener, plan=plan, witnesses=witnesses)._plan, found, lost_writes), copy_of, searches
 
 
 @pytest.mark.parametrize(("batch", "changelog_offset"), [(7, 100), (7, 50), (6, 99), (6, 10)])
@@ -180,3 +181,30 @@ def test_should_refuse_by_the_commits_when_the_whole_changelog_would_be_read(sho
     with pytest.raises(StartRefused, match="windows that are still live may have been deleted"):
         plan({"w": [copy_of(6, 50, age_ms=60 * DAY_MS)] if has_old_copy else []})
     assert len(searches) == 1
+
+
+def test_should_search_a_partition_of_the_commits_once_for_the_tasks_of_all_sub_topologies(opener, monkeypatch):
+    """Two partitions are searched at the same time."""
+    tasks = [TaskId(subtopology, partition) for subtopology in range(3) for partition in range(2)]
+    searches, is_searching = [], threading.Barrier(2)
+
+    def with_lost_writes(found):
+        searches.append(sorted(found))
+        is_searching.wait(30)
+        return {task: SimpleNamespace(task=task, is_searched=True) for task in found}
+
+    witnesses = SimpleNamespace(
+        facts_for_local_stores=lambda tasks: {task: SimpleNamespace(task=task, is_searched=False) for task in tasks},
+        with_lost_writes=with_lost_writes,
+        evidence=lambda facts, copies: facts,
+    )
+    monkeypatch.setattr(task_opener, "plan_start", lambda found: found)
+    monkeypatch.setattr(task_opener, "is_decided_by_lost_writes", lambda found, plan: True)
+    monkeypatch.setattr(
+        TaskOpener, "_open_one", lambda self, a, facts, lost_writes, *_: self._plan(facts, lost_writes, {})
+    )
+    opening = replace(opener, witnesses=witnesses, settings=SimpleNamespace(restore_threads=len(tasks)))
+    assignments = [Assignment(task, TopicPartition(f"in-{task.subtopology}", task.partition), 1) for task in tasks]
+    plans = opening.open(assignments, lambda _: True)
+    assert [(plan.task, plan.is_searched) for plan in plans] == [(task, True) for task in tasks]
+    assert sorted(searches) == [[task for task in tasks if task.partition == partition] for partition in range(2)]

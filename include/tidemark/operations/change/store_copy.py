@@ -176,7 +176,7 @@ class Copier:
 
         Blocks.
         """
-        facts = self.context.evidence.witnesses.facts([task], self.lost)[task]
+        facts = self.context.evidence.witnesses.current_offsets([task], self.lost)[task]
         job = restore_job(self.context.plan, facts, spec, committed, self.context.clients.clock())
         verdict = self.context.rebuilder.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:

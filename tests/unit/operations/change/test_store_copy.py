@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from tidemark.kafka.topic_config import changelog_policies
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.store_copy import Copier, KeyHeldTwice, limited
+from tidemark.recovery import facts
+from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.facts import Witnesses
+from tidemark.settings import Settings
+from tidemark.stream_times import StreamTimes
+from tidemark.topology.builder import Topology
 from tidemark.topology.plan import StoreKind, StoreSpec
+from tidemark.topology.windows import tumbling
 
 MIB = 1 << 20
 SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
@@ -121,3 +132,42 @@ def test_should_part_items_by_their_size_and_keep_their_order(sizes, expected):
     keys, values = [b"k"] * len(sizes), [bytes(size - 1) for size in sizes]
     parts = list(limited(iter([(keys, values)]), 10))
     assert [[len(k) + len(v) for k, v in zip(*part, strict=True)] for part in parts] == expected
+
+
+class Ends:
+    """A changelog `w` that has lost what was before offset 10; everything else is there."""
+
+    def of(self, partitions):
+        return dict.fromkeys(partitions, 100)
+
+    def beginnings(self, partitions):
+        return {partition: 10 if partition.topic == "app-w-changelog" else 0 for partition in partitions}
+
+
+def test_should_verify_a_new_changelog_without_a_search_for_what_another_has_lost(monkeypatch):
+    topology = Topology("app", version="1")
+    grouped = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at").group_by_key()
+    grouped.count(name="n", store="n").to("out")
+    grouped.windowed_by(tumbling("60s")).count(name="n", store="w", retention="6h").to("out")
+    plan, task, searches, jobs = topology.plan(), TaskId(0, 0), [], []
+    monkeypatch.setattr(facts, "committed_offsets", lambda *_: {})
+    monkeypatch.setattr(facts, "last_commit_records", lambda *_, **__: {})
+    for search in ("oldest_writes", "last_lost_writes"):
+        monkeypatch.setattr(facts, search, lambda *_, search=search, **__: searches.append(search) or {})
+    witnesses = Witnesses(plan, Settings.load(), {}, Ends(), changelog_policies(plan), lambda: 0)
+
+    def verify(_task, job, *_):
+        jobs.append(job)
+        return SimpleNamespace(is_equal=True)
+
+    context = SimpleNamespace(
+        plan=plan,
+        clients=SimpleNamespace(clock=lambda: 0),
+        evidence=SimpleNamespace(witnesses=witnesses),
+        rebuilder=SimpleNamespace(verify=verify),
+    )
+    copier = Copier(context, None, Path("folder"), lambda _point: None)
+    (new,) = (spec for spec in plan.stores if spec.name == "n")
+    copier.verify(task, new, CommittedProgress({"in": 5}, 7, StreamTimes.none()))
+    assert [(job.changelog.topic, job.target.changelog_offset) for job in jobs] == [("app-n-changelog", 100)]
+    assert searches == []
