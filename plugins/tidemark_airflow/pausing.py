@@ -25,8 +25,9 @@ Stops the instances and standbys of every `stream__<name>` DAG that is paused, w
 batch, takes a last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches them
 again in the same run.
 
-An application that several DAGs name is stopped only if all of them are paused. A DAG whose module is gone does not count: if
-the module of a running stream is renamed, its new DAG is created paused, so the stream is stopped until that is unpaused.
+An application that several DAGs name is stopped only if all of them are paused. A DAG whose module is gone, or is a copy whose
+application belongs to another module, does not count: if the module of a running stream is renamed, its new DAG is created
+paused, so the stream is stopped until that is unpaused.
 Instances and standbys that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
 A task stops what runs on the machine of its worker. If standbys have a queue of their own (setting `standby_queue`), the task
 `stop_paused_standbys` runs in it; while no stream is paused it is skipped, so that a run needs no worker there.

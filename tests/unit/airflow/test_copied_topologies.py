@@ -1,7 +1,11 @@
-"""A second module with the application id of another one is judged, saved and changed by no DAG of an operation."""
+"""A second module with the application id of another one is judged, saved and changed by no DAG of an operation.
+
+Its own DAG, if it had one, is not asked whether the stream is paused.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from tests.support.airflow.approving import RESTORE_ASKED, run_of
 
 import topologies
 from tidemark.errors import ApplicationIdTaken
+from tidemark.settings import project_root
 from tidemark.topology_loader import names
 from tidemark_airflow import cases
 from tidemark_airflow.operations import chosen
@@ -47,6 +52,20 @@ def test_should_cover_what_is_chosen_and_refuse_the_copy() -> None:
     assert chosen({"topologies": ["shopping", "odd"]}) == ["shopping", "odd"]
     with pytest.raises(ApplicationIdTaken, match=f"{COPY}: the application id 'shopping' belongs to .*/shopping"):
         chosen({"topologies": ["clicks", COPY]})
+
+
+def test_should_not_let_the_dag_that_the_copy_had_keep_a_paused_stream_running() -> None:
+    """Airflow keeps that DAG as an unpaused one, and a stream is stopped only if each of its DAGs is paused."""
+    spec = importlib.util.spec_from_file_location(
+        "stream_pauses_under_test", project_root() / "dags" / "stream_pauses.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    dag_file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dag_file)
+    streams = dag_file._streams()
+    assert streams.keys() == {f"stream__{name}" for name in names()} - {f"stream__{COPY}"}
+    assert (streams["stream__shopping"], streams["stream__odd"]) == ("shopping", None)
 
 
 def test_should_refuse_a_case_of_the_copy_and_say_so_in_its_report(
