@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -63,9 +64,9 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
 def load_all() -> dict[str, Topology | Exception]:
     """Load every module. Returns by name the topology, or the error because of which the module cannot be a stream.
 
-    An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), also if it does
-    not load; else the one with the shortest name, else the first by name. Each other module with that id gets an
-    `ApplicationIdTaken` that names the owner.
+    An application id belongs to one module: the one that is named after it (`page-clicks`: `page_clicks`), else the one with
+    the shortest name, else the first by name. The first keeps it also while it does not load, if its text has a function
+    topology() and the id in quotes. Each other module with that id gets an `ApplicationIdTaken` that names the owner.
     """
     loaded: dict[str, Topology | Exception] = {}
     for name in names():
@@ -103,12 +104,30 @@ def forget_modules() -> None:
 
 
 def _named_after(application_id: str, loaded: Mapping[str, Topology | Exception]) -> str | None:
-    """Return the module that is named after the application; None if there is none, or if it has another application id."""
+    """Return the module that is named after the application; None if there is none, or if it is not of that application."""
     name = re.sub(r"\W", "_", application_id)
     built = loaded.get(name)
     if isinstance(built, Topology):
         return name if built.application_id == application_id else None
-    return None if built is None else name
+    return name if built is not None and _declares(name, application_id) else None
+
+
+def _declares(name: str, application_id: str) -> bool:
+    """Return whether the text of a module that does not load declares a topology with the application id."""
+    text = _text(name)
+    quoted = (f'"{application_id}"', f"'{application_id}'")
+    return "def topology(" in text and any(each in text for each in quoted)
+
+
+def _text(name: str) -> str:
+    """Return the text of a module, which need not be valid Python; an empty one if there is no file that can be read."""
+    found = PathFinder.find_spec(f"{topologies.__name__}.{name}", topologies.__path__)
+    if found is None or found.origin is None:
+        return ""
+    try:
+        return Path(found.origin).read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _refused_unless_owner(name: str, built: Topology | Exception, owners: Mapping[str, str]) -> Topology | Exception:

@@ -114,7 +114,7 @@ def test_should_leave_an_application_id_to_one_module_and_name_it_to_the_others(
 def test_should_leave_an_application_id_to_the_module_that_is_named_after_it_also_if_that_does_not_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = _load_with_copy(tmp_path, monkeypatch, "1 +")
+    loaded = _load_with_copy(tmp_path, monkeypatch, _SOURCE.format(application_id="page-clicks") + "1 +")
     assert isinstance(loaded["a_copy"], ApplicationIdTaken)
     assert "belongs to the module topologies/page_clicks.py" in str(loaded["a_copy"])
     assert "SyntaxError" in str(loaded["page_clicks"])
@@ -125,6 +125,23 @@ def test_should_not_leave_an_application_id_to_a_module_that_has_another_one(
 ) -> None:
     loaded = _load_with_copy(tmp_path, monkeypatch, _SOURCE.format(application_id="orders"))
     assert {type(built) for built in loaded.values()} == {Topology}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        _SOURCE.format(application_id="orders") + "1 +",
+        # What the others import is not a stream, whatever it names.
+        "APPLICATION_ID = 'page-clicks'",
+    ],
+    ids=["another application id", "no function topology()"],
+)
+def test_should_not_take_an_application_from_its_module_for_one_that_does_not_load_and_does_not_declare_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    loaded = _load_with_copy(tmp_path, monkeypatch, source)
+    assert isinstance(loaded["page_clicks"], InvalidTopology)
+    assert isinstance(loaded["a_copy"], Topology)
 
 
 def _load_with_copy(
