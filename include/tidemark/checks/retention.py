@@ -8,7 +8,7 @@ clock (docs/checks.md).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.durations import about_ms, format_ms
@@ -244,17 +244,14 @@ def missing_windows_ms(store: StoreRetention, sample: ChangelogSample) -> int | 
     """Return by how much live windows on this disk are older than the topic's oldest; None if the topic has them, too.
 
     A changelog is written in the order of the windows except for their grace, so its beginning holds the oldest. An empty one
-    lacks every live window.
+    lacks every live window. A window is live if it is neither past the retention of its copy nor past that of the task.
     """
     if store.segment_ms is None or sample.low_offset == 0:
         return None
-    live = [
-        segment
-        for copy in store.copies
-        if copy.task == sample.task
-        for segment in copy.segments
-        if segment not in expired_segments(store, copy)
-    ]
+    copies = [copy for copy in store.copies if copy.task == sample.task]
+    # A copy that was left over keeps its old stream time, but the task has dropped what has expired since.
+    up_to_date = [replace(copy, stream_time_ms=max(copy.stream_time_ms, sample.stream_time_ms)) for copy in copies]
+    live = [segment for copy in up_to_date for segment in copy.segments if segment not in expired_segments(store, copy)]
     if not live:
         return None
     if sample.oldest_event_ms is None:

@@ -43,6 +43,12 @@ def copy(**changes):
     return replace(FINE, copies=(replace(COPY, **changes),))
 
 
+def stopped_copy(committed_ms):
+    """A copy whose oldest windows expire at NOW and are missing in the topic. The task has committed up to a later time."""
+    left = replace(COPY, segments=(FIRST_LIVE - 1,), stream_time_ms=NOW - 1)
+    return replace(FINE, changelogs=(replace(SAMPLE, low_offset=1, stream_time_ms=committed_ms),), copies=(left,))
+
+
 CASES = [
     (FINE, Verdict.OK, "keeps 10m; its topic 1450m; 3 of the first 100 records in the topic are past"),
     # Size and grace.
@@ -68,6 +74,10 @@ CASES = [
     (sample(low_offset=1, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE), Verdict.FAILED, "lost with the disk"),
     (sample(low_offset=0, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE), Verdict.OK, "keeps 10m"),
     (sample(low_offset=9, scanned_records=0, oldest_event_ms=None), Verdict.FAILED, "lost with the disk"),
+    # A copy that nothing follows any more keeps the stream time that it had; what has expired since is not lost with it.
+    (stopped_copy(committed_ms=NOW - 1), Verdict.FAILED, "lost with the disk"),
+    (stopped_copy(committed_ms=NOW), Verdict.OK, "keeps 10m"),
+    (stopped_copy(committed_ms=NOW + 1), Verdict.OK, "keeps 10m"),
     # A broker's day is the clock's, a store's ten minutes are the stream's.
     (sample(low_offset=1, stream_time_ms=NOW - DAY + 1), Verdict.OK, "keeps 10m"),
     (sample(low_offset=1, stream_time_ms=NOW - DAY), Verdict.WARNING, "has lost its beginning"),
