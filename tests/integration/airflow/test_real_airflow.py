@@ -22,7 +22,7 @@ from tests.support.leaks import arguments_watched, files_with
 from tidemark import processes
 from tidemark.devstack import airflow_parts
 from tidemark.devstack.airflow import AirflowRefused
-from tidemark.devstack.airflow_parts import MAINTENANCE_SLOTS, PARALLELISM
+from tidemark.devstack.airflow_parts import MAINTENANCE_SLOTS
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
@@ -31,6 +31,9 @@ from tidemark.supervision.liveness import observe
 from tidemark_airflow.stream_trigger import PROGRESS
 
 PASSWORD = "password-of-the-broker"
+# Few slots of the executor, because audits that take all of them end two by two.
+SLOTS = MAINTENANCE_SLOTS + 2
+AUDITS = SLOTS + 1
 
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
@@ -65,7 +68,6 @@ _AUDITS = """
 import pathlib
 from datetime import datetime, timedelta
 from airflow.sdk import DAG, task
-from tidemark.devstack.airflow_parts import PARALLELISM
 from tidemark.processes import wait_until
 from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.dag import _default_args
@@ -82,7 +84,7 @@ with operations_dag(
     def audit(number):
         assert wait_until(DONE.exists, 600)
 
-    audit.expand(number=list(range(PARALLELISM + 1)))
+    audit.expand(number=list(range({audits})))
 
 with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=_default_args("stand-in")):
     @task
@@ -107,7 +109,7 @@ def test_should_keep_exactly_one_instance_show_no_secret_and_put_streams_before_
     hold.touch()
     dags = tmp_path / "dags"
     dags.mkdir()
-    (dags / "audits.py").write_text(_AUDITS.format(done=str(done)))
+    (dags / "audits.py").write_text(_AUDITS.format(done=str(done), audits=AUDITS))
     application_id = bench.files.key.application_id
     (dags / "stand_in.py").write_text(
         _DAG.format(hold=str(hold), application_id=application_id, topology=bench.topology, script=str(FAKE))
@@ -118,6 +120,7 @@ def test_should_keep_exactly_one_instance_show_no_secret_and_put_streams_before_
     monkeypatch.setenv(NOTES_FILE, str(notes))
     settings = bench.settings.model_copy(update={"alert_callback": NOTE, "sasl_password": SecretStr(PASSWORD)})
     migrate_airflow(settings)
+    monkeypatch.setattr(airflow_parts, "PARALLELISM", SLOTS)
     with real_airflow(settings, dags, mark) as airflow, arguments_watched(_secrets(settings)) as told_to_processes:
         dag_id = f"stream__{bench.topology}"
         airflow.api.wait_for_dag(dag_id)
@@ -290,11 +293,11 @@ def _launched_while_audits_wait(airflow: RealAirflow, done: Path) -> None:
     assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
     airflow.api.trigger("stream")
     airflow.await_task("stream", "launch", "success")
-    waiting = PARALLELISM + 1 - MAINTENANCE_SLOTS
+    waiting = AUDITS - MAINTENANCE_SLOTS
     assert wait_until(lambda: len(_audits(airflow, "scheduled")) == waiting, 180, every_s=0.5)
     assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 180, every_s=0.5)
     done.touch()
-    assert wait_until(lambda: len(_audits(airflow, "success")) == PARALLELISM + 1, 180, every_s=0.5)
+    assert wait_until(lambda: len(_audits(airflow, "success")) == AUDITS, 180, every_s=0.5)
 
 
 def _audits(airflow: RealAirflow, state: str) -> list[str]:
