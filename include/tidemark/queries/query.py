@@ -9,11 +9,11 @@ from tidemark.queries.catalog import QueryableStore
 from tidemark.queries.errors import QueryInvalid
 from tidemark.stores.layout import WINDOW_START_BYTES, split_window_key
 from tidemark.stores.protocol import WHOLE
-from tidemark.stores.session_keys import split_session_key
+from tidemark.stores.session_keys import PAST_ALL_TIMES, split_session_key
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.topology.plan import StoreKind
 
 MAX_TIME_MS = (1 << 63) - 1
-_AFTER_ALL_TIMES = b"\x80"
 _FITTING = {
     StoreKind.KEY_VALUE: "/key, /keys or /range",
     StoreKind.WINDOW: "/windows",
@@ -103,8 +103,10 @@ def spans(store: QueryableStore, query: ScanQuery, segments: Sequence[int]) -> l
     if query.key is None:
         return [Span(segment, b"", None) for segment in live]
     start = query.key + _time(query.from_ms)
-    end = query.key + (_time(query.to_ms) + b"\0" if isinstance(query, WindowQuery) else _AFTER_ALL_TIMES)
-    return [Span(segment, start, end) for segment in live]
+    is_of_windows = isinstance(query, WindowQuery)
+    # With a later time the scan would read other keys that begin with this one.
+    after = _time(min(query.to_ms, LATEST_TIMESTAMP_MS)) + b"\0" if is_of_windows else PAST_ALL_TIMES
+    return [Span(segment, start, query.key + after) for segment in live]
 
 
 def matches(query: ScanQuery, stored_key: bytes) -> bool:

@@ -16,9 +16,11 @@ from tidemark.stores.layout import WINDOW_START_BYTES, window_keys
 from tidemark.stores.pending import PendingStore
 
 SESSION_BYTES = 2 * WINDOW_START_BYTES
-# Times are below 2^56 (`LATEST_TIMESTAMP_MS`), so their first byte is 0. Of the longer keys that begin with a key, a scan then
-# reads only those that continue with a NUL.
-_PAST_ALL_TIMES = b"\x01"
+PAST_ALL_TIMES = b"\x01"
+"""Sorts after all times of a key, which are below 2^56 (`LATEST_TIMESTAMP_MS`), so that their first byte is 0.
+
+Of the longer keys that begin with the key, a scan up to here reads only those that continue with a NUL.
+"""
 
 
 def session_keys(keys: pa.Array, ends: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> list[bytes]:
@@ -45,7 +47,7 @@ def sessions_between(
     sessions of a key do not overlap, so all later ones start even later.
     """
     first = key + max(least_end_ms, 0).to_bytes(WINDOW_START_BYTES, "big")
-    for found, value in store.range(segment, first, key + _PAST_ALL_TIMES):
+    for found, value in store.range(segment, first, key + PAST_ALL_TIMES):
         if len(found) != len(key) + SESSION_BYTES:
             continue  # Another key, of which this one is a prefix.
         _, start, end = split_session_key(found)

@@ -12,10 +12,11 @@ from tidemark.queries import store_reader
 from tidemark.queries.answer_form import _FEW_ROWS, Results
 from tidemark.queries.catalog import Catalog
 from tidemark.queries.errors import QueryInvalid, QueryTimedOut, StorePrivate, StoreUnknown
-from tidemark.queries.query import KeyQuery, RangeQuery, SessionQuery, WindowQuery, require_fitting
+from tidemark.queries.query import KeyQuery, RangeQuery, SessionQuery, WindowQuery, require_fitting, spans
 from tidemark.queries.store_reader import Deadline, count, read_keys, read_page
 from tidemark.registry.description import describe_state
 from tidemark.stores.memory import MemoryStore
+from tidemark.stream_times import LATEST_TIMESTAMP_MS
 from tidemark.topology.builder import Topology
 from tidemark.topology.describe import describe
 from tidemark.topology.plan import StoreKind
@@ -114,6 +115,21 @@ def test_should_answer_sessions_by_key_and_by_time_as_a_dictionary_does(lengths,
         }
         assert {(r["key"], r["window_start_ms"], r["window_end_ms"]): r["value"]["n"] for r in found} == expected
         assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("at", [0, 5, LATEST_TIMESTAMP_MS])
+@pytest.mark.parametrize(
+    ("store", "kind", "query"), [(W, StoreKind.WINDOW, WindowQuery(b"1")), (S, StoreKind.SESSION, SessionQuery(b"1"))]
+)
+def test_should_read_no_windows_and_sessions_of_keys_that_begin_with_the_key(store, kind, query, at):
+    keys = [b"1", *(f"1{character}".encode() for character in "\x01 059A\x7fé😀"), b"2"]
+    held = filled(kind, {(key, at) if kind is StoreKind.WINDOW else (key, at, at): 1 for key in keys}).snapshot()
+    read = [
+        found
+        for span in spans(store, query, held.segments())
+        for found in held.range(span.segment, span.start, span.end)
+    ]
+    assert [key for key, _ in read] == [stored_key(kind, b"1", at, at)[1]]
 
 
 def test_should_name_the_columns_of_rows_and_of_empty_answers():
