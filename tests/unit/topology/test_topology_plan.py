@@ -95,7 +95,11 @@ def test_should_keep_the_sql_of_steps_as_written_and_know_the_new_columns() -> N
         ("customer", "STRUCT<firstName: STRING, pets: ARRAY<STRUCT<petName: STRING>>>"),
         ("coalesce(customer, customer)", "STRUCT<firstName: STRING, pets: ARRAY<STRUCT<petName: STRING>>>"),
         ("customer.firstName", "STRING"),
+        ("customer.firstname", "STRING"),
+        ("CUSTOMER.`FIRSTNAME`", "STRING"),
         ("customer.pets[0]", "STRUCT<petName: STRING>"),
+        ("customer.Pets[0]", "STRUCT<petName: STRING>"),
+        ("customer.pets[0].PETNAME", "STRING"),
         ("visits", "MAP<STRING, STRUCT<atMs: BIGINT>>"),
     ],
 )

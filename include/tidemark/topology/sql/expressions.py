@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
@@ -167,10 +167,37 @@ def _annotated(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     schema = MappingSchema(dialect="spark", normalize=False)
     # The schema of sqlglot changes the fields of a type that is given as text to lower case.
     types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
+    for dot in tree.find_all(exp.Dot):
+        _spell_as_in_schema(dot, types)
     schema.add_table("record", types, normalize=False)
     select = sqlglot.select(exp.alias_(tree, "value")).from_("record")
     annotated: exp.Expr = annotate_types(select, schema=schema, dialect="spark").selects[0].this
     return annotated
+
+
+def _spell_as_in_schema(place: exp.Expr, types: Mapping[str, exp.DataType]) -> exp.DataType | None:
+    """Give the fields in a place, such as `a.b[0].c`, the case of the schema, as Spark finds them. Return the place's type.
+
+    The type is None if the place is no part of a column, or if not exactly one field has the name.
+    """
+    from sqlglot import exp
+
+    if isinstance(place, exp.Column):
+        return types.get(place.name)
+    if not isinstance(place, exp.Dot | exp.Bracket) or (outer := _spell_as_in_schema(place.this, types)) is None:
+        return None
+    if isinstance(place, exp.Bracket):
+        parts = outer.expressions if outer.is_type(exp.DataType.Type.ARRAY, exp.DataType.Type.MAP) else [None]
+        of_values: exp.DataType | None = parts[-1]
+        return of_values
+    is_struct = outer.is_type(exp.DataType.Type.STRUCT)
+    name = place.expression.name.casefold()
+    fields = [field for field in outer.expressions if field.name.casefold() == name] if is_struct else []
+    if len(fields) != 1:
+        return None
+    place.set("expression", fields[0].this.copy())
+    found: exp.DataType | None = fields[0].kind
+    return found
 
 
 def _refuse_clock_texts(tree: exp.Expr, text: str, where: str) -> None:
