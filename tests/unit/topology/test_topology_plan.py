@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from sqlglot import exp
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.describe import describe_as_data
@@ -36,6 +37,7 @@ from tidemark.topology.plan import (
     Window,
     WindowedKey,
 )
+from tidemark.topology.sql.expressions import expression_type
 from tidemark.topology.stores import Materialized, store
 from tidemark.topology.stream import Stream
 from tidemark.topology.table import Table, until_window_closes
@@ -108,6 +110,15 @@ def test_should_keep_the_case_of_the_names_of_nested_fields(expression: str, kin
     schema = f"{customer}, visits MAP<STRING, STRUCT<atMs: BIGINT>>"
     selected = Topology("app").stream("people", schema=schema).select(x=expression)
     assert selected.columns == (Column("x", kind),)
+
+
+def test_should_parse_only_the_types_of_columns_that_an_expression_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [Column(f"c{n}", "STRUCT<x: INT>") for n in range(9)]
+    parsed = []
+    build = exp.DataType.build
+    monkeypatch.setattr(exp.DataType, "build", lambda text, **how: parsed.append(text) or build(text, **how))
+    assert expression_type("C3.x + c5.X", columns, "test") == "INT"
+    assert parsed.count("STRUCT<x: INT>") == 2
 
 
 def test_should_plan_two_pipelines_of_one_subtopology_when_a_stream_continues_twice() -> None:

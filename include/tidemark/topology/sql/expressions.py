@@ -165,8 +165,9 @@ def _annotated(tree: exp.Expr, columns: Sequence[Column]) -> exp.Expr:
     from sqlglot.schema import MappingSchema
 
     schema = MappingSchema(dialect="spark", normalize=False)
-    # The schema of sqlglot changes the fields of a type that is given as text to lower case.
-    types = {column.name: exp.DataType.build(column.type, dialect="spark") for column in columns}
+    # Parsing a type takes time, and the schema of sqlglot changes the fields of a type that is given as text to lower case.
+    used = {node.name for node in tree.find_all(exp.Column)}
+    types = {c.name: exp.DataType.build(c.type, dialect="spark") for c in columns if c.name in used}
     for dot in tree.find_all(exp.Dot):
         _spell_as_in_schema(dot, types)
     schema.add_table("record", types, normalize=False)
