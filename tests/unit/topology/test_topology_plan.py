@@ -315,11 +315,32 @@ def test_should_spell_schema_types_as_spark_does() -> None:
         "id = '12:30' OR at = to_timestamp('12:30', 'HH:mm') OR date_format(at, 'HH:mm') = '12:30'",
         "exists(tags, t -> CAST(upper(t) AS DATE) > at OR CAST(t AS STRING) = 'now')",
         "at > '2024-01-15 12:30:00' OR at > at - INTERVAL '12:30' HOUR TO MINUTE OR id = 'nowhere'",
+        "nosuch('now')",
+        "texts['now'] = 'today' OR texts['today_total'] = 'x' OR element_at(texts, 'now') = 'now'",
+        "coalesce(texts['x'], 'today') = CASE WHEN n > 1 THEN 'today' ELSE texts['a'] END",
+        "array_contains(array('now-playing', 'later'), id) OR array_contains(array('now', 'later'), id)",
+        "map('state', 'now playing')['state'] = struct('now').col1",
+        "to_json(named_struct('state', 'now')) = format_string('Today: %s', id)",
+        "split_part(id, 'now', 1) = 'x' OR split_part(id, ',', 1) = 'now' OR decode(id, 'now', 1, 2) = 1",
+        "array_contains(array_remove(tags, 'now'), 'x') OR sort_array(tags)[0] = 'now'",
+        "contains(at, 'now') OR at LIKE '12:%'",
+        "day = CAST('2024-01-15' AS STRING) OR day = upper(('2024-01-15')) OR at > concat('2024-01-15', ' 10:00')",
+        "to_date(substring('2024-01-15T10', 1, 10)) = day OR at > '2024-01-15' || ' 10:00'",
+        "trunc(day, upper('mm')) = next_day(day, upper('mo')) OR date_part(upper('year'), day) = n",
+        "to_date(id, concat('yyyy', '-MM')) = day OR to_timestamp_ltz('12:30', 'HH:mm') > at",
+        "try_to_timestamp('12:30', 'HH:mm') > at OR unix_timestamp('12:30', 'HH:mm') > n",
+        "convert_timezone(concat('U', 'TC'), lower('UTC'), at) > at",
+        *(
+            f"at > '{text}'"
+            for text in ("now playing", "now_playing", "now-1", "now UTC", "now+02:00", "today_total", "Today: %s")
+        ),
+        *(f"at > '{text}'" for text in ("today x", "today 5", "todayUTC", "todayZ", "today-x", "epoch")),
     ],
 )
 def test_should_accept_conditions_that_spark_understands(condition: str) -> None:
     topology = Topology("app")
-    schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT, c: STRING>>, at TIMESTAMP"
+    schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT, c: STRING>>, texts MAP<STRING, STRING>"
+    schema += ", at TIMESTAMP, day DATE"
     topology.stream("t", schema=schema).filter(condition).to("u")
     assert topology.plan()
 
