@@ -51,6 +51,8 @@ _OF_TIMES = frozenset(
         "months_between",
         "date_trunc",
         "timestamp_trunc",
+        "timestampdiff",
+        "timestamp_add",
         "date_add",
         "date_sub",
         "ts_or_ds_add",
@@ -76,8 +78,9 @@ def clock_text(tree: exp.Expr) -> str | None:
         if not _is_constant_text(node):
             continue
         text = _text_of(node)
-        is_by_clock = text is None or _TIME_OF_DAY.match(text) or _CLOCK_WORD.match(text)
-        if is_by_clock and _becomes_time(node, tree):
+        is_time_of_day = text is not None and _TIME_OF_DAY.match(text) is not None
+        is_by_clock = text is None or is_time_of_day or _CLOCK_WORD.match(text) is not None
+        if is_by_clock and _becomes_time(node, tree, is_time_of_day):
             return node.sql("spark")
     return None
 
@@ -113,18 +116,25 @@ def _text_of(node: exp.Expr) -> str | None:
     return None
 
 
-def _becomes_time(node: exp.Expr, root: exp.Expr) -> bool:
-    """Return whether it is certain that Spark casts a constant text to a time."""
+def _becomes_time(node: exp.Expr, root: exp.Expr, is_time_of_day: bool) -> bool:
+    """Return whether it is certain that Spark casts a constant text to a time.
+
+    Of a text that is only one of several possible results Spark makes a time for each record. It then does not know the words,
+    but still completes a time of day.
+    """
     from sqlglot import exp
 
     if node is root or (parent := node.parent) is None:
         return False
     if isinstance(parent, exp.Paren):
-        return _becomes_time(parent, root)
+        return _becomes_time(parent, root, is_time_of_day)
     if isinstance(parent, exp.Cast):
         return spark_type(parent).startswith(_TIMES)
-    is_beside_time = any(spark_type(one).startswith(_TIMES) for one in _of_one_type(node, parent))
-    return is_beside_time or _is_time_argument(node, parent)
+    if _is_time_argument(node, parent) or any(spark_type(one).startswith(_TIMES) for one in _of_one_type(node, parent)):
+        return True
+    if not is_time_of_day or not _is_possible_result(node, parent):
+        return False
+    return _becomes_time(case if (case := _case_of(parent)) else parent, root, is_time_of_day)
 
 
 def _is_time_argument(node: exp.Expr, function: exp.Expr) -> bool:
@@ -139,6 +149,19 @@ def _is_time_argument(node: exp.Expr, function: exp.Expr) -> bool:
         return node is function.expressions[-1] if is_part else len(function.expressions) == 1
     keys = ("this", "timestamp") if name == "next_day" else ("this", "timestamp", "expression")
     return node.arg_key in keys and not function.args.get("format")
+
+
+def _is_possible_result(node: exp.Expr, parent: exp.Expr) -> bool:
+    """Return whether a part of an expression may be its result, unchanged."""
+    from sqlglot import exp
+
+    if isinstance(parent, exp.If | exp.Nvl2):
+        return node.arg_key in ("true", "false")
+    if isinstance(parent, exp.Case):
+        return node.arg_key == "default"
+    return isinstance(parent, exp.Coalesce | exp.Greatest | exp.Least) or (
+        isinstance(parent, exp.Nullif) and node.arg_key == "this"
+    )
 
 
 def _case_of(branch: exp.Expr) -> exp.Case | None:
