@@ -4,6 +4,8 @@
   value that has a number with an exponent of four or more digits, where it could become a DECIMAL, is not parsed.
 - For a TIMESTAMP column Spark completes a text that is only a time of day, such as `12:30`, with today's date by the clock. A
   value that has one where it would become a TIMESTAMP is not parsed.
+- For a TIMESTAMP column Spark counts the microseconds of a number of seconds in 64 bits, and wraps around what is too large. A
+  value that has such a number for a TIMESTAMP is not parsed.
 - For a TINYINT column Spark reads 128 to 255 as -128 to -1. A value that has such a number for a TINYINT is not parsed.
 - For a DATE column Spark reads a text of digits as days since 1970, if an option does not prevent it.
 """
@@ -39,6 +41,10 @@ _TOO_LARGE_BYTE = r"(?:12[89]|1[3-9][0-9]|2[0-4][0-9]|25[0-5])"
 _MAY_BE_WRAPPED = rf"[:,\[]\s*{_TOO_LARGE_BYTE}(?![0-9])"
 _WRAPPED_NUMBER = rf"\A{_TOO_LARGE_BYTE}\z"
 
+_MOST_SECONDS = (2**63 - 1) // 1_000_000
+_MAY_BE_TOO_MANY_SECONDS = r"[:,\[]\s*-?(?:9[2-9][0-9]{11}|[0-9]{14})"
+_MANY_SECONDS = r"\A-?[0-9]{13,}\z"
+
 
 def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
     """Return the SQL of the struct of the columns and `__corrupt STRING` that a JSON text contains.
@@ -50,7 +56,7 @@ def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
     parsed = f"from_json({value}, {schema}, {_PERMISSIVE})"
     refused = [
         f"({value} RLIKE {literal(kind.may_be)} AND ({kind.anywhere(value)} OR {kind.is_in_object(value, fields, 0)}))"
-        for kind in (_HUGE, _COMPLETED, _WRAPPED)
+        for kind in (_HUGE, _COMPLETED, _TOO_MANY_SECONDS, _WRAPPED)
         if (fields := kind.fields_of(columns))
     ]
     return f"CASE WHEN NOT coalesce({' OR '.join(refused)}, false) THEN {parsed} END" if refused else parsed
@@ -130,6 +136,11 @@ _HUGE = _Refused(
     "DECIMAL", _MAY_BE_HUGE, lambda text: f"replace({text}, ',', '') RLIKE {literal(_HUGE_TEXT)}", _has_huge_number
 )
 _COMPLETED = _Refused("TIMESTAMP", _MAY_BE_TIME_OF_DAY, lambda text: f"{text} RLIKE {literal(_TIME_OF_DAY)}")
+_TOO_MANY_SECONDS = _Refused(
+    "TIMESTAMP",
+    _MAY_BE_TOO_MANY_SECONDS,
+    lambda text: f"({text} RLIKE {literal(_MANY_SECONDS)} AND abs(CAST({text} AS DOUBLE)) > {_MOST_SECONDS})",
+)
 _WRAPPED = _Refused("TINYINT", _MAY_BE_WRAPPED, lambda text: f"{text} RLIKE {literal(_WRAPPED_NUMBER)}")
 
 
