@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +21,9 @@ from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.tasks.rows import decode_rows
 from tidemark.topology.durations import format_ms
 from tidemark.topology.plan import Column, Fold, Number
+
+_NESTED_FIELD = re.compile(r"[^<>,:]+(?=:)")
+"""The names of fields in a type such as `STRUCT<firstName: STRING>`."""
 
 
 class StoreChangeKind(StrEnum):
@@ -91,9 +95,22 @@ def obstacles(old: Description, new: Description) -> list[str]:
 
 
 def new_columns(old: Description, new: Description, topic: str) -> list[str]:
-    """Return the columns that the new version reads from one of the application's own topics, and that its records may lack."""
+    """Return the columns that the new version reads from one of the application's own topics, and that its records may lack.
+
+    None of a user's topic whose columns are not in the old description, because it is not known what they were.
+    """
+    if topic in old.user_topics and topic not in old.columns:
+        return []
     known = old.columns.get(topic, {})
-    return [name for name, kind in new.columns.get(topic, {}).items() if known.get(name) != kind]
+    return [name for name, kind in new.columns.get(topic, {}).items() if known.get(name) not in _recorded_as(kind)]
+
+
+def _recorded_as(kind: str) -> tuple[str, str]:
+    """Return what a description has for a type: also the names of nested fields in lower case.
+
+    So they were recorded for a column of a SELECT, while the records have always had the names as they are written.
+    """
+    return kind, _NESTED_FIELD.sub(lambda field: field[0].lower(), kind)
 
 
 def unwritten_columns(old: Description, new: Description) -> dict[str, list[str]]:

@@ -541,6 +541,29 @@ def test_should_find_all_columns_when_the_description_has_none():
     assert new_columns(old, describe_state(grouped("2", "city"), {}), "app-by-city-repartition") == ["city"]
 
 
+def people(version, name="firstName"):
+    """A count of records that have a nested field of that name."""
+    topology = Topology("app", version=version)
+    stream = topology.stream("in", schema=f"id STRING, who STRUCT<{name}: STRING, pets: ARRAY<STRUCT<{name}: INT>>>")
+    stream.select("who", "id").group_by("id", "by-id").count(store="n").to("out")
+    return topology.plan()
+
+
+def test_should_start_without_an_upgrade_when_a_nested_field_was_recorded_in_lower_case():
+    plan = people("1")
+    recorded = describe_state(plan, {}).to_bytes()
+    old = Description.from_bytes(recorded.replace(b"firstName", b"firstname"))
+    assert old.columns["app-by-id-repartition"] != describe_state(plan, {}).columns["app-by-id-repartition"]
+    assert resolved(plan, old, {}) == plan
+    assert new_columns(old, describe_state(people("2"), {}), "app-by-id-repartition") == []
+
+
+def test_should_notice_another_nested_field_name():
+    for before, after in (("firstName", "firstname"), ("firstName", "lastName"), ("firstname", "lastname")):
+        old, new = describe_state(people("1", before), {}), describe_state(people("2", after), {})
+        assert new_columns(old, new, "app-by-id-repartition") == ["who"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
@@ -567,6 +590,8 @@ def test_should_require_all_columns_of_a_source_only_when_it_is_routed():
     assert resolved(wider.plan(), found, {}) == wider.plan()
     with pytest.raises(StartRefused, match="it reads w from app-source-in-1-repartition"):
         resolved(wider.plan(), replace(found, routing=1), {})
+    # The first versions of Tidemark did not record the columns of the user's topics.
+    assert new_columns(replace(found, routing=1, columns={}), described(wider), "in") == []
 
 
 def numbered(version, key_serde, key=None):
