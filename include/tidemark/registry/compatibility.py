@@ -131,7 +131,7 @@ def carry(old: Description, new: Description, declared: Declared) -> tuple[Store
     }
     changes = [_one(old, new, of_new, state, drops, declared) for state in new.stores.values()]
     gone = [store for name, store in old.stores.items() if renames.get(name, name) not in new.stores]
-    return (*changes, *(_gone(store, drops, new) for store in gone))
+    return (*changes, *(_gone(store, drops, renames, new) for store in gone))
 
 
 def _with_orders(old: Description, new: Description, renames: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -149,9 +149,10 @@ def _order_of(description: Description, store: str) -> str | None:
     return order.name if order is not None and order.role == ORDER else None
 
 
-def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:
+def _gone(store: StoreState, drops: set[str], renames: Mapping[str, str], new: Description) -> StoreChange:
     name = store.name
-    if store.role == ORDER and name.removesuffix(f"-{ORDER}") in new.stores:
+    ordered = name.removesuffix(f"-{ORDER}")
+    if store.role == ORDER and renames.get(ordered, ordered) in new.stores:
         return StoreChange(name, "", StoreChangeKind.DROPPED, "its store no longer keeps an order")
     if name in drops:
         return StoreChange(name, "", StoreChangeKind.DROPPED, "declared: the new version does not keep it")

@@ -467,6 +467,15 @@ def test_should_rename_the_order_of_a_renamed_store_too():
     ]
 
 
+def test_should_remove_the_order_of_a_renamed_store_that_has_no_age_limit_any_more():
+    old, new = described(WITH_TTL), Topology("app", version="2")
+    new.table("in", schema="v BIGINT", store=Materialized("m"))
+    new = described(new)
+    renamed, order = carry(old, new, parse_declared(old, new, ["n=m"], [], []))
+    assert (renamed.name, renamed.change_kind) == ("n → m", StoreChangeKind.COPIED)
+    assert (order.was, order.change_kind) == ("n-order", StoreChangeKind.DROPPED)
+
+
 def test_should_refuse_an_age_limit_for_the_keys_of_a_renamed_store_too():
     topology = Topology("app", version="2")
     topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
