@@ -212,7 +212,7 @@ def _differences(old: Description, new: Description, before: StoreState, after: 
         )
     if before.role != after.role or bool(before.aggregates) != bool(after.aggregates):
         yield f"it was the store of: {before.role}; now it is the store of: {after.role}"
-    if before.keys != after.keys:
+    if old.keys_of(before.name) != new.keys_of(after.name):
         yield f"its keys were {before.key}, now they are {after.key}"
     if before.window != after.window or before.spec.kind != after.spec.kind:
         yield f"it held {before.window or 'no windows'}, now it holds {after.window or 'no windows'}"

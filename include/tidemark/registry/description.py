@@ -56,11 +56,6 @@ class StoreState:
         return self.spec.name
 
     @property
-    def keys(self) -> frozenset[str]:
-        """The expressions in `key`, one for each source that has another."""
-        return keys_in(self.key)
-
-    @property
     def fields(self) -> dict[str, str]:
         """The fields of a value, by name: a column's type, or what an aggregate folds.
 
@@ -124,6 +119,14 @@ class Description:
     def subtopology_of(self, store: str) -> int:
         """Return the sub-topology that the store belongs to."""
         return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))
+
+    def keys_of(self, store: str) -> tuple[str, ...] | dict[str, str]:
+        """Return the expressions that the keys of the store are made of, by source if each source has its own.
+
+        Otherwise they are in the order of the sources, because it is not known which sources have the same expression.
+        """
+        sources, keys = self.subtopologies[self.subtopology_of(store)].sources, keys_in(self.stores[store].key)
+        return dict(zip(sources, keys, strict=True)) if len(keys) == len(sources) else keys
 
     def continuing(self, before: Description) -> Description:
         """Return this description as the one that follows `before`, with what `before` knows of the application's past."""

@@ -89,15 +89,15 @@ def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
     return ", ".join(dict.fromkeys(_key_of(plan, source) for source in subtopology.sources))
 
 
-def keys_in(text: str) -> frozenset[str]:
-    """Return the expressions in what `key_of_nodes` has returned. Their order there is that of the module's lines."""
-    found, start, depth = set(), 0, 0
+def keys_in(text: str) -> tuple[str, ...]:
+    """Return the expressions in what `key_of_nodes` has returned, in its order, which is that of the module's lines."""
+    found, start, depth = [], 0, 0
     for mark in _KEY_MARK.finditer(text):
         depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
         if mark[0] == _BETWEEN and not depth and not text.startswith(_READ_AS, mark.end()):
-            found.add(text[start : mark.start()])
+            found.append(text[start : mark.start()])
             start = mark.end()
-    return frozenset((*found, text[start:]))
+    return (*found, text[start:])
 
 
 def _key_of(plan: TopologyPlan, source: Source) -> str:

@@ -631,21 +631,54 @@ def test_should_keep_all_stores_when_the_lines_of_a_module_change_places():
     assert {c.change_kind for c in carry(old, new, parse_declared(old, new, [], [], []))} == {StoreChangeKind.KEPT}
 
 
+def dealt(version, bids="buyer", asks="seller", *, asks_first=False):
+    """Two streams that are joined after each was given a key of its own."""
+    topology = Topology("app", version=version)
+    declared = {
+        "bids": lambda: topology.stream("bids", schema="buyer STRING, seller STRING").repartition(bids, "bids"),
+        "asks": lambda: topology.stream("asks", schema="buyer STRING, seller STRING").repartition(asks, "asks"),
+    }
+    made = {name: declared[name]() for name in sorted(declared, reverse=not asks_first)}
+    theirs = made["asks"].select("seller AS theirs")
+    made["bids"].select("buyer AS own").join(theirs, within="5m", name="met").to("out")
+    return topology
+
+
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("new", "change_kind"),
     [
-        ("id, _key", "_key, id", True),
-        ("id, _key", "id", False),
-        ("concat(a, b), c", "c, concat(a, b)", True),
-        ("f(a, b), g(c, d)", "f(a, d), g(c, b)", False),
-        ("m['(, '], id", "id, m['(, ']", True),
-        ("`a(, b`, id", "id, `a(, b`", True),
-        ("_key, read as long, id", "id, _key, read as long", True),
-        ("_key, read as long, x || _key, read as bytes", "_key, read as bytes, x || _key, read as long", False),
+        (dealt("2"), StoreChangeKind.KEPT),
+        (dealt("2", asks_first=True), StoreChangeKind.KEPT),
+        (dealt("2", "seller", "buyer"), StoreChangeKind.REFUSED),
+        (dealt("2", "seller", "buyer", asks_first=True), StoreChangeKind.REFUSED),
+        (dealt("2", "seller"), StoreChangeKind.REFUSED),
     ],
 )
-def test_should_compare_the_keys_of_several_sources_in_any_order(one, other, is_same):
-    assert (keys_in(one) == keys_in(other)) is is_same
+def test_should_keep_the_stores_of_a_join_only_with_the_same_key_for_each_source(new, change_kind):
+    old, new = described(dealt("1")), described(new)
+    changes = carry(old, new, parse_declared(old, new, [], [], []))
+    assert {change.change_kind for change in changes} == {change_kind}
+
+
+def test_should_return_the_keys_without_their_sources_when_some_sources_have_the_same():
+    shared = described(dealt("1", "buyer", "buyer"))
+    assert {shared.keys_of(store) for store in shared.stores} == {("buyer",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("id, _key", ("id", "_key")),
+        ("concat(a, b), c", ("concat(a, b)", "c")),
+        ("f(a, d), g(c, b)", ("f(a, d)", "g(c, b)")),
+        ("m['(, '], id", ("m['(, ']", "id")),
+        ("`a(, b`, id", ("`a(, b`", "id")),
+        ("_key, read as long, id", ("_key, read as long", "id")),
+        ("_key, read as long, x || _key, read as bytes", ("_key, read as long", "x || _key, read as bytes")),
+    ],
+)
+def test_should_find_the_keys_of_several_sources(text, keys):
+    assert keys_in(text) == keys
 
 
 def test_should_notice_that_keys_are_read_in_another_form():

@@ -241,7 +241,7 @@ class Upgrade:
         rekeyed = {
             new.subtopology_of(c.store)
             for c in change.changes
-            if c.was and c.store and old.stores[c.was].keys != new.stores[c.store].keys
+            if c.was and c.store and old.keys_of(c.was) != new.keys_of(c.store)
         }
         own_topics = {old.routed_topic(topic): topic for topic in old.own_topics}
         summary = []
