@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.stores.layout import WINDOW_START_BYTES, window_keys
 from tidemark.stores.pending import PendingStore
+from tidemark.stores.protocol import Store
 
 SESSION_BYTES = 2 * WINDOW_START_BYTES
 PAST_ALL_TIMES = b"\x01"
@@ -39,7 +40,7 @@ def split_session_key(key: bytes) -> tuple[bytes, int, int]:
 
 
 def sessions_between(
-    store: PendingStore, segment: int, key: bytes, least_end_ms: int, most_start_ms: int
+    store: PendingStore | Store, segment: int, key: bytes, least_end_ms: int, most_start_ms: int
 ) -> Iterator[tuple[int, int, bytes]]:
     """Yield (start, end, value) of a key's sessions that end at `least_end_ms` or later and start by `most_start_ms`.
 

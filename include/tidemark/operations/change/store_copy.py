@@ -26,8 +26,9 @@ from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import Writes, in_chunks
 from tidemark.stores.rocksdb import RocksStore, opened
+from tidemark.stores.session_keys import sessions_between, split_session_key
 from tidemark.tasks.values import first_live_segment, segments_of
-from tidemark.topology.plan import StoreSpec
+from tidemark.topology.plan import StoreKind, StoreSpec
 
 _KEYS_AT_ONCE = 10_000
 _KEYS_A_TRANSACTION = 50_000
@@ -43,7 +44,10 @@ Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
 
 
 class KeyHeldTwice(TidemarkError):
-    """A key that would be loaded is in the store already, from an earlier call. `records` quotes the key."""
+    """A key that would be loaded is in the store already, from an earlier call, or a session overlaps with one of its key.
+
+    `records` quotes the key.
+    """
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ class Copier:
     ) -> dict[int, int]:
         """Write and load each item into the partition that `place` returns. Returns their number by partition. Blocks.
 
-        `loaded` may hold what earlier calls have loaded. Raises `KeyHeldTwice` for a key that is among it.
+        `loaded` may hold what earlier calls have loaded. Raises `KeyHeldTwice` for a key that is among it, and for a session
+        that overlaps with one of the same key.
         """
         sent, keys_sent, bytes_sent = dict.fromkeys(loaded, 0), 0, 0
         filled = [number for number, store in loaded.items() if store.segments()]
@@ -213,6 +218,17 @@ def _require_new(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes]
             held := next((key for key, value in zip(writes.keys, found, strict=True) if value is not None), None)
         ) is not None:
             raise KeyHeldTwice("two stores hold the same key", records=repr(held))
+    if (
+        spec.kind is StoreKind.SESSION
+        and (key := next((key for key in keys if _overlaps(key, store)), None)) is not None
+    ):
+        raise KeyHeldTwice("two stores hold a session of the same key at the same time", records=repr(key))
+
+
+def _overlaps(session: bytes, store: RocksStore) -> bool:
+    """Return whether the store holds a session of the same key at the same time. Sessions of one task never overlap."""
+    key, start, end = split_session_key(session)
+    return any(True for segment in store.segments() for _ in sessions_between(store, segment, key, start, end))
 
 
 def _by_segment(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Writes]:

@@ -91,6 +91,14 @@ def windows(*starts):
     return [b"k" + start.to_bytes(8, "big") for start in starts]
 
 
+SESSIONS = StoreSpec("s", StoreKind.SESSION, 60_000, 1_000)
+
+
+def sessions(*times, key=b"k"):
+    """Keys of one key's sessions, each from a start to an end."""
+    return [key + end.to_bytes(8, "big") + start.to_bytes(8, "big") for start, end in times]
+
+
 @pytest.mark.parametrize(
     ("spec", "first", "second", "twice"),
     [
@@ -98,12 +106,17 @@ def windows(*starts):
         (SPEC, [b"a", b"b"], [b"c", b"b"], b"b"),
         (WINDOWED, windows(0, 5_000), windows(1_000, 5_001), None),
         (WINDOWED, windows(0, 5_000), windows(1_000, 5_000), windows(5_000)[0]),
+        (SESSIONS, sessions((10, 90), (4_000, 8_000)), sessions((91, 99), (3_000, 3_999), (8_001, 8_002)), None),
+        (SESSIONS, sessions((10, 90)), sessions((10, 90), (20, 80), key=b"kk"), None),
+        (SESSIONS, sessions((4_000, 8_000)), sessions((100, 200), (8_000, 9_000)), sessions((8_000, 9_000))[0]),
+        (SESSIONS, sessions((4_000, 8_000)), sessions((100, 4_000)), sessions((100, 4_000))[0]),
+        (SESSIONS, sessions((4_000, 8_000)), sessions((5_000, 6_000)), sessions((5_000, 6_000))[0]),
     ],
 )
 def test_should_refuse_to_load_a_key_that_an_earlier_task_has_loaded(tmp_path, spec, first, second, twice):
     producer = CountingProducer()
     copier = Copier(None, producer, tmp_path, lambda _point: None)
-    halves = lambda keys: np.array([key[-1] % 2 for key in keys])  # noqa: E731
+    halves = lambda keys: np.array([0 if spec is SESSIONS else key[-1] % 2 for key in keys])  # noqa: E731
     with copier.store(TaskId(0, 0), spec) as even, copier.store(TaskId(0, 1), spec) as odd:
         loaded = {0: even, 1: odd}
         copier.spread(iter([(first, first)]), spec, "changelog", loaded, halves)
