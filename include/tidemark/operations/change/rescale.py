@@ -53,6 +53,12 @@ from tidemark.topology.plan import StoreKind, TopologyPlan
 
 RESCALES_FOLDER = ".rescales"
 
+_NEW_BEGINNING = (
+    "a source has grown: `tidemark reset run NAME --to latest --state empty` begins again, with its present partitions and "
+    "without its earlier records"
+)
+"""The remedy when a source has grown: then its records from before are in other partitions, so no reset can read them again."""
+
 
 @dataclass(frozen=True)
 class Rescale:
@@ -128,7 +134,7 @@ class Rescale:
     def _planned(self, before: ApplicationState) -> RescalePlan:
         description, counts = before.description, partition_counts(before.context.clients.admin, self.settings)
         require_same(description, self.plan, counts)
-        has_grown = not description.routing and self._has_grown(description, counts)
+        has_grown = self._has_grown(description, counts)
         if has_grown:
             require_fixed_tables(description, [t for t, n in description.partitions.items() if counts.get(t, n) > n])
         try:
@@ -136,17 +142,14 @@ class Rescale:
         except StartRefused as error:
             if not has_grown:
                 raise
-            raise StartRefused(
-                f"{error}; a source has grown: `tidemark reset run NAME --to latest --state empty` begins again, with its "
-                "present partitions and without its earlier records"
-            ) from error
+            raise StartRefused(f"{error}; {_NEW_BEGINNING}") from error
         missing = [task for task in before.found if task not in before.committed]
         if missing:
             raise StartRefused(
                 f"task {missing[0]} has never committed anything: let the application run until it has committed"
             )
         tasks = {number: self._tasks(before, number) for number in range(len(description.subtopologies))}
-        if not description.routing and set(tasks.values()) == {self.tasks} and not self._has_grown(description, counts):
+        if not description.routing and set(tasks.values()) == {self.tasks} and not has_grown:
             raise StartRefused(f"{self.plan.application_id} already has {self.tasks} tasks: there is nothing to do")
         tasks_ms = [at.stream_times.task_ms for at in before.committed.values()]
         times = [time_ms for time_ms in tasks_ms if time_ms != NO_STREAM_TIME]
@@ -177,7 +180,10 @@ class Rescale:
                 )
 
     def _has_grown(self, description: Description, counts: Mapping[str, int]) -> bool:
-        return any(counts.get(topic, before) != before for topic, before in description.partitions.items())
+        """Return whether tasks that read a source directly lack some of its partitions."""
+        return not description.routing and any(
+            counts.get(topic, before) != before for topic, before in description.partitions.items()
+        )
 
     def _tasks(self, before: ApplicationState, number: int) -> int:
         return sum(task.subtopology == number for task in before.committed)
@@ -263,6 +269,8 @@ class Rescale:
         Returns the records written, per task and changelog.
         """
         specs = {spec.name: spec for spec in copier.context.plan.stores}
+        partitions = partition_counts(before.context.clients.admin, self.settings)
+        has_grown = self._has_grown(before.description, partitions)
         counts: dict[TaskId, dict[str, int]] = {}
         for name, held in before.description.stores.items():
             number, spec = before.description.subtopology_of(name), specs[name]
@@ -281,7 +289,8 @@ class Rescale:
                         try:
                             sent = copier.spread(items, spec, topic, loaded, place)
                         except KeyHeldTwice as error:
-                            raise _held_twice(name, task, former[: former.index(task)], error.records) from error
+                            earlier = former[: former.index(task)]
+                            raise _held_twice(name, task, earlier, error.records, has_grown=has_grown) from error
                     for partition, records in sent.items():
                         of_task = counts.setdefault(TaskId(number, partition), {})
                         of_task[topic] = of_task.get(topic, 0) + records
@@ -303,13 +312,17 @@ class Rescale:
         self.probe("folders-forgotten")
 
 
-def _held_twice(store: str, task: TaskId, earlier: Sequence[TaskId], key: str) -> StartRefused:
+def _held_twice(store: str, task: TaskId, earlier: Sequence[TaskId], key: str, *, has_grown: bool) -> StartRefused:
     others = " or ".join(map(str, earlier))
+    remedy = (
+        "`tidemark reset run NAME --to earliest --state empty` and then, before the application starts, this command compute "
+        "the state from the records that the sources still hold"
+    )
+    if has_grown:
+        remedy = _NEW_BEGINNING
     return StartRefused(
         f"store {store}: task {task} and task {others} hold the same key, of which one task can keep only one value, because "
-        "its records were in several partitions of a source; nothing was changed: `tidemark reset run NAME --to earliest "
-        "--state empty` and then, before the application starts, this command compute the state from the records that the "
-        "sources still hold",
+        f"its records were in several partitions of a source; nothing was changed: {remedy}",
         records=key,
     )
 

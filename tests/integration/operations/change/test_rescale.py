@@ -197,13 +197,18 @@ def test_should_rescale_when_a_source_has_grown_and_when_it_grows_again(app):
     assert set(outputs(app).values()) == {1}
 
 
-def test_should_refuse_a_key_that_two_tasks_hold_until_its_state_is_computed_again(app):
+def hold_twice(app):
+    """Count records of one key in two tasks."""
     producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
     for partition in (1, 2):
         producer.produce(f"{app.name}-in", b"{}", b"twice", partition=partition)
         app.expected["twice"] += 1
     assert producer.flush(60) == 0
     app.run()
+
+
+def test_should_refuse_a_key_that_two_tasks_hold_until_its_state_is_computed_again(app):
+    hold_twice(app)
     before = description(app)
     with pytest.raises(StartRefused, match="store n: task 0_2 and task 0_0 or 0_1 hold the same key") as refused:
         rescale_of(app, 3).run(YES)
@@ -213,6 +218,16 @@ def test_should_refuse_a_key_that_two_tasks_hold_until_its_state_is_computed_aga
     assert rescale_of(app, 3).run(YES)
     app.run()
     assert app.counts() == app.expected
+
+
+def test_should_name_a_reset_that_is_possible_when_two_tasks_hold_a_key_of_a_source_that_has_grown(app):
+    hold_twice(app)
+    topic = f"{app.name}-in"
+    app.admin.create_partitions([NewPartitions(topic, 6)])[topic].result()
+    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == 6, 60)
+    with pytest.raises(StartRefused, match=r"hold the same key.*`tidemark reset run NAME --to latest --state empty`"):
+        rescale_of(app, 6).run(YES)
+    assert reset_of(app, ResetTo.LATEST, StateAfter.EMPTY).run(YES)
 
 
 def test_should_refuse_the_current_number_of_tasks_and_show_a_plan_without_changing_anything(
