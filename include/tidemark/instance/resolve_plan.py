@@ -18,6 +18,7 @@ from tidemark.registry.description import Description
 from tidemark.registry.description_watch import DescriptionWatch
 from tidemark.registry.kept_history import KeptHistory, observed_histories
 from tidemark.registry.reader import describe_resolved
+from tidemark.registry.routing import unroutable
 from tidemark.registry.topic_identities import changed_topics, topics_in_use
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
@@ -40,9 +41,14 @@ class ResolvedPlan:
         """Read the committed description and settle the plan to run. Blocks.
 
         Raises `StartRefused` if the state belongs to another topology, if a source has got more partitions, or if a topic
-        that holds state was deleted or created again.
+        that holds state was deleted or created again. Warns of expressions that have other values because the sources are
+        routed: an application that runs with one is not stopped.
         """
-        return cls(module, DescriptionWatch(module, settings, admin))
+        watch = DescriptionWatch(module, settings, admin)
+        if watch.found is not None and watch.found.routing:
+            for reason in unroutable(module):
+                log.warning("%s was rescaled: %s", module.application_id, reason)
+        return cls(module, watch)
 
     @property
     def plan(self) -> TopologyPlan:

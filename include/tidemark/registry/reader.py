@@ -20,7 +20,7 @@ from tidemark.registry.compatibility import StoreChangeKind, carry, unwritten_co
 from tidemark.registry.declarations import NOTHING
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.kept_history import KeptHistory
-from tidemark.registry.routing import require_routable, routed
+from tidemark.registry.routing import routed
 from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -94,13 +94,11 @@ def resolved(plan: TopologyPlan, found: Description | None, partitions: Mapping[
     """Return the module's plan as it runs now: each store with its generation, its sources routed if it was rescaled. Pure.
 
     `partitions` are of all topics; a missing one is reported elsewhere. Raises `StartRefused` if the plan keeps another
-    state, or cannot be routed although the application was rescaled.
+    state.
     """
     if found is None:
         return plan
     require_same(found, plan, partitions)
-    if found.routing:
-        require_routable(plan)
     require_partitions(found, partitions)
     return named(plan, found)
 

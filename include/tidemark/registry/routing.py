@@ -8,14 +8,12 @@ get another name with each rescale, because Kafka cannot remove partitions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from tidemark.errors import StartRefused
 from tidemark.names import repartition_topic
 from tidemark.topology.plan import (
-    Column,
     Pipeline,
     RowSink,
     Sink,
@@ -25,16 +23,12 @@ from tidemark.topology.plan import (
     TopologyPlan,
 )
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP
+from tidemark.topology.sql.expressions import columns_in
 
 _SUFFIX = "-repartition"
 
 
-def _mention_of(*columns: Column) -> re.Pattern[str]:
-    return re.compile(rf"(?<!\w)({'|'.join(re.escape(column.name) for column in columns)})(?!\w)", re.IGNORECASE)
-
-
-_KEY = _mention_of(KEY)
-_LOST = _mention_of(*(column for column in RESERVED if column != KEY))
+_LOST = frozenset(column.name for column in RESERVED if column != KEY)
 
 
 def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
@@ -109,13 +103,14 @@ def unroutable(plan: TopologyPlan) -> list[str]:
             if source.topic in plan.repartition_topics:
                 continue
             for text in _expressions(pipeline):
-                # Spark compares names without regard to case, and a name in backticks is the same name.
-                if lost := _LOST.search(text):
+                used = columns_in(text)
+                if lost := sorted(_LOST & used):
                     found.append(
-                        f"{pipeline.end} uses {lost[1].lower()} ({text}), which a record loses when it goes through a "
+                        f"{pipeline.end} uses {', '.join(lost)} ({text}), which a record loses when it goes through a "
                         "repartition topic; leave it out, or let the producer write it into the record"
                     )
-                elif source.key != KEY.name and _KEY.search(text):
+                # A source that compares keys has only records whose own key is that of `key=`.
+                elif source.key != KEY.name and not source.checks_key and KEY.name in used:
                     found.append(
                         f"{pipeline.end} uses _key ({text}), but a record that goes through a repartition topic has the key "
                         f"{source.key} there; use {source.key} instead"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.support.changes import version_one
 from tests.support.routing import SCHEMA
 
 from tidemark.errors import StartRefused
+from tidemark.instance import resolve_plan
+from tidemark.instance.resolve_plan import ResolvedPlan
 from tidemark.operations.change.key_owner import owner_of
 from tidemark.registry.description import describe_state
 from tidemark.registry.reader import describe_resolved, resolved
@@ -121,21 +124,31 @@ def test_should_refuse_the_records_own_key_if_it_is_routed_by_another(written):
     require_routable(filtered(f"{written} <> ''"))
 
 
-def test_should_accept_names_that_only_resemble_such_columns():
+def test_should_accept_the_records_own_key_if_records_with_another_are_dead_letters():
+    require_routable(filtered("_key <> 'x'", key="id"))
     topology = Topology("app")
-    stream = topology.stream("in", schema="id STRING, my_offset BIGINT, a_key STRING", key="id").filter(
-        "my_offset > 3 AND a_key <> ''"
-    )
+    stream = topology.stream("in", schema=SCHEMA, key="id")
     stream.group_by_key().count(store="n")
+    stream.group_by("concat(_key, page)", "by-page").count(store="of-page")
     require_routable(topology.plan())
 
 
-def test_should_start_with_a_column_that_a_routed_record_lacks_only_before_a_rescale():
-    counts = {"in": 2}
-    held, later = describe_state(filtered("v > 3"), counts), filtered("_offset > 3")
-    assert resolved(later, held, counts) == later
-    with pytest.raises(StartRefused, match="uses _offset"):
-        resolved(later, replace(held, routing=1), counts)
+def test_should_accept_names_that_only_resemble_such_columns():
+    topology = Topology("app")
+    schema = "id STRING, my_offset BIGINT, a_key STRING, meta STRUCT<_timestamp: BIGINT, _key: STRING>"
+    stream = topology.stream("in", schema=schema, key="id").filter("my_offset > 3 AND a_key <> ''")
+    stream.filter("meta._timestamp > 3 AND id <> '_topic' AND meta._key <> '_key'").to("out")
+    require_routable(topology.plan())
+
+
+@pytest.mark.parametrize("routing", [0, 1])
+def test_should_start_with_a_column_that_a_routed_record_lacks_and_warn_of_it(routing, monkeypatch, caplog):
+    counts, plan = {"in": 2}, filtered("_offset > 3")
+    found = replace(describe_state(filtered("v > 3"), counts), routing=routing)
+    watch = SimpleNamespace(found=found, plan=resolved(plan, found, counts))
+    monkeypatch.setattr(resolve_plan, "DescriptionWatch", lambda *_: watch)
+    assert ResolvedPlan.of(plan, None, None).plan == watch.plan
+    assert [("uses _offset" in text) for text in caplog.messages] == [True] * routing
 
 
 def test_should_refuse_keys_that_do_not_name_their_task():

@@ -76,6 +76,13 @@ def bare_column(text: str, columns: Sequence[Column]) -> Column | None:
     return next((column for column in columns if column.name.casefold() == name), None)
 
 
+def columns_in(text: str) -> frozenset[str]:
+    """Return the names, in lower case, of the columns that an expression uses. Raises `InvalidTopology` as `parse` does."""
+    from sqlglot import exp
+
+    return frozenset(node.parts[0].name.casefold() for node in parse(text, "expression").find_all(exp.Column))
+
+
 def quoted(text: str) -> str:
     """Return the expression on one line, in quotes, cut to a readable length."""
     line = " ".join(text.split())
