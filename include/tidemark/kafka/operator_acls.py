@@ -62,12 +62,16 @@ _IMPLIED_BY = {"Describe": ("Read", "Write", "Delete", "Alter"), "DescribeConfig
 
 @dataclass(frozen=True)
 class TopicNames:
-    """The names of an application's topics by their use. `sources` and `sinks` are the user's own topics."""
+    """The names of an application's topics by their use. `sources` and `sinks` are the user's own topics.
+
+    `tables` are the sources that are the changelogs of their tables.
+    """
 
     sources: frozenset[str] = frozenset()
     sinks: frozenset[str] = frozenset()
     changelogs: frozenset[str] = frozenset()
     repartitions: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan: TopologyPlan) -> TopicNames:
@@ -78,6 +82,7 @@ class TopicNames:
             frozenset(topic for s in plan.subtopologies for topic in s.sink_topics) - repartitions,
             frozenset(changelog_topics(app, plan.stores)),
             repartitions,
+            frozenset(store.source_topic for store in plan.stores if store.source_topic is not None),
         )
 
     def without(self, other: TopicNames) -> TopicNames:
@@ -89,7 +94,7 @@ class TopicNames:
         return TopicNames(*(getattr(self, kind) & frozenset(topics) for kind in _KINDS))
 
 
-_KINDS = ("sources", "sinks", "changelogs", "repartitions")
+_KINDS = ("sources", "sinks", "changelogs", "repartitions", "tables")
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,8 @@ def _of(topics: OperatorTopics, command: Command) -> Iterator[Acl]:
         verified = [*used.changelogs, *used.repartitions, *_own(app)]
         yield from _each(verified, "DescribeConfigs", "its settings are verified when topics are created")
         yield from _created(topics.created_by(command))
+    if command is Command.UPGRADE:
+        yield from _each(used.tables, "DescribeConfigs", "a table is only read again from a topic that is compacted")
     if command is Command.RESCALE:
         yield from _each([commits_topic(app), dlq_topic(app)], "Alter", "more tasks need more partitions")
     if command is Command.RESET:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka.admin import AdminClient
 
@@ -59,14 +59,23 @@ def _check_tables(plan: TopologyPlan, settings: Settings, admin: AdminClient) ->
     See invariant: source topic as changelog.
     """
     topics = [store.source_topic for store in plan.stores if store.source_topic is not None]
-    for topic, config in topic_configs(admin, topics, settings).items():
-        policy = config.get("cleanup.policy", "")
-        if policy != "compact":
-            raise PreflightFailed(
-                f"topic {topic} is the changelog of its own table, but has cleanup.policy={policy}, so old keys would be "
-                "lost; set it with `tidemark kafka configs --alter --entity-type topics --entity-name "
-                f"{topic} --add-config cleanup.policy=compact`, or leave optimised=True out of the topology"
-            )
+    if found := uncompacted_tables(topics, settings, admin):
+        raise PreflightFailed(found[0])
+
+
+def uncompacted_tables(topics: Sequence[str], settings: Settings, admin: AdminClient) -> list[str]:
+    """Return of each topic that is not compacted, or not only, why it cannot be the changelog of its table, with the remedy.
+
+    Blocks. Raises `PreflightFailed` if a topic does not exist, `OutcomeUnknown`.
+    """
+    policies = {topic: each.get("cleanup.policy", "") for topic, each in topic_configs(admin, topics, settings).items()}
+    return [
+        f"topic {topic} is the changelog of its own table, but has cleanup.policy={policy}, so old keys would be lost; set it "
+        f"with `tidemark kafka configs --alter --entity-type topics --entity-name {topic} --add-config "
+        "cleanup.policy=compact`, or leave optimised=True out of the topology"
+        for topic, policy in policies.items()
+        if policy != "compact"
+    ]
 
 
 def _check_folder(settings: Settings) -> None:

@@ -59,6 +59,7 @@ def _used(plan: TopologyPlan, found: Description | None) -> TopicNames:
         own.sinks,
         frozenset(changelog_topics(app, specs)),
         frozenset(found.routed_topic(topic) for topic in internal),
+        own.tables,
     )
 
 

@@ -15,6 +15,7 @@ from tidemark.cli.main import build
 from tidemark.kafka.operator_acls import Command, OperatorTopics, operator_acls
 from tidemark.registry.description import describe_state, with_generations
 from tidemark.registry.operator_rights import operator_topics
+from tidemark.topology.builder import Topology
 
 
 def names_of(topics: OperatorTopics, *commands: Command) -> set[tuple[str, str]]:
@@ -61,6 +62,15 @@ def test_should_let_an_upgrade_read_old_changelogs_and_create_new_ones() -> None
     found = names_of(topics, Command.UPGRADE)
     assert ("app-n-changelog", "Write") not in found
     assert {("app-n-changelog", "Read"), ("app-total-changelog", "Create"), ("app-in", "Read")} <= found
+
+
+def test_should_let_an_upgrade_read_the_settings_of_a_topic_that_becomes_the_changelog_of_its_table() -> None:
+    old, new = (Topology("app", version=str(n), optimised=n == 2) for n in (1, 2))
+    for topology in (old, new):
+        topology.table("names", schema="name STRING", store="names")
+    topics = operator_topics(new.plan(), describe_state(old.plan(), {"names": 2}), (), 1)
+    assert ("names", "DescribeConfigs") in names_of(topics, Command.UPGRADE)
+    assert ("names", "DescribeConfigs") not in names_of(topics, Command.RESET)
 
 
 def test_should_print_the_operators_permissions_separately_from_others() -> None:

@@ -17,6 +17,7 @@ from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
 from tidemark.failpoint import Probe
 from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.preflight import uncompacted_tables
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
@@ -194,6 +195,7 @@ class Upgrade:
         """
         old, new = change.old, change.new
         against = [*obstacles(old, new), *(unroutable(self.plan) if old.routing else ()), *self._in_flight(change)]
+        against += self._lost_keys(change)
         left = [
             changelog_of(old.application_id, old.stores[c.was].spec)
             for c in change.changes
@@ -259,6 +261,26 @@ class Upgrade:
                         f"{partition} holds records {what} that are not read yet; bring the old version back "
                         "and let it run, without new input, until `tidemark lag NAME` is 0 there"
                     )
+        return summary
+
+    def _lost_keys(self, change: Change) -> list[str]:
+        """Return obstacles to reading tables from their topics: those that have deleted the last record of a key, or will."""
+        old, new = change.old, change.new
+        of_topics = (StoreChangeKind.READ_AGAIN, StoreChangeKind.NEW)
+        changes = [(new.stores[c.store].spec.source_topic, c) for c in change.changes if c.change_kind in of_topics]
+        read = [(topic, c) for topic, c in changes if topic is not None]
+        topics = list(dict.fromkeys(topic for topic, _ in read))
+        summary = uncompacted_tables(topics, self.settings, change.before.context.clients.admin)
+        for topic, each in read:
+            if not each.was or not old.stores[each.was].spec.has_changelog:
+                continue
+            for found in change.before.found.values():
+                summary += [
+                    f"{place} begins at offset {marks.low}, so store {each.name} would lose the keys whose records were "
+                    "deleted there and that its own changelog still has: leave optimised=True out of the topology"
+                    for place, marks in found.facts.sources.items()
+                    if place.topic == topic and marks.low > 0
+                ]
         return summary
 
     def _new_topics(self, clients: Clients, change: Change, topics: NewTopics) -> Description:

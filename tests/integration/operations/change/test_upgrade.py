@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 
 import pytest
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from tests.support.changes import BesideATable, ChangingApp, advised, version
 from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, come_to, committed, crash_at, outputs
 from tests.support.routing_source import RoutingSource
@@ -253,6 +256,32 @@ def test_should_read_a_table_again_that_its_topic_keeps_and_ignore_the_folders_f
         columns = tuple(each.split()[0] for each in schema.split(", "))
         assert read == {(partition, columns) for partition in range(PARTITIONS)}
         read.clear()
+
+
+def test_should_not_read_a_table_from_a_topic_that_has_deleted_records(settings, admin, unique, tmp_path):
+    app = ChangingApp(settings, admin, unique("upgraded"))
+    app.source = BesideATable
+    app.become(beside_names(app.name, "1", "name STRING, age INT", optimised=False))
+    topic = f"{app.name}-names"
+    create_topics(admin, [TopicSpec(topic, PARTITIONS, {"cleanup.policy": "delete"})], app.settings)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    producer.produce(topic, b"{}", b"ann", partition=0)
+    assert producer.flush(60) == 0
+    place = ClientPartition(topic, 0, 1)
+    admin.delete_records([place])[place].result(60)
+    app.feed(100)
+    app.run()
+    before = description(app)
+    app.become(beside_names(app.name, "2", "name STRING, age INT"))
+    policy, lost = upgrade_of(app, drops=["names"]).show(tmp_path / "deleting").refused
+    assert f"{topic} is the changelog of its own table, but has cleanup.policy=delete" in policy
+    assert f"{topic}[0] begins at offset 1, so store names would lose the keys" in lost
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(60)
+    with pytest.raises(StartRefused, match=re.escape(lost)):
+        upgrade_of(app, drops=["names"]).run(not_called)
+    assert description(app) == before
 
 
 def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(app):
