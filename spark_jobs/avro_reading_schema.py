@@ -121,7 +121,7 @@ class _Reading:
         """Return the full name of a named type."""
         if isinstance(kind, Mapping):
             return full_name(kind, "") if kind["type"] in NAMED else None
-        return kind if kind in self._types else None
+        return kind if isinstance(kind, str) and kind in self._types else None
 
     def _require_distinct(self, kinds: Sequence[AvroSchema], read: Sequence[AvroSchema]) -> None:
         """Raise `ValueError` for a union of records that differ in their namespaces only, if one has another namespace now."""

@@ -20,7 +20,7 @@ from spark_jobs.refused_records import SPARK_ERRORS
 from spark_jobs.sql_text import literal, quoted
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
-from tidemark.topology.avro_schema import AvroSchema
+from tidemark.topology.avro_schema import MALFORMED, AvroSchema
 from tidemark.topology.plan import Column, Sink, Source
 from tidemark.topology.value_serde import ValueSerde
 
@@ -202,7 +202,11 @@ def _decoder(topic: str, schema_id: int, schema: AvroSchema, columns: Sequence[C
     """Raises `ValueError` for a schema that is none of a record."""
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise ValueError("it is not the schema of a record")
-    options = f"map('mode', 'PERMISSIVE', 'avroSchema', {literal(json.dumps(reading_schema(schema, columns)))})"
+    try:
+        read = reading_schema(schema, columns)
+    except MALFORMED as error:
+        raise ValueError(f"it is no schema of Avro ({type(error).__name__}: {error})") from error
+    options = f"map('mode', 'PERMISSIVE', 'avroSchema', {literal(json.dumps(read))})"
     struct = f"from_avro(substring(value, {_PREFIX_BYTES + 1}), {literal(json.dumps(schema))}, {options})"
     is_of = f"topic = {literal(topic)} AND hex(substring(value, 1, {_PREFIX_BYTES})) = '{schema_id:010X}'"
     record = f"__avro_{number}"

@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
 from tidemark.settings import Settings
-from tidemark.topology.avro_schema import AvroSchema, inlined, named_types
+from tidemark.topology.avro_schema import MALFORMED, AvroSchema, inlined, named_types
 
 _REFUSED = (409, 422)
 """The statuses for what is incompatible, and what is invalid."""
@@ -24,8 +24,6 @@ _MAX_ID = 2**31 - 1
 _UNAUTHORISED, _FORBIDDEN = 401, 403
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for a body that no registry sends, such as the page of a proxy."""
-_MALFORMED = (LookupError, AttributeError, TypeError, RecursionError)
-"""What comes of a schema in which something is missing, of another type or nested too deeply. Some registries check nothing."""
 _T = TypeVar("_T")
 _TRIES = 5
 
@@ -87,7 +85,7 @@ class SchemaRegistry:
         try:
             own = _parsed(schema)
             return inlined(own, self._of_references(schema) | named_types(own))
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise ValueError(f"{what} is no schema of Avro ({type(error).__name__}: {error})") from error
 
     def register(self, subject: str, schema: AvroSchema) -> int:

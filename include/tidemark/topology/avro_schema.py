@@ -21,6 +21,8 @@ RECORDS = ("record", "error")
 """The kinds of types with fields."""
 NAMED = (*RECORDS, "enum", "fixed")
 """The kinds of types that have a name."""
+MALFORMED = (LookupError, AttributeError, TypeError, RecursionError)
+"""What comes of a schema in which something is missing, of another type or nested too deeply. Some registries check nothing."""
 _PLAIN = {
     "BOOLEAN": "boolean",
     "TINYINT": "int",
@@ -88,8 +90,8 @@ def _type(path: str, name: str, kind: exp.DataType, node: str) -> AvroSchema:
 def inlined(schema: AvroSchema, named: Mapping[str, AvroSchema] | None = None) -> AvroSchema:
     """Return a schema in which each named type that others define is defined where it is first used.
 
-    `named` are the types of other schemas by full name. Raises `ValueError` for a schema that is none, and `LookupError`,
-    `AttributeError`, `TypeError` or `RecursionError` for one with parts that are missing, of another type or nested too deeply.
+    `named` are the types of other schemas by full name. Raises `ValueError` for a schema that is none, and one of `MALFORMED`
+    for one with parts that are missing, of another type or nested too deeply.
     """
     return _Inlining(dict(named or {})).of(schema, "")
 

@@ -181,6 +181,18 @@ def test_should_not_end_with_a_schema_that_is_nested_too_deeply(spark):
     assert not values.learn(frame(spark, [b"\x00\x00\x00\x00\x01abc"]))
 
 
+@pytest.mark.parametrize(
+    "field",
+    [{"name": "u", "type": ["null", ["string", "int"]]}, {"name": "u"}],
+    ids=["union in a union", "field without a type"],
+)
+def test_should_not_end_with_a_schema_that_is_none(spark, field):
+    """Some registries take any JSON for a schema of Avro. Its records are bad ones."""
+    registry = SimpleNamespace(avro=lambda _: {"type": "record", "name": "Order", "fields": [field]})
+    values = AvroValues({TOPIC: parse_schema("u STRING", "test")}, lambda: registry, spark)
+    assert not values.learn(frame(spark, [b"\x00\x00\x00\x00\x01abc"]))
+
+
 def test_should_judge_a_schema_by_what_its_own_topic_reads(spark, registry):
     """Spark cannot read a type that contains itself. It does no harm where nobody reads it."""
     tree = {"type": "record", "name": "Tree", "fields": [
