@@ -41,23 +41,21 @@ def reading_schema(schema: AvroSchema, columns: Sequence[Column]) -> AvroSchema:
 class _Reading:
     """Makes the types of one reading schema from the writer's named types, by full name.
 
-    A record is defined for each use in which a column declares its fields, because the columns may differ. Each definition
-    after the first has a namespace of its own: Avro also finds a record by its name without the namespace. What is no record
-    has one definition for all uses, because Avro finds it by its full name only.
+    A record is defined once for all uses that declare it in the same way. Each of its definitions after the first has a
+    namespace of its own: Avro also finds a record by its name without the namespace. What is no record has one definition for
+    all uses, because Avro finds it by its full name only.
     """
 
     def __init__(self, types: Mapping[str, AvroSchema]) -> None:
         self._types = types
         self._defined: set[str] = set()
-        self._whole: dict[str, str] = {}
-        """The names of the records that are read whole, by those in the writer's schema."""
+        self._uses: dict[tuple[str, str], str] = {}
+        """The names of the records' definitions, by those in the writer's schema and the declared type: none if read whole."""
         self._numbers = itertools.count()
 
     def record(self, name: str, declared: Declared) -> AvroSchema:
-        """Return the definition of a record for one use, with its declared fields."""
-        own = self._own_name(name)
-        fields = [field for field in self._types[name]["fields"] if field["name"] in declared]
-        return self._definition(own, name, fields, declared)
+        """Return the definition of a record with its declared fields."""
+        return self._definition(self._own_name(name), name, declared)
 
     def _of(self, kind: AvroSchema, declared: exp.DataType | None) -> AvroSchema:
         """Return a type as it is read for a declared one, or as it is if none is declared."""
@@ -97,17 +95,21 @@ class _Reading:
             if name in self._defined:
                 return name
             return _narrowed(_named_as(self._own_name(name), schema))
-        if _is(declared, "struct"):
-            return self.record(name, _fields_of(declared))
-        if name not in self._whole:
-            self._whole[name] = self._own_name(name)
-            return self._definition(self._whole[name], name, schema["fields"], {})
-        return self._whole[name]
+        fields = _fields_of(declared) if _is(declared, "struct") else None
+        use = name, "" if declared is None or fields is None else _sql(declared)
+        if use not in self._uses:
+            self._uses[use] = self._own_name(name)
+            return self._definition(self._uses[use], name, fields)
+        return self._uses[use]
 
-    def _definition(
-        self, own: str, name: str, fields: Sequence[Mapping[str, AvroSchema]], declared: Declared
-    ) -> AvroSchema:
-        read = [{**_plain(field), "type": self._of(field["type"], declared.get(field["name"]))} for field in fields]
+    def _definition(self, own: str, name: str, declared: Declared | None) -> AvroSchema:
+        """Return the definition of a record with its declared fields, or with all if `declared` is None."""
+        types = declared or {}
+        read = [
+            {**_plain(field), "type": self._of(field["type"], types.get(field["name"]))}
+            for field in self._types[name]["fields"]
+            if declared is None or field["name"] in types
+        ]
         return {**_named_as(own, self._types[name]), "fields": read}
 
     def _own_name(self, name: str) -> str:
@@ -128,12 +130,12 @@ class _Reading:
         names = {
             name: each if isinstance(each, str) else full_name(each, "")
             for kind, each in zip(kinds, read, strict=True)
-            if (name := self._name_of(kind)) is not None
+            if (name := self._name_of(kind)) is not None and self._types[name]["type"] in RECORDS
         }
         if len({_short(name) for name in names}) < len(names) and any(name != own for name, own in names.items()):
             raise ValueError(
                 f"a union has the types {', '.join(names)}, and one of them is also read elsewhere: they cannot be told apart; "
-                "leave the column of one place out"
+                "declare it in the same way in both places, or leave the column of one place out"
             )
 
 

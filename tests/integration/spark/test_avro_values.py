@@ -351,9 +351,34 @@ def test_should_refuse_a_union_in_which_two_types_could_not_be_told_apart(spark,
         "u": {"member0": {"at": AS_TEXT}}
     }
     schema = record("Order", ("u", types), ("v", ["null", "x.A", "y.A"]))
-    values, _ = values_of(spark, registry, f"u {members}, v {members}")
+    others = "STRUCT<member0: STRUCT<at: BIGINT>, member1: STRUCT<at: BIGINT>>"
+    values, _ = values_of(spark, registry, f"u {members}, v {others}")
     fault = values._fault_of(values._registry, TOPIC, registry.add("orders-value", schema))
     assert fault.startswith("a union has the types x.A, y.A, and one of them is also read elsewhere")
+
+
+def test_should_read_two_unions_of_the_same_types_that_are_declared_in_the_same_way(spark, registry):
+    """Such are the states before and after a change, whose types differ in their versions, which are namespaces."""
+    types = ["null", record("Order", ("at", MILLIS), namespace="v1"), record("Order", ("at", MILLIS), namespace="v2")]
+    schema = record("Change", ("before", types), ("after", ["null", "v1.Order", "v2.Order"]))
+    members = "STRUCT<member0: STRUCT<at: BIGINT>, member1: STRUCT<at: BIGINT>>"
+    one = {"at": SECOND_AND_A_HALF}
+    given = {"before": ("v1.Order", one), "after": ("v2.Order", one)}
+    assert read_once(spark, registry, f"before {members}, after {members}", schema, given) == {
+        "before": {"member0": {"at": 1500}}, "after": {"member1": {"at": 1500}},
+    }  # fmt: skip
+
+
+def test_should_read_a_union_of_a_record_and_an_enum_of_the_same_short_name(spark, registry):
+    """Avro tells them apart by their kinds, although the record has another namespace for this column."""
+    at = record("A", ("at", MILLIS), namespace="x")
+    kind = {"type": "enum", "name": "A", "namespace": "y", "symbols": ["N"]}
+    schema = record("Order", ("first", at), ("u", ["x.A", kind]))
+    columns = "first STRUCT<at: TIMESTAMP>, u STRUCT<member0: STRUCT<at: BIGINT>, member1: STRING>"
+    one = {"at": SECOND_AND_A_HALF}
+    assert read_once(spark, registry, columns, schema, {"first": one, "u": ("x.A", one)})["u"] == {
+        "member0": {"at": 1500}
+    }
 
 
 WIDE = {"logicalType": "decimal", "precision": 64, "scale": 2}
