@@ -72,14 +72,20 @@ class _Reading:
                 f"Spark reads {kind['logicalType']} as a number of nanoseconds: declare BIGINT instead of {_sql(declared)}"
             )
         part = declared.expressions[-1] if declared is not None and _is(declared, "array", "map") else None
+        if _is_nothing(declared):
+            part = declared
         return {**_narrowed(kind), **{key: self._of(kind[key], part) for key in ("items", "values") if key in kind}}
 
     def _of_union(self, kinds: Sequence[AvroSchema], declared: exp.DataType | None) -> AvroSchema:
+        """Return a union with all its types. In those without a field in the declared STRUCT, records have no fields."""
+        from sqlglot import exp
+
         present = [kind for kind in kinds if _kind(kind) != "null"]
         types = [declared] * len(present)
         if len(present) > 1 and {_kind(kind) for kind in present} not in _NUMBERS:
             members = _fields_of(declared)
-            types = [members.get(f"member{number}") for number in range(len(present))]
+            other = exp.DataType.build("STRUCT") if _is(declared, "struct") else None
+            types = [members.get(f"member{number}", other) for number in range(len(present))]
         left = iter(types)
         read = [kind if _kind(kind) == "null" else self._of(kind, next(left)) for kind in kinds]
         self._require_distinct(kinds, read)
@@ -88,7 +94,8 @@ class _Reading:
     def _named(self, name: str, declared: exp.DataType | None) -> AvroSchema:
         schema = self._types[name]
         if schema["type"] not in RECORDS:
-            if schema.get("logicalType") == "uuid" and declared is not None and not _is(declared, "binary"):
+            is_uuid = schema.get("logicalType") == "uuid"
+            if is_uuid and declared is not None and not _is_nothing(declared) and not _is(declared, "binary"):
                 raise ValueError(
                     f"{name} is a uuid of bytes, which is no text: declare BINARY instead of {_sql(declared)}"
                 )
@@ -169,6 +176,11 @@ def _is_nanos(kind: Mapping[str, AvroSchema]) -> bool:
 
 def _is(declared: exp.DataType | None, *kinds: str) -> bool:
     return declared is not None and declared.is_type(*kinds)
+
+
+def _is_nothing(declared: exp.DataType | None) -> bool:
+    """Return whether this is the declared type of what is not read: a STRUCT without fields."""
+    return declared is not None and _is(declared, "struct") and not declared.expressions
 
 
 def _fields_of(declared: exp.DataType | None) -> Declared:

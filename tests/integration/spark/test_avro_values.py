@@ -381,6 +381,24 @@ def test_should_read_a_union_of_a_record_and_an_enum_of_the_same_short_name(spar
     }
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        "Tree",
+        {"type": "array", "items": "Tree"},
+        {"type": "map", "values": ["null", {"type": "array", "items": "Tree"}]},
+    ],
+    ids=["record", "array", "map"],
+)
+def test_should_not_read_the_fields_of_a_member_of_a_union_that_no_struct_declares(spark, registry, member):
+    """Spark cannot read `Tree`, which contains itself, and a uuid of bytes is no text."""
+    tree = record("Tree", ("under", ["null", "Tree"]))
+    uuid = {"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"}
+    schema = record("Order", ("tree", tree), ("u", ["null", "string", member, uuid]))
+    given = {"tree": {"under": None}, "u": "text"}
+    assert read_once(spark, registry, "u STRUCT<member0: STRING>", schema, given) == {"u": {"member0": "text"}}
+
+
 WIDE = {"logicalType": "decimal", "precision": 64, "scale": 2}
 
 
