@@ -22,6 +22,7 @@ _UNKNOWN = (40401, 40402, 40403)
 """The registry's codes for a subject, a version and a schema that do not exist. For an unknown path, the code is 404."""
 _MAX_ID = 2**31 - 1
 _UNAUTHORISED, _FORBIDDEN = 401, 403
+"""Statuses, of which the second is also the beginning of the registry's codes for what this user may not do, such as 40301."""
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
 """What the client raises for a body that no registry sends, such as the page of a proxy."""
 _T = TypeVar("_T")
@@ -29,7 +30,15 @@ _TRIES = 5
 
 
 class _Forbidden(PreflightFailed):
-    """The registry knows this user, and does not allow him what was asked."""
+    """This user is not allowed what was asked.
+
+    `is_verdict` says whether the registry has judged what was asked for. Without a code of its own for it, the answer can be
+    about all requests, and come from the registry or from a proxy.
+    """
+
+    def __init__(self, message: str, *, is_verdict: bool) -> None:
+        super().__init__(message)
+        self.is_verdict = is_verdict
 
 
 class SchemaRegistry:
@@ -66,8 +75,8 @@ class SchemaRegistry:
         """Return the Avro schema with an id, with the types that it takes from other schemas.
 
         Raises `ValueError`, with the reason, if there is none or it is no Avro schema; `OutcomeUnknown` if the registry does
-        not answer; and `PreflightFailed` if it does not let this user in. Once this user has read a schema, one that he may
-        not read counts as none.
+        not answer; and `PreflightFailed` if it does not let this user in. Once this user has read a schema, one that the
+        registry says he may not read counts as none, and any other refusal as no answer.
         """
         what = f"schema {schema_id}"
         if schema_id > _MAX_ID:
@@ -75,10 +84,12 @@ class SchemaRegistry:
         try:
             schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
         except _Forbidden as error:
-            # Who may read some schemas is known to the registry: a record names one that is not for this user.
-            if self._has_read:
+            if not self._has_read:
+                raise
+            if error.is_verdict:
+                # Who may read some schemas is known to the registry: a record names one that is not for this user.
                 raise ValueError(str(error)) from error
-            raise
+            raise OutcomeUnknown(f"{error}; nothing of the batch was committed") from error
         self._has_read = True
         if (schema.schema_type or "AVRO") != "AVRO":
             raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
@@ -128,15 +139,16 @@ class SchemaRegistry:
             if _is_answer(error):
                 raise
             if error.http_status_code == _UNAUTHORISED:
-                raise self._denied(error, PreflightFailed) from error
-            if error.http_status_code == _FORBIDDEN and _has_code(error):
-                raise self._denied(error, _Forbidden) from error
+                raise PreflightFailed(self._denial(error)) from error
+            if error.http_status_code == _FORBIDDEN:
+                is_verdict = _has_code(error) and error.error_code // 100 == _FORBIDDEN
+                raise _Forbidden(self._denial(error), is_verdict=is_verdict) from error
             raise self._away(error) from error
         except (httpx2.TransportError, OSError, *_NO_ANSWER) as error:
             raise self._away(error) from error
 
-    def _denied(self, error: SchemaRegistryError, kind: type[PreflightFailed]) -> PreflightFailed:
-        return kind(
+    def _denial(self, error: SchemaRegistryError) -> str:
+        return (
             f"schema registry {self._url} does not allow this to this user ({error.http_status_code}, "
             f"{error.error_message}): set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD, or give "
             "the user the right to read schemas, and to write those of the topology's sinks"

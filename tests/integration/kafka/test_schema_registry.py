@@ -191,13 +191,23 @@ def test_should_take_a_schema_that_this_user_may_not_read_for_none_only_if_he_ma
             registry.avro(7)
 
 
+NO_VERDICT = [
+    (403, "<html>forbidden</html>"),
+    (403, ""),
+    (403, '{"error_code": 0, "message": "Forbidden"}'),
+    (403, '{"error_code": 403, "message": "User cannot access the resource"}'),
+]
+"""Answers that say nothing about what was asked for: a proxy's, Apicurio's, and the one that Confluent's filters give."""
+
+
 @pytest.mark.parametrize(
     ("proxied", "raised"),
     [
         ((401, '{"error_code": 401, "message": "Unauthorized"}'), PreflightFailed),
         ((401, "<html>log in</html>"), PreflightFailed),
-        ((403, "<html>forbidden</html>"), OutcomeUnknown),
+        *((answer, OutcomeUnknown) for answer in NO_VERDICT),
     ],
+    ids=range(6),
 )
 def test_should_take_no_schema_for_none_because_a_password_expired_or_a_gateway_refuses(proxied, raised):
     fake = FakeRegistry()
@@ -207,8 +217,21 @@ def test_should_take_no_schema_for_none_because_a_password_expired_or_a_gateway_
         registry = registry_at(Settings(), address)
         assert registry.avro(1) == PLAIN
         fake.proxied = proxied
-        for ask in (lambda: registry.avro(number), lambda: registry.register("t", PLAIN)):
-            with pytest.raises(raised):
+        with pytest.raises(raised, match=r"does not allow this to this user .*give the user the right"):
+            registry.avro(number)
+        with pytest.raises(PreflightFailed, match="does not allow this to this user"):
+            registry.register("t", PLAIN)
+
+
+@pytest.mark.parametrize("answer", NO_VERDICT, ids=range(4))
+def test_should_say_that_the_user_has_no_right_if_nothing_was_read_before(answer):
+    """Another attempt would have the same answer, and no record is judged by it."""
+    fake = FakeRegistry()
+    fake.proxied = answer
+    with serving(fake) as address:
+        registry = registry_at(Settings(), address)
+        for ask in (lambda: registry.avro(7), lambda: registry.register("s", PLAIN)):
+            with pytest.raises(PreflightFailed, match=r"does not allow this to this user .*give the user the right"):
                 ask()
 
 
