@@ -24,8 +24,8 @@ class FakeRegistry:
     """Keeps schemas by id and by subject; `others` have ids of their own.
 
     `refused` are the subjects that accept no further schema, `authorization` is the header that it wants, and with `fails` it
-    answers nothing. `proxied` is the status and the text with which something in front of it answers. `asked` are the requests
-    so far.
+    answers nothing. `proxied` is the status and the text with which something in front of it answers; `denied` are such answers
+    for some paths. `asked` are the requests so far.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class FakeRegistry:
         self.authorization: str | None = None
         self.fails = False
         self.proxied: tuple[int, str] | None = None
+        self.denied: dict[str, tuple[int, str]] = {}
         self.asked: list[str] = []
 
     def add(
@@ -119,8 +120,8 @@ def serving(registry: FakeRegistry) -> Iterator[str]:
             else:
                 status, answer = registry.answer(method, path, body)
             text = json.dumps(answer).encode()
-            if registry.proxied is not None:
-                status, text = registry.proxied[0], registry.proxied[1].encode()
+            if (given := registry.denied.get(path, registry.proxied)) is not None:
+                status, text = given[0], given[1].encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(text)))

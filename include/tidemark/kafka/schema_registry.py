@@ -83,6 +83,13 @@ class SchemaRegistry:
             raise ValueError(f"{what} cannot exist, because ids end at {_MAX_ID}")
         try:
             schema = self._found(what, lambda: _whole(self._client.get_schema(schema_id)))
+            self._has_read = True
+            if (schema.schema_type or "AVRO") != "AVRO":
+                raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
+            own = _parsed(schema)
+            return inlined(own, self._of_references(schema) | named_types(own))
+        except MALFORMED as error:
+            raise ValueError(f"{what} is no schema of Avro ({type(error).__name__}: {error})") from error
         except _Forbidden as error:
             if not self._has_read:
                 raise
@@ -90,14 +97,6 @@ class SchemaRegistry:
                 # Who may read some schemas is known to the registry: a record names one that is not for this user.
                 raise ValueError(str(error)) from error
             raise OutcomeUnknown(f"{error}; nothing of the batch was committed") from error
-        self._has_read = True
-        if (schema.schema_type or "AVRO") != "AVRO":
-            raise ValueError(f"{what} is {schema.schema_type}, not AVRO")
-        try:
-            own = _parsed(schema)
-            return inlined(own, self._of_references(schema) | named_types(own))
-        except MALFORMED as error:
-            raise ValueError(f"{what} is no schema of Avro ({type(error).__name__}: {error})") from error
 
     def register(self, subject: str, schema: AvroSchema) -> int:
         """Return the id of a subject's schema, which the registry adds to the subject if it does not have it.

@@ -223,6 +223,20 @@ def test_should_take_no_schema_for_none_because_a_password_expired_or_a_gateway_
             registry.register("t", PLAIN)
 
 
+@pytest.mark.parametrize(
+    ("denied", "raised"),
+    [((403, '{"error_code": 40301, "message": "denied"}'), ValueError), *((one, OutcomeUnknown) for one in NO_VERDICT)],
+    ids=range(5),
+)
+def test_should_judge_a_schema_as_one_whose_reference_this_user_may_not_read(denied, raised):
+    fake = FakeRegistry()
+    fake.add("line", LINE)
+    number = fake.add("s", ORDER, [{"name": "shop.Line", "subject": "line", "version": 1}])
+    fake.denied["/subjects/line/versions/1"] = denied
+    with serving(fake) as address, pytest.raises(raised, match="does not allow this to this user"):
+        registry_at(Settings(), address).avro(number)
+
+
 @pytest.mark.parametrize("answer", NO_VERDICT, ids=range(4))
 def test_should_say_that_the_user_has_no_right_if_nothing_was_read_before(answer):
     """Another attempt would have the same answer, and no record is judged by it."""
