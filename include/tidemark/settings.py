@@ -482,13 +482,14 @@ class Settings(BaseSettings):
         folders = {name: _folder(folder) for name, folder in named.items()}
         refuse_password(
             "savepoint_location",
-            read.savepoint_location,
+            # File systems can be chained.
+            read.savepoint_location.split("::"),
             'set it in the environment as an option of fsspec, for an sftp URL FSSPEC_SFTP=\'{"password": "…"}\' '
             "(docs/savepoints.md)",
         )
         refuse_password(
             "schema_registry_url",
-            read.schema_registry_url,
+            read.schema_registry_url.split(","),
             "set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD",
         )
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")

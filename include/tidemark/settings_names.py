@@ -90,12 +90,12 @@ def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Pa
                 _refuse_secret(name, f"`{option}` of `{name}`", file)
 
 
-def refuse_password(name: str, location: str, remedy: str) -> None:
-    """Raise `InvalidSettings` if a folder or URL, whose file systems may be chained with `::`, has a password. It is not shown.
+def refuse_password(name: str, locations: Iterable[str], remedy: str) -> None:
+    """Raise `InvalidSettings` if one of the folders or URLs of a setting has a password. It is not shown.
 
-    A location is part of log lines, plans and reports. `remedy` says where the password is set instead.
+    Locations are part of log lines, plans and reports. `remedy` says where the password is set instead.
     """
-    urls = [part for part in location.split("::") if "://" in part]
+    urls = [location for location in locations if "://" in location]
     if any(_hides_password(url) or not _is_url_without_password(url) for url in urls):
         raise InvalidSettings(
             f"setting {name}: the URL has a password, which logs and plans would show: remove it there, and {remedy}"

@@ -272,8 +272,24 @@ def test_should_refuse_an_address_with_a_port_that_is_none(address):
         registry_at(Settings(), address)
 
 
-def test_should_refuse_an_address_with_a_password(monkeypatch):
-    monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", "http://reader:secret@127.0.0.1:8081")
+def test_should_take_addresses_of_ipv6(monkeypatch):
+    addresses = "http://[::1]:8081,https://[2001:db8::1]:8081"
+    monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", addresses)
+    settings = Settings.load()
+    assert settings.schema_registry_url == addresses
+    SchemaRegistry(settings)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://reader:secret@127.0.0.1:8081", "http://[::1]:8081,http://reader:secret@[::1]:8082",
+        "http://one:8081,http://reader:secret@other:8081",
+    ],
+    ids=range(3),
+)  # fmt: skip
+def test_should_refuse_an_address_with_a_password(monkeypatch, address):
+    monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", address)
     remedy = "the URL has a password, .* set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD$"
     with pytest.raises(InvalidSettings, match=f"schema_registry_url: {remedy}") as refused:
         Settings.load()
