@@ -101,7 +101,9 @@ def _class_names(thrown: Any) -> Iterator[str]:
 class RefusedRecords:
     """The records of one reader that Spark refused. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_decodes: bool = False) -> None:
+        """`only_decodes`: the statements only decode values, so they are never at fault, and no dead letter is written."""
+        self._only_decodes = only_decodes
         self._known: dict[TopicPartition, dict[int, Refusal]] = {}
         self._computed: set[frozenset[str]] = set()
         """The topics whose statements have computed a record."""
@@ -132,7 +134,9 @@ class RefusedRecords:
                         refusal.reason, offsets_of(spans),
                     )  # fmt: skip
                     run([], True)
-                    _Search(self, run, error, has_computed=topics in self._computed).go(spans, refusal)
+                    is_good = self._only_decodes or topics in self._computed
+                    outcome = "cannot be decoded" if self._only_decodes else "becomes a dead letter"
+                    _Search(self, run, error, outcome, has_computed=is_good).go(spans, refusal)
                     if self.readable(starts, ends) == spans:
                         raise
                 is_careful = True
@@ -172,13 +176,14 @@ class RefusedRecords:
 class _Search:
     """The search for the records in some spans that Spark refuses; `error` is the one with which it refused all of them.
 
-    `has_computed`: the statement is known to compute records.
+    `outcome` says in the log what comes of such a record. `has_computed`: the statement is known to compute records.
     """
 
-    def __init__(self, known: RefusedRecords, run: _Run, error: Exception, *, has_computed: bool) -> None:
+    def __init__(self, known: RefusedRecords, run: _Run, error: Exception, outcome: str, *, has_computed: bool) -> None:
         self._known = known
         self._run = run
         self._error = error
+        self._outcome = outcome
         self._found: list[tuple[TopicPartition, int, Refusal]] = []
         self._has_computed = has_computed
         self._refused_by_sql = 0
@@ -187,7 +192,7 @@ class _Search:
         """Remember the refused records. Raises `error`, and remembers none, if it seems to be the statement's fault."""
         self._halve(spans, refusal)
         for place, offset, of_record in self._found:
-            log.warning("%s offset %d becomes a dead letter: %s", place, offset, of_record.reason)
+            log.warning("%s offset %d %s: %s", place, offset, self._outcome, of_record.reason)
             self._known.add(place, offset, of_record)
 
     def _halve(self, spans: Sequence[Span], refusal: Refusal) -> None:

@@ -224,7 +224,7 @@ class Reader:
 
         Blocks for many Spark jobs. Raises Spark's error if it comes from no record.
         """
-        reader, found = self._reader(), RefusedRecords()
+        reader, found = self._reader(), RefusedRecords(only_decodes=True)
         starts, ends = _ends_of(self._of_avro(spans))
 
         def run(some: Sequence[tuple[TopicPartition, int, int]], _is_careful: bool) -> pa.Table:

@@ -75,6 +75,15 @@ def test_should_not_blame_a_statement_that_has_computed_records_before():
     assert len(refused.between({PLACE: 0}, {PLACE: 2 * RECORDS})[PLACE]) == RECORDS // 2
 
 
+def test_should_never_blame_a_statement_that_only_decodes_and_speak_of_no_dead_letter(caplog):
+    """It was analysed when its schema was learnt, and an audit writes no dead letters."""
+    refused = RefusedRecords(only_decodes=True)
+    refused.read({PLACE: 0}, {PLACE: RECORDS}, statement(lambda _: None))
+    assert list(refused.between({PLACE: 0}, {PLACE: RECORDS})[PLACE]) == list(range(RECORDS))
+    assert f"{PLACE} offset 7 cannot be decoded: refused by SQL" in caplog.text
+    assert "dead letter" not in caplog.text
+
+
 def test_should_count_records_without_a_key_as_computed():
     refused = RefusedRecords()
     refused.read({PLACE: 0}, {PLACE: RECORDS}, statement(lambda at: (Status.NO_KEY, None) if at % 2 else None))
