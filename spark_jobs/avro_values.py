@@ -106,6 +106,11 @@ class AvroValues:
         """The topics that have Avro values."""
         return self._topics.keys()
 
+    @property
+    def refused(self) -> Mapping[TopicPartition, Collection[int]]:
+        """The offsets of the records for which Spark has raised an error."""
+        return self._refused
+
     def view(self, view: str) -> str:
         """Return the SQL of the records of a view with JSON values. It is the view itself if no topic has Avro values."""
         if not self._topics:

@@ -38,7 +38,8 @@ from tidemark.topology_loader import load
 
 _SHOWN_AUDITS = 50
 # Below some millions of records, Java's optimising compiler takes more time than it saves, because each query is new code.
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Code that is not optimised needs more of the stack, so that a deep record of Avro needs more of it here than in the stream.
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m"
 
 
 def main(arguments: list[str]) -> ExitCode:
@@ -66,12 +67,16 @@ def main(arguments: list[str]) -> ExitCode:
     return ExitCode.OK
 
 
-def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
+def session_settings() -> Settings:
+    """Return the settings with those of the audit's own Spark session."""
     settings = Settings.load()
-    # One core of this machine: the others belong to the stream, and a cluster cannot access the audit's work folder.
-    settings = settings.model_copy(update={"spark_master": "local[1]"})
     conf = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, **settings.spark_extra_conf}
-    settings = settings.model_copy(update={"spark_extra_conf": conf})
+    # One core of this machine: the others belong to the stream, and a cluster cannot access the audit's work folder.
+    return settings.model_copy(update={"spark_master": "local[1]", "spark_extra_conf": conf})
+
+
+def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
+    settings = session_settings()
     # The import takes seconds, so it runs while Spark starts and reads.
     threading.Thread(target=importlib.import_module, args=("great_expectations",)).start()
     plan = load(name).plan()

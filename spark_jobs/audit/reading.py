@@ -34,6 +34,7 @@ from spark_jobs.audit.throttle import Throttle
 from spark_jobs.avro_values import AvroValues
 from spark_jobs.kafka_reading import KafkaReader
 from spark_jobs.refused_records import SPARK_ERRORS, Offsets, Refused, RefusedRecords, refusal_of
+from spark_jobs.sql_text import literal
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again
 from tidemark.audit.progress import AuditProgress, Tell
@@ -43,7 +44,7 @@ from tidemark.names import TopicPartition, dlq_topic
 from tidemark.settings import Settings
 from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.tasks.task import changelog_of
-from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, REFUSED_BY_SQL, UNPARSABLE
 from tidemark.topology.plan import StoreKind, SubTopology, TopologyPlan
 
 Span = tuple[int, int]
@@ -187,7 +188,8 @@ class Reader:
     def read(self, reading: AuditRange, folder: Path, tell: Tell) -> DataFrame:
         """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks.
 
-        Raises `TidemarkError` if Spark cannot read a record's Kafka timestamp.
+        Raises `TidemarkError` if Spark cannot read a record's Kafka timestamp, and if it can decode no value of a record that
+        the stream may have read.
         """
         attribution = Attribution(reading.roles, reading.batches)
         folder.mkdir(parents=True)
@@ -198,7 +200,9 @@ class Reader:
                 self._record(part, Recorder(attribution, folder, number))
             done += sum(end - start for start, end in part.values())
             tell(AuditProgress(_READING, done, reading.offsets, "offsets", time.monotonic() - begun))
-        return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
+        records = self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
+        self._require_letters(records)
+        return records
 
     def _record(self, part: Mapping[TopicPartition, Span], recorder: Recorder) -> None:
         try:
@@ -233,6 +237,30 @@ class Reader:
 
         found.read(starts, ends, run)
         return found.between(starts, ends)
+
+    def _require_letters(self, records: DataFrame) -> None:
+        """Raise `TidemarkError` if the stream has written no dead letter for a record whose value Spark refuses to decode.
+
+        The stream may have read it: how deep a record may be depends on how much of a JVM's code is compiled.
+        """
+        refused = [
+            (place.topic, place.partition, at) for place, offsets in self.values.refused.items() for at in offsets
+        ]
+        if not refused:
+            return
+        place = ["of_topic", "of_partition", "of_offset"]
+        read = records.where(f"role = '{SOURCE}' AND batch IS NOT NULL").selectExpr(
+            "topic AS of_topic", "partition AS of_partition", "offset AS of_offset"
+        )
+        letters = records.where(f"role = '{DLQ}' AND of_reason IN ({literal(REFUSED_BY_SQL)}, {literal(UNPARSABLE)})")
+        found = self.spark.createDataFrame(refused, "of_topic STRING, of_partition INT, of_offset BIGINT")
+        untold = found.join(read, place, "left_semi").join(letters, place, "left_anti").orderBy(place).first()
+        if untold is not None:
+            raise TidemarkError(
+                f"the batches cannot be audited, because {TopicPartition(untold.of_topic, untold.of_partition)} offset "
+                f"{untold.of_offset} cannot be decoded here and has no dead letter: the stream may have read it; audit again "
+                "with a larger -Xss in spark.driver.extraJavaOptions, or when retention has deleted that record"
+            )
 
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Return the records of some spans from Spark's Kafka source, read_committed."""
