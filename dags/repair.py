@@ -20,7 +20,8 @@ instances again.
 | plan | The plan is refused; nothing was stopped. No copy is up to date, or the last drill found a fault in it. Choose \
 another source; `source` computes the stores again. |
 | approval | The plan was not approved within the hour. Trigger the DAG again. |
-| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, another topology was deployed after it, or a restore or a rewind \
+was left unfinished since: then finish that first, as the message says. Trigger the DAG again. |
 | change | Trigger the DAG again: it finds what was committed, or starts from the beginning. The stream runs again \
 meanwhile. |
 | relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |

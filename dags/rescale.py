@@ -19,7 +19,8 @@ start because a source has got more partitions.
 | preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
 | plan | The plan is refused; nothing was stopped. The message names the store or expression that cannot be rescaled. |
 | approval | The plan was not approved within the hour. Trigger the DAG again. |
-| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, another topology was deployed after it, or a restore or a rewind \
+was left unfinished since: then finish that first, as the message says. Trigger the DAG again. |
 | change | Run it again: it finds what was committed, or starts from the beginning. The stream runs again meanwhile. |
 | relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |
 | drain | What is committed stays. See `tidemark lag <name>` and the instance's log. |

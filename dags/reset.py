@@ -17,7 +17,8 @@ offsets, commit records and the changed state in one transaction. Then the strea
 | preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
 | plan | The plan is refused; nothing was stopped. The message names the offset that does not exist, or the contradiction. |
 | approval | The plan was not approved within the hour. Trigger the DAG again. |
-| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, another topology was deployed after it, or a restore or a rewind \
+was left unfinished since: then finish that first, as the message says. Trigger the DAG again. |
 | change | A retry of the task finds what was committed. If it failed for good, the stream runs again meanwhile, and another \
 run would be another reset: read `tidemark lag <name>` and a dry run before you trigger one. |
 | relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |

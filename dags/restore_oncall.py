@@ -19,8 +19,8 @@ RUNBOOK = """\
 2. Trigger this DAG with **dry run** on. Read the task `plan`: what is rebuilt, from where, and how long the application
    stops.
 3. Trigger it with dry run off and a reason. The plan waits under *Required actions* for a person who may approve it. No
-   answer in time means no. The answer is valid for this plan only: if another topology is deployed by then, nothing is
-   stopped.
+   answer in time means no. The answer is valid for this plan only: if another topology is deployed by then, or another
+   restore or a rewind was left unfinished, nothing is stopped. The message names the command that finishes it.
 4. After the approval the rest runs without you. The instances are stopped under a *hold*, which makes the stream's own DAG
    wait. The state is built beside the old one, every key is compared with its changelog, and the new state is put in place.
    The instances start again, and the lag is watched until everything that waited is committed.
@@ -36,7 +36,8 @@ If the beginning of a changelog was deleted, too few keys may be compared to pro
 instances run on it, and `report` fails and says so. Run a drill, or compare the state with a savepoint.
 
 If `report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. If an application
-stays held (`var/instances/<application>.hold.json`) although nothing works on it, clear the task `release`.
+stays held (`var/instances/<application>.hold.json`), a restore or a rewind may be unfinished: finish it, as `release` says. If
+nothing is, clear the task `release`.
 
 If no instance ran before, this DAG starts none. Unpause `stream__<name>`. `docs/oncall.md` explains more.
 """

@@ -56,7 +56,7 @@ def drain(**context: Any) -> None:
 
 @task(trigger_rule="all_done", retries=RETRIES)
 def release(**context: Any) -> None:
-    """Release the hold on the application, whatever happened."""
+    """Release the hold on the application, unless a restore or a rewind is left unfinished."""
     from tidemark_airflow import cases
 
     cases.release(context)

@@ -22,9 +22,11 @@ from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, RESTORE, SAID, Case, CaseFolder, case_id_of
 from tidemark.operations.case.drain import drain as await_drained
 from tidemark.operations.case.report import make_report
+from tidemark.operations.clients import Clients
 from tidemark.operations.context import OperationContext
+from tidemark.operations.unfinished_work import unfinished_work
 from tidemark.settings import Settings
-from tidemark.supervision.hold import release_hold
+from tidemark.supervision.hold import read_hold, release_hold
 from tidemark.supervision.live_instances import live_instances
 from tidemark.supervision.stop_under_hold import await_running, stop_under_hold
 from tidemark.topology.plan import TopologyPlan
@@ -161,9 +163,10 @@ def _failing_at_time_limit(case: Case, name: str) -> Iterator[None]:
 
 
 def fence(context: Context) -> None:
-    """Stop every instance and keep the stream's DAG from relaunching them. Stops nothing unless the plan is approved.
+    """Stop every instance and keep the stream's DAG from relaunching them.
 
-    Does nothing if the task is cleared after the work of the case is done.
+    Stops nothing, and takes no hold, unless the plan is approved and no other restore or rewind is unfinished: the hold of one
+    that was killed protects folders that are half swapped. Does nothing if the task is cleared after the work is done.
     """
     if is_done(context):
         return
@@ -171,6 +174,8 @@ def fence(context: Context) -> None:
         case, folder, approval = at.opened.case, at.opened.folder, approval_of(context)
         approval.require()
         approval.require_topology(_planned_for(at.opened))
+        if (left := _unfinished_work(at.opened, but=case.case_id)) is not None:
+            raise StartRefused(f"{left}; no instance was stopped")
         hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.report)
         # When this task runs a second time, the instances that ran before are stopped already.
         if not folder.holds(_HELD):
@@ -182,6 +187,12 @@ def _planned_for(opened: OpenCase) -> TopologyPlan:
     if opened.case.kind != RESTORE:
         return opened.topology
     return OperationContext.of(opened.topology, opened.settings, (), wall_clock_ms).plan
+
+
+def _unfinished_work(opened: OpenCase, but: str | None = None) -> str | None:
+    """Return which restore or rewind is unfinished, without the one of the case `but`. See `unfinished_work`."""
+    clients = Clients.of(opened.settings, wall_clock_ms)
+    return unfinished_work(clients, opened.case.application_id, opened.case.topology, but)
 
 
 def relaunch(context: Context) -> None:
@@ -226,16 +237,28 @@ def _was_done(context: Context, name: str) -> bool:
 
 
 def release(context: Context) -> None:
-    """Release the hold of this case, whatever happened. After a roll-back, also wait until the instances run again."""
+    """Release the hold of this case, unless a restore or a rewind is unfinished.
+
+    An instance that was launched then could begin with an empty store, because its folder is in a workspace. After a roll-back,
+    also wait until the instances run again.
+    """
     probe_from_environment()("oncall-release")
     opened = case_of(context)
     case, folder, var_dir = opened.case, opened.folder, opened.settings.var_dir
-    if release_hold(var_dir, case.application_id, case.case_id):
-        folder.note("release", SAID, "the stream DAG may launch the instances again")
+    hold, left = read_hold(var_dir, case.application_id), None
+    if hold is not None and hold.by == case.case_id:
+        left = _unfinished_work(opened)
+        if left is None and release_hold(var_dir, case.application_id, case.case_id):
+            folder.note("release", SAID, "the stream DAG may launch the instances again")
     approval = approval_of(context)
     if case.kind != RESTORE and not approval.is_done:
         # The instances continue from here, so a failed change needs a new plan and must not use the old answer.
         approval.close()
+    if left is not None:
+        summary = f"{left}; until then the hold of this case keeps every instance from starting"
+        log.error("%s", summary)
+        folder.note("release", FAILED, summary)
+        return
     if not folder.has("roll_back", DONE):
         return
     wanted = tuple(folder.read(_HELD)["instances"])

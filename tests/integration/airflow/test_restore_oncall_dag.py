@@ -18,6 +18,7 @@ from tidemark.operations.case.case import RESTORE, CaseFolder, case_id_of
 from tidemark.operations.case.plan import PlanKind, Planned
 from tidemark.operations.case.plan_hash import plan_content
 from tidemark.operations.context import OperationContext
+from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id
 from tidemark.settings import Settings
 from tidemark.supervision.hold import Hold, read_hold, take_hold
 from tidemark_airflow import cases, oncall
@@ -164,6 +165,64 @@ def test_should_report_that_the_instances_do_not_run_without_waiting_for_them_ag
     with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
         cases.fence(context)
     assert failed == ["shopping-0 did not come back within 7 s; when the cause is removed, unpause stream__shopping"]
+
+
+def left_in_its_swap(restore_id: str) -> Workspace:
+    """As if a restore had been killed between its renames."""
+    left = Workspace(Settings.load().state_dir, "shopping", restore_id)
+    left.folder.mkdir(parents=True)
+    (left.folder / "plan.json").write_text("{}")
+    left.write(WorkspaceProgress(RestoreState.SWAPPING))
+    return left
+
+
+@pytest.mark.broker
+def test_should_leave_the_hold_of_a_restore_that_was_killed_in_its_swap_since_the_plan(
+    context: dict[str, Any], stopped: list[str]
+) -> None:
+    planned(context)
+    approve(context)
+    left = left_in_its_swap(new_id())
+    var_dir = Settings.load().var_dir
+    killed = take_hold(var_dir, "shopping", Hold("c1", "a restore", 1))
+    # Its holder is over, so that the hold is stale and could be taken over.
+    over = CaseFolder.of(var_dir, "shopping", "c1", wall_clock_ms)
+    over.folder.mkdir(parents=True)
+    over.write("report.json", {})
+    with pytest.raises(
+        AirflowFailException, match=f"restore {left.folder.name} of shopping is swapping: finish it with"
+    ):
+        cases.fence(context)
+    with pytest.raises(AirflowSkipException):
+        oncall.roll_back(context)
+    cases.release(context)
+    assert stopped == []
+    assert read_hold(var_dir, "shopping") == killed
+    left.finish(left.progress(), RestoreState.DONE)
+    cases.fence(context)
+    assert stopped == ["the disk died"]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("is_own", [False, True])
+def test_should_keep_the_hold_while_a_restore_is_half_swapped(
+    context: dict[str, Any], stopped: list[str], *, is_own: bool
+) -> None:
+    """Another one that was killed after `fence`, or that of the case, whose roll-back failed."""
+    planned(context)
+    approve(context)
+    cases.fence(context)
+    folder, var_dir = folder_of(context), Settings.load().var_dir
+    left = left_in_its_swap(folder.case().case_id if is_own else new_id())
+    cases.release(context)
+    held = read_hold(var_dir, "shopping")
+    assert held is not None
+    assert held.by == folder.case().case_id
+    failed = [note.message for note in folder.notes() if (note.step, note.what) == ("release", "failed")]
+    assert [f"restore {left.folder.name} of shopping is swapping" in message for message in failed] == [True]
+    left.finish(left.progress(), RestoreState.ROLLED_BACK)
+    cases.release(context)
+    assert read_hold(var_dir, "shopping") is None
 
 
 def swapped_in(context: dict[str, Any]) -> CaseFolder:
