@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.errors import SavepointFailed, TaskCorrupted, UserCodeFailed
+from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted, UserCodeFailed
 from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.start_plan import unlogged_fault
@@ -55,6 +55,7 @@ def carry_over(
     `held` and `built` are laid out as an instance's folder of the application; no process has a store open. A store without
     a changelog and the store of its keys' order come from the same folder. If no folder has a store that is up to date, it
     begins empty, or, if it is logged, is rebuilt by the instance; `report` is called with a line about it. May be repeated.
+    Raises `StoreFailed` or `OSError` if a store cannot be copied although it may be intact, as on a full disk.
     """
     task = facts.task
     subtopology = plan.subtopologies[task.subtopology]
@@ -64,7 +65,7 @@ def carry_over(
         source = folder_of(holder, task, spec.name)
         try:
             checkpoint = _copied(opener, source, folder_of(built, task, spec.name), spec) if source.exists() else None
-        except (TaskCorrupted, SavepointFailed) as error:
+        except TaskCorrupted as error:
             return str(error)
         return unlogged_fault(checkpoint, value_signature(spec, layouts[spec.name]), committed, facts.record)
 
@@ -94,10 +95,13 @@ def carry_over(
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> StoreCheckpoint | None:
-    """Copy a store and return its checkpoint."""
+    """Copy a store and return its checkpoint. Raises `TaskCorrupted` if it is damaged, and else as `carry_over`."""
     if spec.is_rocksdb:
         with opened(source) as store:
-            store.create_checkpoint(target)
+            try:
+                store.create_checkpoint(target)
+            except SavepointFailed as error:
+                raise StoreFailed(str(error)) from error
             return store.checkpoint
     shutil.copytree(source, target)
     try:

@@ -491,6 +491,16 @@ def items_of(folder):
         return list(store.items(WHOLE))
 
 
+class Full:
+    """A RocksDB checkpoint on a disk that is full."""
+
+    def __init__(self, _store):
+        pass
+
+    def create_checkpoint(self, folder):
+        raise OSError(f"IO error: No space left on device: While open a file for appending: {folder}")
+
+
 @pytest.fixture
 def remembering(settings, admin, unique):
     """As `app`, of `with_unlogged_store`."""
@@ -528,6 +538,21 @@ def test_should_carry_over_the_last_contents_of_an_unlogged_store_when_a_swap_is
     app.feed(100)
     app.run()
     assert counts_of(app, lambda number: seen(app, number)) == app.expected
+
+
+def test_should_swap_nothing_while_the_disk_has_no_room_to_carry_an_unlogged_store_over(remembering, monkeypatch):
+    app, said = remembering, []
+    before = [items_of(seen(app, task)) for task in range(PARTITIONS)]
+    context, workspace = planned(app, SourceOfState.CHANGELOG)
+    run = RestoreRun(context, workspace, LoggingRestoreListener(), NO_PROBE, said.append)
+    with monkeypatch.context() as full:
+        full.setattr("tidemark.stores.rocksdb.Checkpoint", Full)
+        with pytest.raises(StartRefused, match=f"No space left on device.*--resume {workspace.folder.name}` continues"):
+            run.run()
+    assert not workspace.has_moved(workspace.progress().moves)
+    assert run.run().state is RestoreState.DONE
+    assert not [line for line in said if "begins empty" in line]
+    assert [items_of(seen(app, task)) for task in range(PARTITIONS)] == before
 
 
 @pytest.mark.parametrize("change", [{"batch": 0}, {"source_offsets": {}}])
