@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from tidemark.operations.evidence_reader import EvidenceReader
 from tidemark.operations.restore.run import RestoreRun, make_plan
 from tidemark.operations.times import format_time
 from tidemark.operations.workspace import (
-    SWAPPED,
     RestoreState,
     Workspace,
     WorkspaceProgress,
+    last_swapped,
     new_id,
     workspaces,
 )
@@ -126,7 +126,7 @@ def status(topology: str, output: Output) -> None:
 
 def abort(topology: str, restore_id: str | None, output: Output) -> None:
     """End a restore that runs or was interrupted, by default the newest. Blocks until what it built is deleted."""
-    workspace = _workspace(topology, restore_id, frozenset(RestoreState))
+    workspace = _workspace(topology, restore_id, lambda state_dir, app: workspaces(state_dir, app)[0])
     message = workspace.abort()
     output.show(_form(workspace.plan(), workspace.progress()), message)
 
@@ -134,13 +134,21 @@ def abort(topology: str, restore_id: str | None, output: Output) -> None:
 def rollback(topology: str, restore_id: str | None, output: Output) -> None:
     """Bring back the state folders that a restore has replaced, by default the last one that replaced any. Blocks.
 
-    One that is rolled back already counts too, so that a repeated command does not undo an earlier restore.
+    One that is rolled back already counts too, so that a repeated command does not undo an earlier restore. For the same reason
+    a restore whose swap has moved nothing yet is given up only by its id. Raises `StartRefused`.
     """
-    workspace = _workspace(topology, restore_id, SWAPPED)
+    workspace = _workspace(topology, restore_id, last_swapped)
+    left = workspace.progress()
+    if restore_id is None and left.state is RestoreState.SWAPPING and not workspace.has_moved(left.moves):
+        raise StartRefused(
+            f"restore {workspace.folder.name} is {left.state} and has replaced nothing yet: {workspace.remedy(topology)}"
+        )
     with RichRestoreListener(output.progress_console()) as listener:
         work = RestoreRun(_context(topology), workspace, listener, probe_from_environment(), output.message)
         done = work.roll_back()
     message = f"restore {workspace.folder.name} rolled back; the next start replays what came since"
+    if done.state is RestoreState.ABORTED:
+        message = f"restore {workspace.folder.name} {done.message}"
     output.show(_form(workspace.plan(), done), message)
 
 
@@ -152,21 +160,19 @@ def _context(topology: str) -> OperationContext:
     return context
 
 
-def _workspace(topology: str, restore_id: str | None, states: Set[RestoreState]) -> Workspace:
-    """Return the restore with this id; without an id, the newest that is in one of the states."""
+def _workspace(topology: str, restore_id: str | None, choose: Callable[[Path, str], Workspace | None]) -> Workspace:
+    """Return the restore with this id; without an id, what `choose` returns for the state folder and the application."""
     settings = Settings.load()
     application_id = load(topology).plan().application_id
     if restore_id is not None:
         workspace = Workspace(settings.state_dir, application_id, restore_id)
         workspace.plan()
         return workspace
-    found = workspaces(settings.state_dir, application_id)
-    if not found:
+    if not workspaces(settings.state_dir, application_id):
         raise StartRefused(f"no restore of {application_id} has been run here")
-    newest = next((one for one in found if one.progress().state in states), None)
-    if newest is None:
+    if (chosen := choose(settings.state_dir, application_id)) is None:
         raise StartRefused(f"no restore of {application_id} has replaced anything here")
-    return newest
+    return chosen
 
 
 def _read(plan_file: Path, application_id: str) -> RestorePlan:

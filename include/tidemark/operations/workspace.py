@@ -47,8 +47,6 @@ class RestoreState(StrEnum):
 
 BEGUN_TO_SWAP = frozenset({RestoreState.SWAPPING, RestoreState.ROLLING_BACK})
 """The states in which a part of the folders may be replaced."""
-SWAPPED = BEGUN_TO_SWAP | {RestoreState.DONE, RestoreState.ROLLED_BACK}
-"""The states of a restore that has replaced folders, or was about to."""
 UNFINISHED = BEGUN_TO_SWAP | {RestoreState.BUILDING}
 """The states in which a killed restore leaves work that only a command completes or ends."""
 
@@ -385,6 +383,21 @@ def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
     folder = state_dir / RESTORES_FOLDER / application_id
     known = (path.name for path in folder.glob("*") if is_id(path.name) and (path / "plan.json").exists())
     return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]
+
+
+def last_swapped(state_dir: Path, application_id: str) -> Workspace | None:
+    """Return the restore that has replaced folders last; None if none has.
+
+    One that has begun to swap comes first. One that was rolled back counts, at the time when that ended.
+    """
+    found = [(one, one.progress()) for one in workspaces(state_dir, application_id)]
+    begun = [one for one, progress in found if progress.state in BEGUN_TO_SWAP]
+    ended = [
+        (progress.ended_ms, one.folder.name, one)
+        for one, progress in found
+        if progress.state in (RestoreState.DONE, RestoreState.ROLLED_BACK)
+    ]
+    return begun[0] if begun else max(ended)[-1] if ended else None
 
 
 def unfinished(state_dir: Path, application_id: str, but: str | None = None) -> list[Workspace]:

@@ -655,6 +655,40 @@ def test_should_roll_back_by_command_the_last_restore_that_has_replaced_somethin
     assert f"{done.folder.name} is rolled back: it has replaced nothing" in str(roll_back().exception)
 
 
+def test_should_give_up_by_command_a_swap_that_has_moved_nothing_only_by_its_id(app, tmp_path, monkeypatch):
+    """Else the command, repeated, would undo the restore before it."""
+    app.for_commands(tmp_path, monkeypatch)
+    (app.state / "0_0" / "witness").write_text("old")
+    context, waiting = planned(app, SourceOfState.CHANGELOG)
+    _, done, _ = restore(app, SourceOfState.CHANGELOG)
+    RestoreRun(context, waiting, LoggingRestoreListener(), NO_PROBE, [].append).prepare()
+
+    def roll_back(*options):
+        return CliRunner().invoke(build(), ["restore", "rollback", "made_counting", *options])
+
+    refused = str(roll_back().exception)
+    assert f"restore {waiting.folder.name} is swapping and has replaced nothing yet: finish it with" in refused
+    assert f"`tidemark restore rollback made_counting {waiting.folder.name}`" in refused
+    given_up = roll_back(waiting.folder.name)
+    assert f"restore {waiting.folder.name} aborted; the old state is in place" in " ".join(given_up.stdout.split())
+    assert waiting.progress().state is RestoreState.ABORTED
+    assert not waiting.built.exists()
+    assert roll_back().exit_code == 0
+    assert done.progress().state is RestoreState.ROLLED_BACK
+    assert (app.state / "0_0" / "witness").read_text() == "old"
+
+
+def test_should_roll_back_by_command_the_restore_that_was_done_last_although_it_was_planned_first(
+    app, tmp_path, monkeypatch
+):
+    app.for_commands(tmp_path, monkeypatch)
+    context, first = planned(app, SourceOfState.CHANGELOG)
+    restore(app, SourceOfState.CHANGELOG)
+    RestoreRun(context, first, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    assert CliRunner().invoke(build(), ["restore", "rollback", "made_counting"]).exit_code == 0
+    assert first.progress().state is RestoreState.ROLLED_BACK
+
+
 def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
     usage = shutil.disk_usage(app.settings.state_dir)

@@ -15,6 +15,7 @@ from tidemark.operations.workspace import (
     Workspace,
     WorkspaceProgress,
     is_id,
+    last_swapped,
     new_id,
     unfinished,
     workspaces,
@@ -325,6 +326,30 @@ def test_should_name_the_restore_that_undoes_what_cannot_be_aborted(workspace, s
     workspace.write(WorkspaceProgress(state))
     with pytest.raises(StartRefused, match=f"is {state}: .* `tidemark restore rollback NAME {ID}` undoes it"):
         workspace.abort()
+
+
+@pytest.mark.parametrize(
+    ("states", "last"),
+    [
+        ((("aborted", 5), ("failed", 6), ("building", 0)), None),
+        ((("done", 20), ("done", 10)), 0),
+        ((("done", 10), ("done", 20)), 1),
+        ((("done", 20), ("rolled back", 30)), 1),
+        ((("rolled back", 30), ("done", 20)), 0),
+        ((("swapping", 0), ("done", 20)), 0),
+        ((("done", 20), ("rolling back", 10)), 1),
+        ((("done", 20), ("aborted", 30)), 0),
+    ],
+)
+def test_should_find_the_restore_that_has_replaced_folders_last_whenever_it_was_planned(tmp_path, states, last):
+    """The restores are in the order of their plans; each has a state and the time of its end."""
+    made = [Workspace(tmp_path, APP, f"2026112{day}T031500000000Z") for day, _ in enumerate(states)]
+    for workspace, (state, ended_ms) in zip(made, states, strict=True):
+        workspace.folder.mkdir(parents=True)
+        (workspace.folder / "plan.json").touch()
+        workspace.write(WorkspaceProgress(RestoreState(state), ended_ms=ended_ms))
+    found = last_swapped(tmp_path, APP)
+    assert (found and found.folder) == (None if last is None else made[last].folder)
 
 
 def test_should_keep_the_progress_when_the_same_plan_is_given_again(workspace):

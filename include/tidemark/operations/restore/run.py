@@ -215,8 +215,8 @@ class RestoreRun:
     def roll_back(self) -> WorkspaceProgress:
         """Put the folders back that a finished or interrupted swap replaced.
 
-        A new folder that replaced nothing stays: it is the only state there is. Raises `StartRefused` if there is
-        nothing to put back.
+        A new folder that replaced nothing stays: it is the only state there is. A restore whose swap has moved no folder yet
+        is aborted. Raises `StartRefused` if there is nothing to put back.
         """
         plan, workspace = self.workspace.plan(), self.workspace
         with self._held(plan, f"tidemark restore rollback NAME {plan.restore_id}") as held:
@@ -224,6 +224,9 @@ class RestoreRun:
             undoable = (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK)
             if progress.state not in undoable or not progress.moves:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: it has replaced nothing")
+            if progress.state is RestoreState.SWAPPING and not workspace.has_moved(progress.moves):
+                workspace.drop_built()
+                return workspace.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
             if progress.state is not RestoreState.ROLLING_BACK:
                 if lost := workspace.lost(progress.moves):
                     raise StartRefused(
