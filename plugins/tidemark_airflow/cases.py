@@ -21,7 +21,7 @@ from tidemark.failpoint import Probe, probe_from_environment
 from tidemark.operations.case.approval import PlanApproval
 from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, RESTORE, SAID, Case, CaseFolder, case_id_of
 from tidemark.operations.case.drain import drain as await_drained
-from tidemark.operations.case.report import make_report
+from tidemark.operations.case.report import CaseOutcome, make_report
 from tidemark.operations.clients import Clients
 from tidemark.operations.context import OperationContext
 from tidemark.operations.unfinished_work import unfinished_work
@@ -281,5 +281,7 @@ def report(context: Context) -> str:
     path = str(folder.folder / "report.html")
     log.info("%s; report: %s", made["outcome"], path)
     if not made["is_as_wanted"]:
-        raise AirflowFailException(f"{': '.join([made['outcome'], *made['failures'][-1:]])}; the report is {path}")
+        # An unproven state is not the failure of a step: the failure of an earlier try would look like its cause.
+        causes = [] if made["outcome"] == CaseOutcome.RESTORED_UNPROVEN else made["failures"][-1:]
+        raise AirflowFailException(f"{': '.join([made['outcome'], *causes])}; the report is {path}")
     return path

@@ -266,6 +266,20 @@ def test_should_keep_a_restored_state_when_the_instances_are_late(
 
 
 @pytest.mark.broker
+def test_should_not_name_the_failure_of_an_earlier_try_as_the_cause_of_an_unproven_restore(
+    context: dict[str, Any], stopped: list[str]
+) -> None:
+    folder = swapped_in(context)
+    folder.note("verify", "figures", evidence="not enough evidence")
+    folder.note("drain", "failed", "the broker was away")
+    folder.note("drain", "done")
+    folder.note("relaunch", "done")
+    with pytest.raises(AirflowFailException, match="do not show that the new state is right; the report is"):
+        cases.report(context)
+    assert stopped == ["the disk died"]
+
+
+@pytest.mark.broker
 def test_should_do_nothing_when_every_task_of_a_finished_run_is_cleared(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,14 @@ class CaseOutcome(StrEnum):
     RESTORED = "restored"
     RESTORED_UNPROVEN = "restored, but the changelogs do not show that the new state is right"
     KEPT_FORWARD = "restored, verified and kept, but the instances do not run: a person is needed now"
+    KEPT_FORWARD_UNPROVEN = (
+        "restored and kept, but the changelogs do not show that the new state is right, and the instances do not run: a person "
+        "is needed now"
+    )
     NOT_DRAINED = "restored, but what waited is not committed yet"
+    NOT_DRAINED_UNPROVEN = (
+        "restored, but the changelogs do not show that the new state is right, and what waited is not committed yet"
+    )
     CHANGED = "changed"
     CHANGED_NOT_DRAINED = "changed, but what waited is not committed yet"
     CHANGED_NOT_RUNNING = "changed, but the instances do not run: a person is needed now"
@@ -63,11 +70,14 @@ def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> 
         if ("roll_back", DONE) not in steps:
             return CaseOutcome.NOT_ROLLED_BACK
         return CaseOutcome.NOT_RUNNING if ("release", FAILED) in steps else CaseOutcome.ROLLED_BACK
+    is_proven = _evidence(notes[last:]) is Verdict.OK
     if ("drain", DONE) in steps:
-        return CaseOutcome.RESTORED if _evidence(notes[last:]) is Verdict.OK else CaseOutcome.RESTORED_UNPROVEN
+        return CaseOutcome.RESTORED if is_proven else CaseOutcome.RESTORED_UNPROVEN
     if ("relaunch", DONE) in steps:
-        return CaseOutcome.NOT_DRAINED
-    return CaseOutcome.KEPT_FORWARD if ("swap", DONE) in steps else CaseOutcome.NOT_CHANGED
+        return CaseOutcome.NOT_DRAINED if is_proven else CaseOutcome.NOT_DRAINED_UNPROVEN
+    if ("swap", DONE) not in steps:
+        return CaseOutcome.NOT_CHANGED
+    return CaseOutcome.KEPT_FORWARD if is_proven else CaseOutcome.KEPT_FORWARD_UNPROVEN
 
 
 def _evidence(notes: Sequence[Note]) -> Verdict:

@@ -222,6 +222,22 @@ def test_should_not_end_as_wanted_when_the_evidence_was_not_enough(folder, evide
     assert (found["outcome"], found["is_as_wanted"]) == (str(outcome), outcome is CaseOutcome.RESTORED)
 
 
+@pytest.mark.parametrize(
+    ("lines", "proven", "unproven"),
+    [
+        (("swap done", "relaunch failed"), CaseOutcome.KEPT_FORWARD, CaseOutcome.KEPT_FORWARD_UNPROVEN),
+        (("swap done", "relaunch done", "drain failed"), CaseOutcome.NOT_DRAINED, CaseOutcome.NOT_DRAINED_UNPROVEN),
+    ],
+)
+def test_should_say_that_a_restore_was_not_proven_also_when_a_later_step_failed(folder, lines, proven, unproven):
+    for verdict, outcome in (("ok", proven), ("not enough evidence", unproven)):
+        noted(folder, *FENCED)
+        folder.note("verify", "figures", evidence=verdict)
+        assert outcome_of(CASE, noted(folder, *lines), APPROVED) is outcome
+    assert "verified" not in unproven
+    assert not unproven.is_as_wanted
+
+
 def test_should_report_times_and_approver_and_escape_markup_in_the_reason(folder):
     times = iter(range(NOW, NOW + 100_000, 1500))
     summary = replace(folder, clock=lambda: next(times))
