@@ -81,7 +81,11 @@ def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> 
 
 
 def _evidence(notes: Sequence[Note]) -> Verdict:
-    """Return the verdict that the step `verify` noted. A rewind has none: it compares while it is built."""
+    """Return the verdict that the step `verify` noted.
+
+    A rewind notes none, and counts as proven. Its stores are compared while they are built, and a difference refuses it, but
+    one whose changelog holds too little to compare is only named in the time line.
+    """
     found = [note.figures["evidence"] for note in notes if note.step == "verify" and "evidence" in note.figures]
     return Verdict(found[-1]) if found else Verdict.OK
 
