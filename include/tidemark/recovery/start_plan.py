@@ -252,12 +252,11 @@ def best_candidate(
     faults = [f"{candidate.kind.value}: {candidate.fault}" for candidate in candidates]
     if only is not None:
         faults = faults or [f"there is no {only.value} copy"]
-        other = best_candidate(found, store, committed, rates, None)
-        if isinstance(other, RecoveryCandidate):
+        if isinstance(best_candidate(found, store, committed, rates, None), RecoveryCandidate):
+            # Which one is not known here: with a requested kind, no copy is marked as suspected by the last drill.
             return Refuse(
                 f"task {found.task}: store {store.store} cannot be restored from {only.value}: {'; '.join(faults)}",
-                f"{other.kind.value} can be used: make a new plan that does not ask for {only.value} (`--from`, or `source` of "
-                "the DAG)",
+                "make a new plan without `--from`, or with `fastest` as `source` of the DAG: it may use another source",
             )
     return Refuse(
         f"task {found.task}: no source of state can be used for store {store.store}: {'; '.join(faults)}",

@@ -340,36 +340,31 @@ def test_should_use_the_planned_copy_unless_it_has_a_fault(planned, changelog_lo
     assert candidate.location == taken
 
 
+OPEN = "make a new plan without `--from`, or with `fastest` as `source` of the DAG: it may use another source"
+NOTHING = "start from nothing under another application id"
+
+
 @pytest.mark.parametrize(
     ("asked", "copies", "changelog_low", "remedy"),
     [
-        (SourceOfState.STANDBY, (), 0, "changelog can be used: make a new plan that does not ask for standby"),
-        (
-            SourceOfState.SAVEPOINT,
-            (a_copy(99),),
-            0,
-            "local can be used: make a new plan that does not ask for savepoint",
-        ),
-        (
-            SourceOfState.CHANGELOG,
-            (a_copy(99),),
-            1,
-            "local can be used: make a new plan that does not ask for changelog",
-        ),
-        (SourceOfState.STANDBY, (), 1, "start from nothing under another application id"),
-        (None, (), 1, "start from nothing under another application id"),
+        (SourceOfState.STANDBY, (), 0, OPEN),
+        (SourceOfState.SAVEPOINT, (a_copy(99),), 0, OPEN),
+        (SourceOfState.CHANGELOG, (a_copy(99),), 1, OPEN),
+        (SourceOfState.STANDBY, (), 1, NOTHING),
+        (None, (), 1, NOTHING),
     ],
 )
-def test_should_name_another_source_that_can_be_used_when_the_requested_one_cannot(
+def test_should_leave_the_source_open_when_the_requested_one_cannot_be_used_but_another_can(
     asked, copies, changelog_low, remedy
 ):
+    """It names none: the copies of a requested kind are not marked as suspected, and a new plan may rule them out."""
     evidence = found(
         record=a_record(), copies=copies, changelog=Watermarks(changelog_low, 90), changelog_retention_ms=None
     )
     refused = best_candidate(evidence, evidence.stores[0], committed_progress_of(evidence), MEASURED, asked)
     assert isinstance(refused, Refuse)
     assert remedy in refused.remedy
-    assert ("start from nothing" in refused.remedy) == ("start from nothing" in remedy)
+    assert (NOTHING in refused.remedy) == (remedy == NOTHING)
 
 
 @pytest.mark.parametrize("use", [TopicUse.SOURCE, TopicUse.REPARTITION])
