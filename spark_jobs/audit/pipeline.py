@@ -240,7 +240,10 @@ class OneAudit:
         """
         known = audited_until(self.facts, self.plan.application_id)
         further = [
-            run for task, run in self.cut.ranges.items() if task not in known or not ends_before(run, known[task].end)
+            run
+            for task, run in self.cut.ranges.items()
+            # Where no other audit has moved the position, the cut has judged it already.
+            if task not in known or known[task] == self.before.get(task) or not ends_before(run, known[task].end)
         ]
         if not further or self._results is None or self._bases is None:
             return

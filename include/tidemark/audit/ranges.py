@@ -169,11 +169,10 @@ def has_begun_again(history: Sequence[CommitRecord], before: Position) -> bool:
 def ends_before(run: TaskRange, known: Position) -> bool:
     """Return whether a range ends before a position up to which the task was audited.
 
-    A range that begins with a later start than that is of a task that has started again from nothing, so it does not.
+    One that was committed later is of a task that has started again from nothing, so it does not.
     """
-    first = run.records[0]
-    has_begun_again = first.kind is CommitKind.START and first.commit_time_ms > known.commit_time_ms
-    return run.records[-1].batch < known.batch and not has_begun_again
+    last = run.records[-1]
+    return last.batch < known.batch and last.commit_time_ms <= known.commit_time_ms
 
 
 def continues_from(history: Sequence[CommitRecord], before: Position) -> bool:

@@ -318,3 +318,16 @@ def test_should_say_whether_a_range_ends_before_a_position(last, is_before):
 def test_should_not_end_before_a_position_from_before_a_new_start(later_ms, is_before):
     begun = ranged([replace(START, commit_time_ms=NOW_MS + later_ms), *history(1, 2, commit_time_ms=NOW_MS + later_ms)])
     assert ends_before(begun, position(5)) is is_before
+
+
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.BATCH])
+def test_should_not_end_before_a_position_of_an_earlier_life_when_it_begins_with_another_version(kind):
+    later_ms = NOW_MS + 5000
+    begun = [
+        replace(START, commit_time_ms=later_ms),
+        *history(1, 9, commit_time_ms=later_ms),
+        record(10, kind, version="2", commit_time_ms=later_ms),
+        *history(11, 29, version="2", commit_time_ms=later_ms),
+    ]
+    assert has_begun_again(begun, position(500))
+    assert not ends_before(ranged(begun, version="2"), position(500))
