@@ -67,6 +67,21 @@ _OF_TIMES = frozenset(
     }
 )
 """Functions that make times of their arguments, by the names that sqlglot or Spark gives them."""
+_GIVE_TIMES = frozenset(
+    {
+        "add_months",
+        "convert_timezone",
+        "date_add",
+        "date_sub",
+        "timestamp_add",
+        "to_timestamp_ltz",
+        "to_timestamp_ntz",
+        "try_to_date",
+        "try_to_timestamp",
+        "ts_or_ds_add",
+    }
+)
+"""Functions that always give a date or a timestamp, although sqlglot may not know their type."""
 
 
 def clock_text(tree: exp.Expr) -> str | None:
@@ -130,11 +145,24 @@ def _becomes_time(node: exp.Expr, root: exp.Expr, is_time_of_day: bool) -> bool:
         return _becomes_time(parent, root, is_time_of_day)
     if isinstance(parent, exp.Cast):
         return spark_type(parent).startswith(_TIMES)
-    if _is_time_argument(node, parent) or any(spark_type(one).startswith(_TIMES) for one in _of_one_type(node, parent)):
+    if _is_time_argument(node, parent) or any(_is_time(one) for one in _of_one_type(node, parent)):
         return True
     if not is_time_of_day or not _is_possible_result(node, parent):
         return False
     return _becomes_time(case if (case := _case_of(parent)) else parent, root, is_time_of_day)
+
+
+def _is_time(node: exp.Expr) -> bool:
+    """Return whether it is certain that an expression gives a date or a timestamp, also after arithmetic with one."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Paren):
+        return _is_time(node.this)
+    if isinstance(node, exp.Add | exp.Sub):
+        sides = [_is_time(node.this), _is_time(node.expression)]
+        # The difference of two times is an interval.
+        return any(sides) and not (isinstance(node, exp.Sub) and all(sides))
+    return spark_type(node).startswith(_TIMES) or function_name(node) in _GIVE_TIMES
 
 
 def _is_time_argument(node: exp.Expr, function: exp.Expr) -> bool:
