@@ -25,7 +25,7 @@ NOT_SETTINGS: Mapping[str, str] = {
 
 SECRET_NAME = (
     r"(?i)password|passwd|passphrase|secret|token(?!\.endpoint)|jaas|key\.pem|keystore\.key"
-    r"|(private|access|account|encryption)[._]?key(?!provider|size)|credential|\.sas\."
+    r"|(private|access|account|encryption)[._]?key(?!provider|size|gen|\.material)|credential|\.sas\."
 )
 """A regular expression for Python and Java. It finds the names of options of Kafka's clients and Spark that hold a secret."""
 

@@ -121,6 +121,7 @@ def test_should_know_every_variable_that_the_code_names() -> None:
         "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
         "spark.hadoop.fs.s3a.access.key",
         "spark.hadoop.fs.s3a.encryption.key",
+        "parquet.encryption.key.list",
         "spark.hadoop.fs.s3a.server-side-encryption.key",
         "spark.hadoop.fs.azure.sas.box.lake.blob.core.windows.net",
     ],
@@ -140,6 +141,8 @@ def test_should_recognise_a_secret_by_its_name(name: str) -> None:
         "ssl.keystore.location",
         "spark.ssl.keyStore",
         "spark.io.encryption.keySizeBits",
+        "spark.io.encryption.keygen.algorithm",
+        "parquet.encryption.key.material.store.internally",
         "spark.hadoop.fs.azure.account.keyprovider.lake.dfs.core.windows.net",
     ],
 )
