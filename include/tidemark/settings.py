@@ -489,7 +489,8 @@ class Settings(BaseSettings):
         )
         refuse_password(
             "schema_registry_url",
-            read.schema_registry_url.split(","),
+            # Several addresses have a comma before the next scheme; a password may have one, too.
+            re.split(r",\s*(?=[A-Za-z]+://)", read.schema_registry_url),
             "set TIDEMARK_SCHEMA_REGISTRY_USER and TIDEMARK_SCHEMA_REGISTRY_PASSWORD",
         )
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")

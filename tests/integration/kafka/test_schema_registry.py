@@ -284,9 +284,9 @@ def test_should_take_addresses_of_ipv6(monkeypatch):
     "address",
     [
         "http://reader:secret@127.0.0.1:8081", "http://[::1]:8081,http://reader:secret@[::1]:8082",
-        "http://one:8081,http://reader:secret@other:8081",
+        "http://one:8081,http://reader:secret@other:8081", "https://reader:12,secret@registry:8081",
     ],
-    ids=range(3),
+    ids=range(4),
 )  # fmt: skip
 def test_should_refuse_an_address_with_a_password(monkeypatch, address):
     monkeypatch.setenv("TIDEMARK_SCHEMA_REGISTRY_URL", address)
