@@ -217,16 +217,20 @@ def test_should_take_key_and_window_of_a_record_from_its_windowed_key(spark: Spa
     counts.to("out", windowed_key=True)
     (one,) = derivable(topology.plan()).derived
     written = [
-        (b"p1" + (60_000).to_bytes(8, "big"), 60_000),
-        (b"\xc3\xa9" + (0).to_bytes(8, "big"), 0),
-        (b"p1" + (60_000).to_bytes(8, "big"), 120_000),
+        (b"p1" + (60_000).to_bytes(8, "big"), 60_000, 120_000),
+        (b"\xc3\xa9" + (0).to_bytes(8, "big"), 0, 60_000),
+        (b"p1" + (60_000).to_bytes(8, "big"), 120_000, 180_000),
+        (b"p1" + (60_000).to_bytes(8, "big"), 60_000, 120_001),
     ]
+    value = b'{"id":"x","window_start":%d,"window_end":%d,"n":3}'
     rows = [
-        ("sink", "out", 0, offset, 0, 1, bytearray(key), bytearray(b'{"id":"x","window_start":%d,"n":3}' % start_ms))
-        for offset, (key, start_ms) in enumerate(written)
+        ("sink", "out", 0, offset, 0, 1, bytearray(key), bytearray(value % (start_ms, end_ms)))
+        for offset, (key, start_ms, end_ms) in enumerate(written)
     ]
     columns = "role STRING, topic STRING, partition INT, offset BIGINT, p INT, batch BIGINT, key BINARY, value BINARY"
     spark.createDataFrame(rows, columns).createOrReplaceTempView("audit_windowed_keys")
     found = spark.sql(sink_results_sql(one, "out", "audit_windowed_keys")).collect()
-    # The last one's key and value name two windows: it is a result of neither.
-    assert [(row.k, row.ws, row.r_n) for row in found] == [("p1", 60_000, 3), ("é", 0, 3), ("p1", None, 3)]
+    # The third one's key and value name two windows, and the last one's has another end: they are results of none.
+    assert [(row.k, row.ws, row.r_n) for row in found] == [
+        ("p1", 60_000, 3), ("é", 0, 3), ("p1", None, 3), ("p1", None, 3),
+    ]  # fmt: skip
