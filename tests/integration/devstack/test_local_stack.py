@@ -23,6 +23,7 @@ from tidemark import processes
 from tidemark.atomic_file import replace_file
 from tidemark.devstack import ports, record, stack
 from tidemark.devstack.airflow import AirflowApi
+from tidemark.devstack.airflow_parts import PARALLELISM
 from tidemark.devstack.broker import answers
 from tidemark.devstack.record import Service, StackRecord
 from tidemark.settings import Settings, project_root, stack_file
@@ -161,8 +162,8 @@ def test_should_start_beside_taken_ports_restart_lost_parts_and_leave_nothing(
     assert second.settings == first.settings
 
     def are_few() -> bool:
-        # Parts, workers, and what parses a file just now; a killed scheduler's workers would be four more for good.
-        return len(processes.carrying(recorded.stack_id)) <= 5 + 4 + 2
+        # Parts, workers, and what parses a file just now; a killed scheduler's workers would be as many more for good.
+        return len(processes.carrying(recorded.stack_id)) <= 5 + PARALLELISM + 2
 
     assert processes.wait_until(are_few, 60), [process.name() for process in processes.carrying(recorded.stack_id)]
     tidemark("status")
