@@ -67,9 +67,13 @@ def _sql(subtopology: SubTopology, node: Aggregation | TaskNode) -> list[str]:
 
 
 def _expressions(pipeline: Pipeline) -> list[object]:
-    steps: list[object] = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
     aggregates = pipeline.aggregation.aggregates if pipeline.aggregation else ()
-    return steps + [each.call for each in aggregates if each.expression is not None]
+    return _steps(pipeline) + [each.call for each in aggregates if each.expression is not None]
+
+
+def _steps(pipeline: Pipeline) -> list[object]:
+    """Return the steps of a pipeline without the names of their nodes, which decide nothing."""
+    return [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
 
 
 def _pipelines(subtopology: SubTopology, node: Aggregation | TaskNode) -> Sequence[Pipeline]:
@@ -81,7 +85,6 @@ def _pipelines(subtopology: SubTopology, node: Aggregation | TaskNode) -> Sequen
 def _path(subtopology: SubTopology, pipeline: Pipeline) -> list[object]:
     source = subtopology.sources[pipeline.source]
     columns = [[column.name, column.type] for column in source.schema]
-    steps = [[type(step).__name__, {**asdict(step), "node": ""}] for step in pipeline.steps]
     # JSON is left out, so that a store of JSON records keeps the hash that was recorded before there were other serdes.
     value_serde = [] if source.value_serde is ValueSerde.JSON else [source.value_serde.value]
-    return [columns, source.key, source.timestamp, source.key_serde.value, *value_serde, steps]
+    return [columns, source.key, source.timestamp, source.key_serde.value, *value_serde, _steps(pipeline)]
