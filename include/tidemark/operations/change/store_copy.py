@@ -213,16 +213,14 @@ def keys_of(folder: Path, spec: StoreSpec, committed: CommittedProgress) -> int:
 
 def _require_new(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes], store: RocksStore) -> None:
     for writes in _by_segment(spec, keys, values):
-        found = store.get_many(writes.segment, writes.keys)
-        if (
-            held := next((key for key, value in zip(writes.keys, found, strict=True) if value is not None), None)
-        ) is not None:
-            raise KeyHeldTwice("two stores hold the same key", records=repr(held))
-    if (
-        spec.kind is StoreKind.SESSION
-        and (key := next((key for key in keys if _overlaps(key, store)), None)) is not None
-    ):
-        raise KeyHeldTwice("two stores hold a session of the same key at the same time", records=repr(key))
+        for key, held in zip(writes.keys, store.get_many(writes.segment, writes.keys), strict=True):
+            if held is not None:
+                raise KeyHeldTwice("two stores hold the same key", records=repr(key))
+    if spec.kind is not StoreKind.SESSION:
+        return
+    for key in keys:
+        if _overlaps(key, store):
+            raise KeyHeldTwice("two stores hold a session of the same key at the same time", records=repr(key))
 
 
 def _overlaps(session: bytes, store: RocksStore) -> bool:
