@@ -64,7 +64,7 @@ def parsed_json_sql(value: str, columns: Sequence[Column]) -> str:
 
 @dataclass(frozen=True)
 class _Refused:
-    """What Spark must not read as a value of a type.
+    """Texts and numbers in JSON that Spark must not read as values of one type.
 
     `condition` returns the SQL of whether a text, or the text of a number, is that. `may_be` is a pattern that every JSON text
     with one matches. `anywhere` returns the SQL of another reason not to read a JSON text that matches it.

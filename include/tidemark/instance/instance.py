@@ -152,7 +152,7 @@ class Instance:
             await_session_end(self.admin, self.plan.application_id, self.number, self.settings, stop)
         self.second_copy.look_before_join()
         if stop.is_set():
-            # A member that joins now could be given tasks, and would leave them to nobody until its session ends.
+            # If it joined now and was given tasks, nobody would process these until the session of its member ends.
             self.states.to(InstanceState.PENDING_SHUTDOWN)
             return
         self.member.start()

@@ -24,7 +24,7 @@ _MAX_ID = 2**31 - 1
 _UNAUTHORISED, _FORBIDDEN = 401, 403
 """Statuses, of which the second is also the beginning of the registry's codes for what this user may not do, such as 40301."""
 _NO_ANSWER = (ValueError, TypeError, LookupError, AttributeError)
-"""What the client raises for a body that no registry sends, such as the page of a proxy."""
+"""The errors of the client for a response that is not from a registry, such as the page of a proxy."""
 _T = TypeVar("_T")
 _TRIES = 5
 

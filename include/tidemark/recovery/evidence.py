@@ -47,7 +47,7 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class KeptDeletions:
-    """How long a changelog keeps tombstones: `retention_ms`, but `smaller_retention_ms` for those from before `raised_ms`."""
+    """How long a changelog keeps tombstones: `retention_ms`; those written before `raised_ms`, `smaller_retention_ms`."""
 
     retention_ms: int
     raised_ms: int = 0

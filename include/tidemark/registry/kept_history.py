@@ -1,4 +1,4 @@
-"""How far back the history of a changelog is complete, also if its settings for compaction were changed.
+"""From when on a changelog certainly has all its records and tombstones, although its compaction settings may have changed.
 
 A raised `min.compaction.lag.ms` or `delete.retention.ms` brings nothing back that the smaller value has removed. Kafka does
 not say since when a topic has a setting. So each start of an instance compares the settings with those of the start before,

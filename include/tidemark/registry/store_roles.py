@@ -30,7 +30,7 @@ _OWN_KEY = re.compile(r"(?<!\w)_key(?!\w)", re.IGNORECASE)
 
 _BETWEEN, _READ_AS, _OPENING, _CLOSING = ", ", "read as ", ("(", "["), (")", "]")
 _KEY_MARK = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[()\[\]]|, """)
-"""What separates expressions, and what may contain the same characters inside of one."""
+"""The separator of expressions, and what may contain it within one expression: quoted texts, and brackets."""
 
 ORDER = "order"
 """The role of the store that keeps the order in which keys leave another store."""

@@ -124,9 +124,9 @@ class SavepointRepository:
             root, used_s, self._used_s = self._root, self._used_s, time.monotonic()
             if root is None or self._used_s - used_s >= _IDLE_S:
                 try:
-                    # An instance that fsspec has kept may have a connection that its server has closed since.
-                    anew = {protocol: {"skip_instance_cache": True} for protocol in self._protocols}
-                    fs, folder = fsspec.url_to_fs(self._url, **anew)
+                    # fsspec caches file systems, and a cached one may have a connection that its server has closed since.
+                    options = {protocol: {"skip_instance_cache": True} for protocol in self._protocols}
+                    fs, folder = fsspec.url_to_fs(self._url, **options)
                 except Exception as error:
                     raise SavepointFailed(f"{self.location} cannot be reached: {_format(error)}") from error
                 root = self._root = _Root(fs, f"{folder.rstrip('/')}/{self.application_id}")

@@ -22,7 +22,7 @@ RECORDS = ("record", "error")
 NAMED = (*RECORDS, "enum", "fixed")
 """The kinds of types that have a name."""
 MALFORMED = (LookupError, AttributeError, TypeError, RecursionError)
-"""What comes of a schema in which something is missing, of another type or nested too deeply. Some registries check nothing."""
+"""The errors of reading an invalid schema: parts are missing, of a wrong type or too deep. Some registries accept any."""
 _PLAIN = {
     "BOOLEAN": "boolean",
     "TINYINT": "int",

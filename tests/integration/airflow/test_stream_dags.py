@@ -211,7 +211,7 @@ def _is_maintenance(dag: Mapping[str, Any]) -> bool:
 
 
 def _most_at_once(tasks: Mapping[str, Mapping[str, Any]]) -> int:
-    """How many tasks of a run can run at a time: the most of which none waits for another one."""
+    """The largest number of tasks of a DAG run that can run at the same time, because none of them waits for another."""
     before: dict[str, set[str]] = {}
 
     def all_before(name: str) -> set[str]:

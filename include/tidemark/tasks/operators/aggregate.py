@@ -41,7 +41,7 @@ class WindowedAggregateOperator:
         self.emits = emits
         self._window = aggregation.window
         self._newest_starts: dict[int, int] = {}
-        """For each live segment, no window in the store starts later. One that was there before this operator is not known."""
+        """By live segment, a time after which no window in the store starts. No window is read for it."""
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Merge the partials that are not late, and emit the result of each changed window."""
